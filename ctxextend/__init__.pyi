@@ -221,7 +221,7 @@ def plan_resize(
     fix_limits: bool = False,
     copy_code: bool = False,
 ) -> ResizePlan:
-    """Plan a resize from a checkpoint's config and headers; nothing is written and no weight is read."""
+    """Plan a resize from a checkpoint's config and headers, without reading weights or writing anything."""
 
 def resize(
     reference: str | PathLike[str],
@@ -244,7 +244,7 @@ def resize(
     fix_limits: bool = False,
     copy_code: bool = False,
 ) -> ResizeResult:
-    """Plan a resize and carry it out: `plan_resize` and `ResizePlan.execute` in one."""
+    """Resize the position table of a checkpoint and save the result as a new checkpoint."""
 
 def list_methods() -> list[Method]:
     """Return every method, the default first."""

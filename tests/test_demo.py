@@ -55,7 +55,7 @@ def test_demo_resizes_loads_writes_past_the_old_end_and_compares(monkeypatch: py
     assert "are equal to the last bit" in done.stdout
     before, _, after = done.stdout.partition("---- position 128: the original ends here ----")
     assert "Return a new list" in before
-    assert "160 tokens. It has not been trained at 160" in after
+    assert "160 tokens. Not yet trained at 160" in after
     assert len(after) > 100
     assert "128 -> 160 positions, by 2 methods" in done.stdout
     assert " 1 linear " in done.stdout

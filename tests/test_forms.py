@@ -199,7 +199,7 @@ def test_resize_of_a_file_alone_takes_nothing_else(make_pico: MakePico, tmp_path
     (downloads / "folder" / "config.json").write_text("{")
     result = resized(file, downloads, before, TABLES["roberta"], NEW + 2, model_type="roberta")
     assert result.plan.default_output == Path("my-roberta-40")
-    needed = "There is no config.json: the one that transformers will need must state max_position_embeddings 42."
+    needed = "No config.json found. To load the output, transformers needs one with max_position_embeddings 42."
     assert result.plan.warnings == (needed,)
     assert set(pico.contents(result.output)) == {SINGLE, "README.md", "ctxextend.yaml"}
     assert b"not mine" not in b"".join(pico.contents(result.output).values())
@@ -213,8 +213,8 @@ def test_resize_of_a_file_alone_takes_nothing_else(make_pico: MakePico, tmp_path
 @pytest.mark.parametrize(
     ("weights", "named", "flags", "error", "message", "advice"),
     [
-        (ALONE, ALONE, {}, CheckpointError, "There is no config.json beside .*mine.safetensors", "--model-type gpt2"),
-        (ALONE, ALONE, {"model_type": "bert"}, CheckpointError, "a bert model calls it", "--model-type"),
+        (ALONE, ALONE, {}, CheckpointError, "No config.json found next to .*mine.safetensors", "--model-type gpt2"),
+        (ALONE, ALONE, {"model_type": "bert"}, CheckpointError, "in a bert model it is", "--model-type"),
         *(
             (
                 name,
@@ -576,7 +576,7 @@ def test_resize_of_an_adapter_reads_nothing_of_its_base_and_says_that_it_must_fo
     source = adapter(tmp_path / "adapter", base, tensors, modules_to_save=["wpe"])
     (base / "config.json").write_text('{"model_type": "a secret"}')
     hint = assert_refused(CheckpointError, f"{base}, whose config is not read", source)
-    assert f"Resize {base}, then load the adapter onto that." in hint
+    assert f"Resize {base}, then load the adapter onto the result." in hint
     assert hint.endswith("for example --model-type gpt2.")
     done = invoke("resize", source, "--to", NEW, "--model-type", "gpt2", "-o", "out")
     assert done.exit_code == 0
@@ -738,7 +738,7 @@ def test_resize_of_an_unknown_type_warns_of_what_may_follow_too(tmp_path: Path) 
     source = own(tmp_path / "mine", 16, max_len=16)
     pico.add_tensors(source, {"net.pos_ids": torch.arange(16)[None], "net.bias": torch.ones(16)})
     plan = plan_resize(source, to=NEW, tensor="net.pos.weight", config_key="max_len")
-    assert plan.warnings == ("net.pos_ids [1, 16] may follow the length too, and is left as it is.",)
+    assert plan.warnings == ("net.pos_ids [1, 16] may depend on the length too, but is not changed.",)
 
 
 WPOS = {"tensor": "net.pos.weight"}
@@ -750,12 +750,12 @@ WPOS = {"tensor": "net.pos.weight"}
         (
             {"tensor": "net.nothing"},
             CheckpointError,
-            "--tensor net.nothing: .* holds no such tensor",
+            "--tensor net.nothing: no such tensor in ",
             "--tensor net.pos",
         ),
-        (WPOS, CheckpointError, "which key of config.json", "--config-key max_len"),
-        (WPOS | {"config_key": "nothing"}, CheckpointError, "config.json states nothing", "--config-key max_len"),
-        (WPOS | {"config_key": "width"}, CheckpointError, "config.json states width", "--config-key max_len"),
+        (WPOS, CheckpointError, "add --config-key", "--config-key max_len"),
+        (WPOS | {"config_key": "nothing"}, CheckpointError, "config.json: nothing is", "--config-key max_len"),
+        (WPOS | {"config_key": "width"}, CheckpointError, "config.json: width is", "--config-key max_len"),
         (WPOS | {"config_key": "text.max_len"}, CheckpointError, "text.max_len", "--config-key max_len"),
         ({"reserved_rows": 2}, ResizeError, "--tensor", ""),
         ({"config_key": "max_len"}, ResizeError, "--tensor", ""),
@@ -809,7 +809,7 @@ def test_resize_of_an_unknown_type_names_the_known_one_that_fits(
 def test_resize_of_an_unknown_type_states_the_rows_before_position_0(tmp_path: Path) -> None:
     table = "net.embeddings.position_embeddings.weight"
     plain = assert_refused(CtxextendError, "mine", own(tmp_path / "mine", 16, max_len=16))
-    assert "Where rows come before position 0, state how many: --reserved-rows K. Say which" in plain
+    assert "If rows are reserved before position 0, add --reserved-rows K. Say which" in plain
     like = own(tmp_path / "like", 18, table, max_len=18, pad_token_id=1)
     hint = assert_refused(CtxextendError, "mine", like)
     assert hint.endswith(f"Say which it is: --tensor {table} --reserved-rows 2 --config-key max_len")
@@ -872,9 +872,9 @@ def test_resize_tells_a_type_that_the_config_does_not_name_by_its_tensors(
     folder = without_type(source)
     monkeypatch.chdir(tmp_path)
     plan = plan_resize(folder, to=NEW)
-    assert f"config.json names no model_type; it is taken for {model_type}." in plan.notes
+    assert f"config.json has no model_type; detected {model_type} from its tensors." in plan.notes
     shown = " ".join(invoke("resize", folder, "--to", NEW, "--dry-run").stdout.split())
-    assert f"config.json: model_type unset -> {model_type} (transformers loads by it)" in shown
+    assert f"config.json: model_type unset -> {model_type} (selects the transformers class)" in shown
     output = plan.execute("longer").output
     assert json.loads((output / "config.json").read_text())["model_type"] == model_type
     assert_same_outputs(old, source.load(output))
@@ -889,7 +889,7 @@ def test_resize_names_the_types_that_fit_a_config_without_one(make_pico: MakePic
     done = invoke("resize", folder, "--to", NEW, "-o", "out")
     assert done.exit_code == 1
     message = " ".join(done.stderr.split())
-    assert re.search(r"config.json names no model_type; its tensors fit .*roberta, .*xlm-roberta", message)
+    assert re.search(r"config.json has no model_type, and its tensors match .*roberta, .*xlm-roberta", message)
     flags = ("--model-type", "roberta")
     assert message.endswith(f"--to {NEW} -o out --model-type TYPE")
     assert message.partition("fit ")[2].count(",") < 5

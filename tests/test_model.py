@@ -142,7 +142,7 @@ def make_wrapped() -> Any:
     ("make", "error", "message"),
     [
         (make_llama, UnsupportedModelError, "uses rotary"),
-        (make_wrapped, CheckpointError, "This ModuleDict: no position table was found.*not a wrapper"),
+        (make_wrapped, CheckpointError, "This ModuleDict: no position table found.*not a wrapper"),
         (lambda: transformers.GPT2Model(SMALL_GPT2).to("meta"), ResizeError, "meta device"),  # type: ignore[arg-type]
         (lambda: Mine(SMALL_GPT2), CheckpointError, "Mine is no class of transformers"),
         (lambda: torch.nn.Linear(2, 2), CheckpointError, "A Linear holds no transformers config"),

@@ -74,7 +74,7 @@ def convert(content: Any, folder: Path) -> dict[str, Any]:
     """Convert a checkpoint at the length that it has, as a user does; return the config."""
     torch.save(content, folder / "ckpt.pt")
     result = resize(folder / "ckpt.pt", to=OLD, output=folder / "out")
-    assert "has 16 positions already: the output is the same weights as safetensors" in result.warnings[0]
+    assert "already has 16 positions: the output is the same weights as safetensors" in result.warnings[0]
     config: dict[str, Any] = json.loads((folder / "out" / "config.json").read_text())
     return config
 

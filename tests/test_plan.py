@@ -1,4 +1,4 @@
-"""The file route, end to end on pico models, judged by transformers and by the bytes."""
+"""`resize` and `plan_resize`, end to end on pico models, checked with transformers and byte by byte."""
 
 import hashlib
 import json
@@ -24,6 +24,7 @@ from tests import pico
 MakePico = Callable[..., pico.Pico]
 
 OLD, NEW = 16, 40
+MOVED = f"{METHODS['linear'].short_inputs[:1].upper()}{METHODS['linear'].short_inputs[1:]}"
 WPE, MASK = "transformer.wpe.weight", "transformer.h.0.attn.bias"
 
 
@@ -31,7 +32,7 @@ WPE, MASK = "transformer.wpe.weight", "transformer.h.0.attn.bias"
 @pytest.mark.parametrize(
     ("model_type", "changes"), [("gpt2", {}), ("roberta", {"pad_token_id": 4, "max_position_embeddings": 21})]
 )
-def test_resize_changes_no_other_tensors_bytes_and_not_the_source(
+def test_resize_changes_only_the_table_and_keeps_the_source(
     model_type: str, changes: dict[str, Any], shards: bool, make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico(model_type, **changes).folder
@@ -55,7 +56,7 @@ def test_resize_changes_no_other_tensors_bytes_and_not_the_source(
 
 @pytest.mark.parametrize("model_type", ["gpt2", "roberta"])
 @pytest.mark.parametrize("to", [1, 5, OLD, 17])
-def test_resize_to_any_length(model_type: str, to: int, make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_supports_any_length(model_type: str, to: int, make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico(model_type)
     result = resize(source.folder, to=to, output=tmp_path / "out")
     new = source.load(tmp_path / "out")
@@ -67,7 +68,7 @@ def test_resize_to_any_length(model_type: str, to: int, make_pico: MakePico, tmp
     assert torch.equal(pico.logits(source.load(), length), pico.logits(new, length))
 
 
-def test_plan_resize_counts_positions_and_not_reserved_rows(make_pico: MakePico) -> None:
+def test_plan_resize_adds_reserved_rows_to_the_length(make_pico: MakePico) -> None:
     values = to_json(plan_resize(make_pico("roberta").folder, to=4096))
     assert values["config"] == {"max_position_embeddings": [18, 4098]}
     assert values["tables"] == [
@@ -87,7 +88,7 @@ def test_plan_resize_counts_positions_and_not_reserved_rows(make_pico: MakePico)
     ]
 
 
-def test_resize_recomputes_the_index(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_updates_the_shard_index(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2")
     pico.shard(source.folder)
     index = source.folder / "model.safetensors.index.json"
@@ -116,7 +117,7 @@ def test_resize_edits_config_in_place_and_keeps_its_formatting(make_pico: MakePi
     assert to_json(result.plan)["config"] == {key: [OLD, NEW] for key in keys}
 
 
-def test_resize_states_a_length_that_the_config_left_to_transformers(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_adds_a_missing_length_to_the_config(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("bert", max_position_embeddings=512)
     pico.edit_json(source.folder / "config.json", max_position_embeddings=None)
     resize(source.folder, to=600, output=tmp_path / "out")
@@ -124,7 +125,7 @@ def test_resize_states_a_length_that_the_config_left_to_transformers(make_pico: 
     pico.logits(source.load(tmp_path / "out"), 600)
 
 
-def test_resize_keeps_modes_and_copies_everything_else(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_copies_other_files_and_keeps_modes(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("bert").folder
     files = {"vocab.txt": b"\x00\xff words", "1_Pooling/config.json": b"{}", "LICENSE": b"mine", "a/b/c.bin": b"deep"}
     for name, data in files.items():
@@ -141,17 +142,20 @@ def test_resize_keeps_modes_and_copies_everything_else(make_pico: MakePico, tmp_
 
 
 @pytest.mark.parametrize("method", [*METHODS, "hierarchical:alpha=0.25", "random:seed=7"])
-def test_resize_recipe_of_every_method_makes_the_same_output_again(
-    method: str, make_pico: MakePico, tmp_path: Path
-) -> None:
+def test_resize_recipe_reproduces_the_output_of_every_method(method: str, make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
-    asked = {**pico.by(method), "drop_last": 1}
-    out = resize(source, to=NEW, **asked, output=tmp_path / "out").output
+    settings = {**pico.by(method), "drop_last": 1}
+    out = resize(source, to=NEW, **settings, output=tmp_path / "out").output
     recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
-    method, *_ = stated = recipe["resize"].pop("method").partition(":")
-    assert recipe["resize"] == {"to": NEW, "keep_first": 0, **{key: asked[key] for key in asked if key != "method"}}
-    assert {*METHODS[method].settings} - {"repeat"} == {*re.findall(r"(\w+)=", "".join(stated))} - {"repeat"}
-    assert recipe["provenance"]["method"] == "".join(stated)
+    full_method = recipe["resize"].pop("method")
+    method = full_method.partition(":")[0]
+    assert recipe["resize"] == {
+        "to": NEW,
+        "keep_first": 0,
+        **{key: settings[key] for key in settings if key != "method"},
+    }
+    assert {*METHODS[method].settings} - {"repeat"} == {*re.findall(r"(\w+)=", full_method)} - {"repeat"}
+    assert recipe["provenance"]["method"] == full_method
     run(out / "ctxextend.yaml", tmp_path / "again")
     assert pico.contents(tmp_path / "again") == pico.contents(out)
     assert verify(out, source).passed
@@ -163,7 +167,7 @@ def test_resize_recipe_of_every_method_makes_the_same_output_again(
 
 
 @pytest.mark.parametrize(
-    ("asked", "written", "method"),
+    ("settings", "added", "method"),
     [
         ({"to": 300, "method": "stretch"}, {"keep_first": 20}, "stretch"),
         ({"to": 300}, {"method": "copy", "keep_first": 0}, "copy"),
@@ -172,19 +176,19 @@ def test_resize_recipe_of_every_method_makes_the_same_output_again(
         ({"to": 128, "fix_limits": True}, {"method": "copy"}, "copy"),
     ],
 )
-def test_resize_recipe_states_what_the_method_took(
-    asked: dict[str, Any], written: dict[str, Any], method: str, tmp_path: Path
+def test_resize_recipe_records_the_methods_defaults(
+    settings: dict[str, Any], added: dict[str, Any], method: str, tmp_path: Path
 ) -> None:
-    out = resize("tiny-gpt2", **asked, output=tmp_path / "out").output
+    out = resize("tiny-gpt2", **settings, output=tmp_path / "out").output
     recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
-    assert recipe["resize"] == asked | written
+    assert recipe["resize"] == settings | added
     assert recipe["provenance"]["method"] == method
     again = resize("tiny-gpt2", **recipe["resize"], output=tmp_path / "again")
     assert pico.contents(again.output) == pico.contents(out)
-    assert not any("had nothing to do" in warning for warning in again.warnings)
+    assert not any("No effect" in warning for warning in again.warnings)
 
 
-def test_resize_takes_numpys_numbers(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_accepts_numpy_integers(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     to: Any = np.int64(NEW)
     keep_first: Any = np.int32(1)
@@ -194,17 +198,17 @@ def test_resize_takes_numpys_numbers(make_pico: MakePico, tmp_path: Path) -> Non
     plan.execute(tmp_path / "out")
 
 
-def test_resize_to_an_equal_length_is_a_copy_and_says_so(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_to_the_same_length_copies_and_warns(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
-    pico.add_tensors(source, {MASK: torch.ones(1, 1, OLD, OLD)})  # which is dropped elsewhere
+    pico.add_tensors(source, {MASK: torch.ones(1, 1, OLD, OLD)})  # dropped if the length changes
     result = resize(source, to=OLD, method="linear", output=tmp_path / "out")
-    assert "has 16 positions already: the output is a copy. --method had nothing to do." in result.warnings[0]
+    assert "already has 16 positions: the output is a copy. No effect: --method." in result.warnings[0]
     out = pico.contents(tmp_path / "out")
     assert all(out[name] == data for name, data in pico.contents(source).items())
     assert (result.plan.dropped, result.plan.files["rewritten"]) == ((), ())
 
 
-def test_resize_adds_to_the_model_card(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_appends_to_the_model_card(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     (source / "README.md").write_text("---\nlicense: mit\nbase_model: someone/else\n---\n# Mine\n\nKept.\n")
     card = (resize(source, to=NEW, output=tmp_path / "out").output / "README.md").read_text()
@@ -214,11 +218,12 @@ def test_resize_adds_to_the_model_card(make_pico: MakePico, tmp_path: Path) -> N
     (source / "README.md").unlink()
     card = (resize(source, to=NEW, output=tmp_path / "out2").output / "README.md").read_text()
     assert card.startswith("# pico-gpt2-40\n\n## Context length 40\n")
-    assert "has not been trained at 40" in card
+    assert "resized from 16 to 40 positions with method `copy` by ctxextend" in card
+    assert "Not yet trained at 40. Inputs up to 16 tokens give identical outputs; beyond that, " in card
     assert str(source) not in card
 
 
-def test_resize_of_its_own_output_again(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_back_restores_the_tensors(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     resize(source, to=NEW, output=tmp_path / "one")
     resize(tmp_path / "one", to=OLD, output=tmp_path / "two")
@@ -226,7 +231,7 @@ def test_resize_of_its_own_output_again(make_pico: MakePico, tmp_path: Path) -> 
     assert (tmp_path / "two" / "README.md").read_text().count("## Context length") == 2
 
 
-def test_plan_resize_writes_nothing_and_counts_every_byte(
+def test_plan_resize_writes_nothing_and_predicts_the_size(
     make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -236,57 +241,60 @@ def test_plan_resize_writes_nothing_and_counts_every_byte(
     to_json(plan)
     plan.check_output(tmp_path / "out")
     assert pico.contents(tmp_path) == before
-    moved: list[tuple[int, int]] = []
+    steps: list[tuple[int, int]] = []
 
     def progress(advance: int, total: int, label: str = "") -> None:
-        moved.append((advance, total))
+        steps.append((advance, total))
 
     result = plan.execute(tmp_path / "out", progress=progress)
-    assert sum(advance for advance, _ in moved) == result.bytes_written == plan.bytes_to_write == moved[0][1]
+    assert sum(advance for advance, _ in steps) == result.bytes_written == plan.bytes_to_write == steps[0][1]
     assert result.bytes_written == sum(len(data) for data in pico.contents(tmp_path / "out").values())
 
 
-# ---- what users are warned of
+# ---- warnings
 
 
-def test_resize_names_rows_that_hold_nan(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_warns_about_rows_with_nan(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     table = torch.ones(OLD, pico.WIDTH)
     table[3, 1], table[7, 0] = math.nan, math.inf
     pico.add_tensors(source, {WPE: table})
     result = resize(source, to=NEW, output=tmp_path / "out")
-    assert result.warnings[-1] == (
-        f"{WPE} holds NaN or infinity in rows 3, 7; 6 of the 40 rows that were written hold them."
-    )
+    assert result.warnings[-1] == f"{WPE} contains NaN or infinity in rows 3, 7; so do 6 of the 40 rows of the output."
     after = resize(source, to=NEW, method="sinusoidal", output=tmp_path / "waves").warnings[-1]
-    assert "26 of the 40 rows" in after
+    assert "so do 26 of the 40 rows" in after
 
 
-def test_resize_says_where_new_rows_do_not_fit_the_dtype(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_warns_about_new_rows_that_overflow_the_dtype(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2", dtype=torch.float16).folder
     rows = 60000.0 * (-1) ** torch.arange(OLD)
     pico.add_tensors(source, {WPE: rows.half()[:, None].repeat(1, pico.WIDTH)})
     warning = resize(source, to=NEW, method="sinusoidal", output=tmp_path / "out").warnings[-1]
-    assert "go beyond what F16 can hold, and are infinite" in warning
+    assert warning == f"24 new rows of {WPE} overflow F16 to infinity."
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
-        ({"method": "linear"}, "short texts change too, since the positions moved; beyond 16"),
-        ({"method": "linear", "keep_first": 3}, "since the positions moved but for the first 3; beyond 16"),
-        ({"method": "sinusoidal:scope=all", "keep_first": 3}, "learned of positions is left but for the first 3"),
-        ({"method": "sinusoidal", "keep_first": 3}, "texts that fitted before give exactly what they gave"),
+        ({"method": "linear"}, f"{MOVED}; beyond 16, "),
+        ({"method": "linear", "keep_first": 3}, f"{MOVED} (the first 3 rows are kept); beyond 16, "),
+        ({"method": "sinusoidal:scope=all"}, "Learned rows are replaced, so outputs for short inputs change too; "),
+        ({"method": "sinusoidal:scope=all", "keep_first": 3}, "inputs change too (the first 3 rows are kept); "),
+        ({"method": "sinusoidal", "keep_first": 3}, "Inputs up to 16 tokens give identical outputs; beyond that, "),
+        ({"to": 7}, "Inputs up to 7 tokens give identical outputs; longer inputs are no longer supported."),
+        ({"to": OLD}, "The position table is unchanged."),
     ],
 )
-def test_consequences_are_true_of_the_flags(options: dict[str, Any], said: str, make_pico: MakePico) -> None:
-    assert said in plan_resize(make_pico("gpt2").folder, to=NEW, **options).consequences
+def test_consequences_are_true_for_every_option(options: dict[str, Any], expected: str, make_pico: MakePico) -> None:
+    found = plan_resize(make_pico("gpt2").folder, **{"to": NEW, **options}).consequences
+    assert found.startswith("Not yet trained at 40. ") == ("to" not in options)
+    assert expected in found
 
 
-# ---- bad input: a clear error, the source untouched, nothing left behind
+# ---- bad input: a clear error, an unchanged source, and no leftovers
 
 
-def refused(source: Path, error: type[Exception], message: str, **options: Any) -> None:
+def assert_rejected(source: Path, error: type[Exception], message: str, **options: Any) -> None:
     before = pico.contents(source.parent)
     with pytest.raises(error, match=message):
         resize(source, **{"to": NEW, "output": source.parent / "out", **options})
@@ -313,71 +321,80 @@ def refused(source: Path, error: type[Exception], message: str, **options: Any) 
             {"to": NEW, "method": "truncate"},
             "--method truncate makes no new rows, and .* more than the 16 learned ones",
         ),
-        ({"to": 8, "method": "linear"}, "--method has no meaning here: 8 positions are fewer than the 16"),
-        ({"to": 8, "keep_first": 1, "drop_last": 1}, "--keep-first, --drop-last has no meaning here"),
+        (
+            {"to": 8, "method": "linear"},
+            f"--method does not apply when shrinking {WPE} from 16 to 8 positions: the first 8 are kept. Remove --met",
+        ),
+        (
+            {"to": 8, "keep_first": 1, "drop_last": 1},
+            "--keep-first, --drop-last do not apply when shrinking .*Remove --keep-first, --drop-last.",
+        ),
     ],
 )
-def test_resize_refuses_what_cannot_be_served(options: dict[str, Any], message: str, make_pico: MakePico) -> None:
-    refused(make_pico("gpt2").folder, ResizeError, message, **options)
+def test_resize_rejects_invalid_options(options: dict[str, Any], message: str, make_pico: MakePico) -> None:
+    assert_rejected(make_pico("gpt2").folder, ResizeError, message, **options)
 
 
 @pytest.mark.parametrize(
     ("config", "tensors", "message"),
     [
-        ({"n_positions": 32}, {}, f"states n_positions 32, so {WPE} should have 32 rows, and it has 16"),
-        ({"max_position_embeddings": 24}, {}, "states max_position_embeddings 24"),
+        ({"n_positions": 32}, {}, f"n_positions is 32, so {WPE} should have 32 rows, but has 16"),
+        ({"max_position_embeddings": 24}, {}, "max_position_embeddings is 24, so"),
         ({"n_positions": "16"}, {}, "n_positions is '16', and a gpt2 model needs a whole number"),
         ({"model_type": ["gpt2"]}, {}, "names no model_type"),
-        ({"model_type": "bert"}, {}, "no position table was found; a bert model calls it embeddings.position_emb"),
-        ({}, {"wpe.weight": torch.ones(OLD, 8)}, f"two candidate tables, wpe.weight and {WPE}"),
+        ({"model_type": "bert"}, {}, "no position table found; in a bert model it is embeddings.position_emb"),
+        ({}, {"wpe.weight": torch.ones(OLD, 8)}, f"two candidate position tables, wpe.weight and {WPE}"),
         ({}, {WPE: torch.ones(OLD)}, "has shape"),
         ({}, {WPE: torch.ones(OLD, 0)}, "has shape"),
         ({}, {WPE: torch.ones(OLD, 8, dtype=torch.int8)}, f"{WPE} is stored as I8"),
     ],
 )
-def test_resize_refuses_a_config_and_tables_that_do_not_fit(
+def test_resize_rejects_a_config_that_does_not_match_the_table(
     config: dict[str, Any], tensors: dict[str, torch.Tensor], message: str, make_pico: MakePico
 ) -> None:
     source = make_pico("gpt2").folder
     pico.edit_json(source / "config.json", **config)
     pico.add_tensors(source, tensors)
-    refused(source, CheckpointError, message)
+    assert_rejected(source, CheckpointError, message)
 
 
-def test_resize_refuses_roberta_with_another_pad_id_than_its_table(make_pico: MakePico) -> None:
+def test_resize_rejects_a_table_without_positions(make_pico: MakePico) -> None:
     source = make_pico("roberta").folder
     pico.edit_json(source / "config.json", pad_token_id=17)
-    refused(source, CheckpointError, "18 rows, and 18 of them stand in front of position 0")
+    assert_rejected(
+        source, CheckpointError, "18 rows, of which 18 are reserved: no position is left. Check pad_token_id"
+    )
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "sentence_bert_config.json"])
-def test_resize_refuses_broken_json(name: str, make_pico: MakePico) -> None:
+def test_resize_rejects_invalid_json(name: str, make_pico: MakePico) -> None:
     source = make_pico("bert").folder
     (source / name).write_text('{"model_type": "bert", ')
-    refused(source, CheckpointError, f"{name} is not valid JSON")
+    assert_rejected(source, CheckpointError, f"{name} is not valid JSON")
 
 
-def test_resize_refuses_an_output_that_exists_or_is_the_source(make_pico: MakePico) -> None:
+def test_resize_rejects_an_output_that_exists_or_overlaps_the_source(make_pico: MakePico) -> None:
     source = make_pico("bert").folder
     for output in (source, source / "out"):
         for force in (False, True):
-            refused(source, OutputError, "overlap", output=output, force=force)
+            assert_rejected(source, OutputError, "overlap", output=output, force=force)
     out = resize(source, to=NEW, output=source.parent / "out").output
-    refused(source, OutputError, "exists")
+    assert_rejected(source, OutputError, "exists")
     resize(source, to=24, output=out, force=True)
     assert json.loads((out / "config.json").read_text())["max_position_embeddings"] == 24
 
 
-def test_resize_where_memory_ends_says_so(make_pico: MakePico, monkeypatch: pytest.MonkeyPatch) -> None:
-    def exhausted(*arguments: Any) -> None:
+def test_resize_reports_too_little_memory(make_pico: MakePico, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("ctxextend.plan.plan.resize_with_reserved", exhausted)
-    refused(make_pico("gpt2").folder, ResizeError, "does not fit in this machine's memory")
+    monkeypatch.setattr("ctxextend.plan.plan.resize_with_reserved", fail)
+    message = f"Out of memory: {WPE} of shape .40, 8. is too large. Lower --to."
+    assert_rejected(make_pico("gpt2").folder, ResizeError, message)
 
 
 @pytest.mark.parametrize(("name", "mode"), [("model.safetensors", 0o600), ("1_Pooling", 0o700)])
-def test_resize_without_permission_says_so(name: str, mode: int, make_pico: MakePico, public_path: Path) -> None:
+def test_resize_reports_missing_permissions(name: str, mode: int, make_pico: MakePico, public_path: Path) -> None:
     source = Path(shutil.copytree(make_pico("gpt2").folder, public_path / "model"))
     (source / "1_Pooling").mkdir()
     (source / "1_Pooling" / "config.json").write_text("{}")
@@ -392,7 +409,7 @@ def test_resize_without_permission_says_so(name: str, mode: int, make_pico: Make
     assert pico.contents(public_path) == before
 
 
-def test_execute_refuses_a_source_that_changed_since_it_was_planned(make_pico: MakePico, tmp_path: Path) -> None:
+def test_execute_rejects_a_source_that_changed_after_planning(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     plan = plan_resize(source, to=NEW)
     (source / "generation_config.json").write_text("{}")
@@ -401,7 +418,7 @@ def test_execute_refuses_a_source_that_changed_since_it_was_planned(make_pico: M
     assert not (tmp_path / "out").exists()
 
 
-def test_resize_of_names_that_are_no_text(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_supports_names_that_are_not_utf8(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder.rename(tmp_path / os.fsdecode(b"b\xffad: x"))
     (source / "README.md").write_bytes(b"# Caf\xe9\n")
     output = resize(source, to=NEW, output=tmp_path / "out").output
@@ -411,7 +428,7 @@ def test_resize_of_names_that_are_no_text(make_pico: MakePico, tmp_path: Path) -
     assert yaml.safe_load((output / "ctxextend.yaml").read_text())["resize"]["to"] == NEW
 
 
-def test_public_names_are_documented_and_real() -> None:
+def test_public_names_exist_and_have_docstrings() -> None:
     assert len(ctxextend.__all__) == len(set(ctxextend.__all__)) == 44
     for name in ctxextend.__all__:
         value = getattr(ctxextend, name)

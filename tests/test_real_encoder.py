@@ -111,7 +111,7 @@ def test_resize_real_encoder_edits_every_limit_and_nothing_else(outputs: dict[st
     assert all(after[name] == before[name] for name in others)
     assert set(after) - set(before) == {"ctxextend.yaml"}
     assert after["README.md"].startswith(before["README.md"].split(b"\n---")[0])
-    assert b"texts that were cut there are now read in full" in after["README.md"]
+    assert b"inputs that were truncated there give different outputs now" in after["README.md"]
 
 
 def test_resize_real_encoder_says_that_texts_were_cut_before() -> None:

@@ -87,17 +87,22 @@ def test_plan_resize_edits_what_follows_the_length(
 @pytest.mark.parametrize(
     ("model_class", "sizes", "asked", "message"),
     [
-        ("LEDModel", LED, {"to": 42}, r"multiples of 8 \(attention_window\).* 42 .*Use --to 40 or 48"),
-        ("LEDModel", LED, {"to": 22}, "the 16 of encoder.*fewer than the 24.*--part encoder or --part dec"),
-        ("BigBirdModel", BIRD, {"to": 2000}, r"multiples of 64 \(block_size\).*Use --to 1984 or 2048"),
+        ("LEDModel", LED, {"to": 42}, r"a multiple of 8 \(attention_window.* 42. Use --to 40 or 48"),
+        (
+            "LEDModel",
+            LED,
+            {"to": 22},
+            "extend encoder.* \\(from 16\\) and shrink decoder.* \\(from 24\\).*--part encoder or --part dec",
+        ),
+        ("BigBirdModel", BIRD, {"to": 2000}, r"a multiple of 64 \(block_size.*Use --to 1984 or 2048"),
         (
             "BartModel",
             {KEY: 16},
             {"to": 40, "part": "encoder"},
-            f"decoder.* by the same key, {KEY}.*Leave --part out.$",
+            f"decoder.* shares the config key {KEY}.*Remove --part.$",
         ),
-        ("BartModel", {KEY: 16}, {"to": 40, "part": "text"}, "no such part.*Its parts are encoder or decoder"),
-        ("GPT2Model", {}, {"to": 40, "part": "text"}, "It has one table: leave --part out"),
+        ("BartModel", {KEY: 16}, {"to": 40, "part": "text"}, "no such part.*Use --part encoder or --part decoder"),
+        ("GPT2Model", {}, {"to": 40, "part": "text"}, "one position table: remove --part"),
     ],
 )
 def test_plan_resize_refuses_what_a_family_cannot_have(
@@ -110,7 +115,7 @@ def test_plan_resize_refuses_what_a_family_cannot_have(
 def test_plan_resize_goes_by_the_block_size_that_transformers_takes_by_default(save: Save) -> None:
     source = save("BigBirdModel", BIRD)
     pico.edit_json(source.folder / "config.json", block_size=None)
-    with pytest.raises(ResizeError, match="multiples of 64"):
+    with pytest.raises(ResizeError, match="a multiple of 64"):
         plan_resize(source.folder, to=2000)
 
 
@@ -149,7 +154,7 @@ def test_resize_luke_gives_both_tables_what_the_one_key_says(save: Save, tmp_pat
     found = {table.part: (table.rows_after, table.max_len_after, table.reserved_rows) for table in plan.tables}
     assert found == {"text": (42, NEW, 2), "entity": (42, 42, 0)}
     assert (to_json(plan)["max_len_before"], to_json(plan)["max_len_after"]) == (None, None)
-    assert "beyond 16 (text) and 18 (entity)" in plan.consequences
+    assert "Inputs up to 16 (text) and 18 (entity) tokens give identical outputs" in plan.consequences
     output(source, tmp_path)
 
 
@@ -241,7 +246,7 @@ def test_resize_of_a_refused_type_with_a_family_inside_says_how_to_name_its_tabl
     source = pico.make(tmp_path / "source", "gpt2")
     config = {"model_type": "llava", "text_config": {"model_type": "gpt2", "n_positions": 16}}
     (source.folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UnsupportedModelError, match="a part of this one is of a known type: gpt2") as caught:
+    with pytest.raises(UnsupportedModelError, match="contains a part of a known type: gpt2") as caught:
         plan_resize(source.folder, to=NEW)
     assert "--tensor transformer.wpe.weight --config-key text_config.n_positions" in (caught.value.hint or "")
     named = plan_resize(source.folder, to=NEW, tensor="transformer.wpe.weight", config_key="text_config.n_positions")

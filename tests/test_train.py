@@ -158,7 +158,7 @@ def test_train_writes_its_recipe_card_log_and_curve(gpt2: Path) -> None:
     assert "its position table (256 numbers), 4 steps of 4 sequences of 32 tokens, on `book.txt`" in card
     losses = [line["eval_loss"] for line in log if "eval_loss" in line]
     assert f"Held-out loss: {losses[0]:.4f} before, {losses[-1]:.4f} after step 4, whose weights these are." in card
-    assert "It has not been trained" not in card
+    assert "Not yet trained" not in card
     assert card.count("holds the recipe") == 1
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.txt", "out"]
 

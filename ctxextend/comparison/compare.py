@@ -293,7 +293,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     if (source := opened.checkpoint.source).kind == "hub":  # a row's recipe names the files that were read
         opened = replace(opened, ref=replace(opened.ref, revision=source.revision))
     candidates = [
-        Candidate(name, plan, yaml_text(recipe_values(Recipe(opened.ref, plan.stated, train))))
+        Candidate(name, plan, yaml_text(recipe_values(Recipe(opened.ref, plan.recipe_settings, train))))
         for name, plan in plans.items()
     ]
     return ComparisonRun(files, settings, resized, run, trainer, candidates, left_out)

@@ -1,1 +1,1 @@
-"""From a recipe and a checkpoint to what a resize writes."""
+"""Planning and writing a resize."""

@@ -24,34 +24,33 @@ from ctxextend.families.registry import FAMILIES
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.recipe import CheckpointRef, flag_words
 
-# What is suggested for a model type that the registry does not know: tables with at most so many reserved rows, so many
-# of them, and keys that have one of these in their names.
+# Which tensors and config keys to suggest for a model type that is not in the registry.
 MAX_RESERVED_ROWS = 8
 MAX_SUGGESTIONS = 5
 LENGTH_WORDS = ("pos", "ctx", "context", "len", "block_size")
 
 
-TableShape = tuple[tuple[int, int], str, str]  # of a tensor: its shape, its dtype, and the file that holds it
+TableShape = tuple[tuple[int, int], str, str]  # shape, dtype and file of a tensor
 
 
 class FoundTable(NamedTuple):
-    """A position table that a model holds."""
+    """A position table of a model."""
 
-    location: TableLocation  # where the registry has it
-    name: str  # its tensor in the model
+    location: TableLocation  # its registry entry
+    name: str  # its tensor name
 
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A checkpoint that was opened and recognised, its weights not read yet. Commands hand it on."""
+    """A checkpoint with its detected architecture; no weights are read yet."""
 
-    ref: CheckpointRef  # how the user named it
-    checkpoint: Checkpoint  # the checkpoint, its headers read
-    architecture: Architecture  # what the registry knows of it
-    tables: tuple[FoundTable, ...]  # its position tables, in the registry's order
+    ref: CheckpointRef  # as the user named it
+    checkpoint: Checkpoint
+    architecture: Architecture
+    tables: tuple[FoundTable, ...]  # its position tables, in registry order
 
     def with_code(self) -> "OpenedModel":
-        """Return it with the code that lies in its folder copied, and not left out."""
+        """Return the model with code files in its folder copied instead of skipped."""
         return replace(self, checkpoint=self.checkpoint.with_code())
 
 
@@ -61,7 +60,7 @@ def open_model(ref: CheckpointRef) -> OpenedModel:
 
 
 def open_reference(ref: CheckpointRef) -> Checkpoint:
-    """Find the checkpoint that a reference names, refuse it by its type if need be, and read its headers."""
+    """Resolve a checkpoint reference and read the headers; unsupported model types fail before any download."""
 
     def check(config: Mapping[str, Any], has_weights: bool = True) -> None:
         model_type, is_named = ref.model_type or config.get("model_type"), ref.tensor is not None
@@ -73,7 +72,7 @@ def open_reference(ref: CheckpointRef) -> Checkpoint:
 
 
 def _is_unknown(model_type: str, config: Mapping[str, Any]) -> bool:
-    """Whether only tensors can tell what a model is: one that is itself unsupported may hold a part of any type."""
+    """Whether the config does not settle the model type: a part of an unsupported model may have a known type."""
     return model_type not in FAMILIES and (model_type not in POSITION_SCHEMES or bool(_known_parts(config)))
 
 
@@ -83,46 +82,46 @@ def _known_parts(config: Mapping[str, Any]) -> list[str]:
 
 
 def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
-    """Detect an open checkpoint's architecture, by its tensors where no model type is named, and find its tables."""
+    """Find the architecture and position tables of an open checkpoint; tensors decide if it has no model_type."""
     model_type, config = ref.model_type, checkpoint.config
     if config and ref.tensor is None and model_type is None and config.get("model_type") is None:
         found = matching_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
         if len(found) > 1:
             fitting = ", ".join(found[:MAX_SUGGESTIONS]) + " and others" * (len(found) > MAX_SUGGESTIONS)
-            what = f"{checkpoint.config_file} names no model_type; its tensors fit {fitting}."
-            raise CheckpointError(what, f"{SAY_WHICH}--model-type TYPE")
+            message = f"{checkpoint.config_file} has no model_type, and its tensors match {fitting}."
+            raise CheckpointError(message, f"{SAY_WHICH}--model-type TYPE")
         if found:
             model_type, source = found[0], checkpoint.source
-            note = f"{checkpoint.config_file} names no model_type; it is taken for {model_type}."
+            note = f"{checkpoint.config_file} has no model_type; detected {model_type} from its tensors."
             checkpoint = replace(checkpoint, source=replace(source, notes=(*source.notes, note)))
     architecture = _architecture(checkpoint, replace(ref, model_type=model_type))
     return OpenedModel(ref, checkpoint, architecture, find_tables(architecture, checkpoint.names, str(checkpoint.root)))
 
 
 def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
-    """Return the architecture of a checkpoint; the reference's `model_type` and `table` win over the config."""
+    """Return the architecture of a checkpoint; the reference's `model_type` and `tensor` override the config."""
     config = checkpoint.config
     if ref.tensor is not None:
-        return _described(checkpoint, ref)
+        return _from_flags(checkpoint, ref)
     model_type = ref.model_type or config.get("model_type")
     if not config and model_type is None:
-        what, then = next(iter(checkpoint.weights.values())).path, ""
-        message = f"There is no config.json beside {what} that says what it is."
+        file, hint = next(iter(checkpoint.weights.values())).path, ""
+        message = f"No config.json found next to {file}, so the model type is unknown."
         if checkpoint.adapter_of:
-            message = f"{what} is an adapter of {checkpoint.adapter_of}, whose config is not read."
-            then = f"Resize {checkpoint.adapter_of}, then load the adapter onto that. If it holds the table too: "
-        raise CheckpointError(message, f"{then}Say what it is with --model-type, for example --model-type gpt2.")
+            message = f"{file} is an adapter of {checkpoint.adapter_of}, whose config is not read."
+            hint = f"Resize {checkpoint.adapter_of}, then load the adapter onto the result. If it contains the table: "
+        raise CheckpointError(message, f"{hint}Pass the model type, for example --model-type gpt2.")
     parts = _known_parts(config)
     if isinstance(model_type, str) and _is_unknown(model_type, config):
         message = f"The model type {model_type!r} is not in ctxextend's registry"
-        message += f", but a part of this one is of a known type: {', '.join(parts)}." if parts else "."
+        message += f", but it contains a part of a known type: {', '.join(parts)}." if parts else "."
         from difflib import get_close_matches  # at use: only errors need it
 
         fitting = matching_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
         if near := fitting if len(fitting) == 1 else get_close_matches(model_type, fitting, 1):
             hint = f"Did you mean {near[0]}? {SAY_WHICH}--model-type {near[0]}"
         else:
-            none = f"It holds no tensor that looks like a position table. {FAMILIES_HINT}"
+            none = f"No tensor looks like a position table. {FAMILIES_HINT}"
             hint = f"{did_you_mean(model_type, FAMILIES)} {_suggestions(checkpoint) or none}".strip()
         raise UnsupportedModelError(message, hint)
     where = str(checkpoint.root / checkpoint.config_file) if checkpoint.has_config else str(checkpoint.root)
@@ -131,32 +130,32 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
 
 
 def find_tables(architecture: Architecture, names: Collection[str], where: str) -> tuple[FoundTable, ...]:
-    """Return the tables that a model holds, among whose tensors are `names`, in the registry's order."""
+    """Return the position tables among a model's tensor `names`, in registry order."""
     found = list[FoundTable]()
     for location in architecture.locations:
         matches = [name for name in location.names if name in names]
         if len(matches) > 1:
-            what = f"{where}: there are two candidate tables, {' and '.join(matches)}."
-            raise CheckpointError(what, "Save the model again with save_pretrained, which writes one.")
+            message = f"{where}: found two candidate position tables, {' and '.join(matches)}."
+            raise CheckpointError(message, "Save the model again with save_pretrained, which writes one.")
         found += [FoundTable(location, name) for name in matches]
     if not found and architecture.unsupported:
         raise unsupported_error(architecture.family.model_type, architecture.unsupported)
     if not found:
-        wanted = " or ".join(dict.fromkeys(name for location in architecture.locations for name in location.names))
-        what = f"{where}: no position table was found; a {architecture.family.model_type} model calls it {wanted}."
-        hint = "Check that model_type in config.json, or --model-type, and the weights belong together."
-        raise CheckpointError(what, hint)
+        expected = " or ".join(dict.fromkeys(name for location in architecture.locations for name in location.names))
+        message = f"{where}: no position table found; in a {architecture.family.model_type} model it is {expected}."
+        hint = "Check that the weights match model_type in config.json, or --model-type."
+        raise CheckpointError(message, hint)
     return tuple(found)
 
 
 def of_part(found: Sequence[FoundTable], part: str | None) -> list[FoundTable]:
-    """Return the tables of one part of a model, or all of them where no part is named."""
-    chosen = [table for table in found if part is None or f"{table.location.part}.".startswith(f"{part}.")]
-    if not chosen:
-        parts = " or ".join(dict.fromkeys(location.part for location, _ in found if location.part))
-        hint = f"Its parts are {parts}." if parts else "It has one table: leave --part out."
+    """Return the tables of one part of a model, or all tables if `part` is None."""
+    selected = [table for table in found if part is None or f"{table.location.part}.".startswith(f"{part}.")]
+    if not selected:
+        parts = " or ".join(dict.fromkeys(f"--part {location.part}" for location, _ in found if location.part))
+        hint = f"Use {parts}." if parts else "The model has one position table: remove --part."
         raise ResizeError(f"--part {part}: this model has no such part with a position table.", hint)
-    return chosen
+    return selected
 
 
 def describe_table(checkpoint: Checkpoint, name: str) -> TableShape:
@@ -164,30 +163,30 @@ def describe_table(checkpoint: Checkpoint, name: str) -> TableShape:
     file = checkpoint.names[name]
     entry, _ = file.entries[name], float_dtype(file, name)
     if len(entry.shape) != 2 or 0 in entry.shape:
-        message = f"{file.path}: {name} has shape {list(entry.shape)}, not rows by hidden size."
+        message = f"{file.path}: {name} has shape {list(entry.shape)}, expected (rows, hidden_size)."
         raise CheckpointError(message, "Save it again.")
     return (entry.shape[0], entry.shape[1]), entry.dtype, checkpoint.relative(file)
 
 
 def check_rows(location: TableLocation, rows: int, name: str, *, has_config: bool = True) -> None:
-    """Refuse a table that is not as long as the config says."""
+    """Raise CheckpointError if a table does not have the number of rows that the config states."""
     if has_config:
         key = location.effective_key
         path, value = ".".join((*location.path, key)), location.value(key)
         expected = location.rows(value)
         if rows != expected:
-            how = "" if location.stated(key) is not None else " (transformers' default, since the key is missing)"
-            what = f"config.json states {path} {reprlib.repr(value)}{how}, so {name} should have "
-            hint = "Correct config.json, or fetch config and weights again: they do not belong together."
-            raise CheckpointError(f"{what}{reprlib.repr(expected)} rows, and it has {rows}.", hint)
+            default = "" if location.stated(key) is not None else " (transformers' default, because the key is missing)"
+            message = f"config.json: {path} is {reprlib.repr(value)}{default}, so {name} should have "
+            hint = "Correct config.json, or download config and weights again: they do not match."
+            raise CheckpointError(f"{message}{reprlib.repr(expected)} rows, but has {rows}.", hint)
     if location.positions(rows) < 1:
-        behind = f", {location.table.ahead} behind the last" if location.table.ahead else ""
-        what = f"{name} has {rows} rows, and {location.reserved_rows} of them stand in front of position 0{behind}."
-        raise CheckpointError(what, f"Check {location.table.reserved.config_key or 'the offset'}.")
+        ahead = f" and {location.table.ahead} come after the last position" if location.table.ahead else ""
+        message = f"{name} has {rows} rows, of which {location.reserved_rows} are reserved{ahead}: no position is left."
+        raise CheckpointError(message, f"Check {location.table.reserved.config_key or 'the number of reserved rows'}.")
 
 
 def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architecture:
-    """Return the architecture with the names that tensors have in a PEFT adapter."""
+    """Return the architecture with tensor names as in a PEFT adapter."""
     base, locations = checkpoint.adapter_of, list[TableLocation]()
     for location in architecture.locations:
         locations.append(replace(location, prefixes=tuple(ADAPTER_PREFIX + prefix for prefix in location.prefixes)))
@@ -196,25 +195,26 @@ def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architect
         return replace(architecture, locations=tuple(locations))
     modules = tuple(name.removesuffix("weight") for name in names)
     if any(name.startswith(modules) for name in checkpoint.names):
-        has, then = "that changes each row of", f"Merge it into {base} with merge_and_unload(), and resize that."
+        verb, hint = "changes", f"Merge it into {base} with merge_and_unload(), and resize that."
     else:
-        has, then = "without", f"Resize {base}, then load the adapter onto that."
-    raise CheckpointError(f"{checkpoint.root} holds a PEFT adapter {has} the position table.", then)
+        verb, hint = "does not contain", f"Resize {base}, then load the adapter onto the result."
+    raise CheckpointError(f"The PEFT adapter in {checkpoint.root} {verb} the position table.", hint)
 
 
-def _described(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
+def _from_flags(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
+    """Return the architecture that --tensor, --config-key and --reserved-rows describe."""
     table, key, reserved = str(ref.tensor), ref.config_key, ref.reserved_rows
     shape = checkpoint.entries[table].shape if table in checkpoint.names else ()
     rows = shape[0] if shape else 0
     stated = nested(checkpoint.config, tuple((key or "").split(".")))
     if len(shape) != 2:
-        none = f"{checkpoint.root} holds no such tensor"
-        has = f"it has shape {list(shape)}, not rows by hidden size" if shape else none
-        message, about = f"--tensor {table}: {has}.", None
+        missing = f"no such tensor in {checkpoint.root}"
+        fault = f"it has shape {list(shape)}, expected (rows, hidden_size)" if shape else missing
+        message, about = f"--tensor {table}: {fault}.", None
     elif key is None and checkpoint.has_config:
-        message, about = f"--tensor {table}: which key of config.json states its length is not known.", table
+        message, about = f"--tensor {table}: add --config-key, the key in config.json that states its length.", table
     elif checkpoint.has_config and stated not in (rows, rows - reserved):
-        message = f"config.json states {key} {stated!r}, and {table} has {rows} rows, {reserved} of them reserved."
+        message = f"config.json: {key} is {stated!r}, but {table} has {rows} rows, {reserved} of them reserved."
         about = table
     else:
         return custom_architecture(checkpoint.config, table, key or "max_position_embeddings", reserved, stated == rows)
@@ -223,7 +223,7 @@ def _described(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
 
 
 def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:
-    """List the tensors that may be the table, and the flags for the likeliest; empty where there is none."""
+    """List tensors that may be the position table, with flags for the most likely one; empty if there are none."""
     found = []
     for entry in checkpoint.entries.values():
         if len(entry.shape) != 2 or entry.dtype not in FLOATS or table not in (None, entry.name):
@@ -231,31 +231,31 @@ def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:
         rows, width = entry.shape
         is_named, keys = "pos" in entry.name.lower() or "wpe" in entry.name.lower(), []
         for key, value in _whole_numbers(checkpoint.config):
-            reserved, tells = rows - value, any(word in key.lower() for word in LENGTH_WORDS)
-            is_length = tells and 0 <= reserved <= (MAX_RESERVED_ROWS if is_named else 0)
-            # Widths and sizes of vocabularies state no length.
+            reserved, is_likely = rows - value, any(word in key.lower() for word in LENGTH_WORDS)
+            is_length = is_likely and 0 <= reserved <= (MAX_RESERVED_ROWS if is_named else 0)
+            # Hidden and vocabulary sizes are not lengths.
             if is_length or (reserved == 0 and "size" not in key and value != width):
-                keys.append((tells, reserved == 0, reserved, key))
+                keys.append((is_likely, reserved == 0, reserved, key))
         if keys or (is_named and rows > width // 8):
-            tells, _, reserved, key = max(keys, key=lambda one: one[:2], default=(False, True, 0, ""))
-            found.append((is_named, tells, bool(key), reserved == 0, entry, key, reserved))
-    found = [one for one in found if one[0]] or found  # where a name tells, other tensors of as many rows only distract
-    found = sorted(found, key=lambda one: one[:4], reverse=True)[:MAX_SUGGESTIONS]
+            is_likely, _, reserved, key = max(keys, key=lambda item: item[:2], default=(False, True, 0, ""))
+            found.append((is_named, is_likely, bool(key), reserved == 0, entry, key, reserved))
+    found = [item for item in found if item[0]] or found  # prefer tensors with a telling name
+    found = sorted(found, key=lambda item: item[:4], reverse=True)[:MAX_SUGGESTIONS]
     if not found:
         return ""
     shown = "; ".join(
-        f"{entry.name} {list(entry.shape)}" + (f", as long as {key}{f' + {reserved}' * bool(reserved)}" if key else "")
+        f"{entry.name} {list(entry.shape)}" + (f" (rows = {key}{f' + {reserved}' * bool(reserved)})" if key else "")
         for *_, entry, key, reserved in found
     )
     *_, entry, key, reserved = found[0]
-    pad, then = checkpoint.config.get("pad_token_id"), ""
+    pad, note = checkpoint.config.get("pad_token_id"), ""
     if not reserved and "embeddings.position_embeddings" in entry.name and type(pad) is int and pad > 0:
-        # As RoBERTa has them: 514 rows are 512 positions behind that of the padding.
+        # RoBERTa's convention: 514 rows are 512 positions, after pad_token_id + 1 reserved rows.
         reserved = pad + 1 if (entry.shape[0] - pad - 1) % MAX_RESERVED_ROWS == 0 else 0
-        then = f"Rows before position 0: {reserved}, as pad_token_id {pad} suggests. " if reserved else ""
-    then = then or "Where rows come before position 0, state how many: --reserved-rows K. " * (not reserved)
-    words = flag_words({"tensor": entry.name, "reserved-rows": reserved or None, "config-key": key or "KEY"})
-    return f"Tensors that may be its position table: {shown}. {then}{SAY_WHICH}{shlex.join(words)}"
+        note = f"Reserved rows: {reserved}, suggested by pad_token_id {pad}. " if reserved else ""
+    note = note or "If rows are reserved before position 0, add --reserved-rows K. " * (not reserved)
+    flags = flag_words({"tensor": entry.name, "reserved-rows": reserved or None, "config-key": key or "KEY"})
+    return f"Candidate position tables: {shown}. {note}{SAY_WHICH}{shlex.join(flags)}"
 
 
 def _whole_numbers(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""What lies beside the weights of any output: its model card, and warnings about code and links in its folder."""
+"""The model card and weights index of an output, and warnings about code and links in its folder."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,28 +17,27 @@ from ctxextend.recipe_file import read_provenance
 
 CARD_FILE = "README.md"
 RECIPE_POINTER = f" `{RECIPE_FILE}` holds the recipe."
-# What a card says before it tells what a new length is worth without training.
-UNTRAINED = "It has not been trained at {}:"
-UNDECODED = "surrogateescape"  # how bytes that are no UTF-8 live through a text
+UNTRAINED = "Not yet trained at {}."  # begins the sentences of a card that training makes outdated
+UNDECODED = "surrogateescape"  # keeps bytes that are not UTF-8
 
-# Where the Hub's own reader finds it: white space and a byte order mark may stand before it.
+# As in huggingface_hub: white space and a byte order mark may precede it.
 FRONT_MATTER = re.compile(r"\A\ufeff?\s*---[ \t]*\r?\n(?P<yaml>.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
-MAX_FRONT_MATTER = 100_000  # longer and deeper front matter takes long to read, and is left as it is
-# The two keys and whatever is indented below them or listed at their own level.
+MAX_FRONT_MATTER = 100_000  # characters; longer front matter is slow to parse and is not edited
+# Both keys, with indented lines and list items after them.
 BASE_MODEL = re.compile(r"^base_model(?:_relation)?:.*\r?\n(?:[ \t]+.*\r?\n|-[ \t].*\r?\n)*", re.MULTILINE)
 
-# A folder of the author's, as trainers write it.
+# A local path, as trainers write it.
 LOCAL_BASE = re.compile(r"^base_model:[ \t]*(?:\r?\n[ \t]*-[ \t]*)?['\"]?[/~.]", re.MULTILINE)
 
-# Files whose auto_map names the code that transformers runs in the place of its own, where it is told to trust it.
-MAPPED = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
-NAMES_SHOWN = 5
+# Files whose auto_map names code that transformers runs with trust_remote_code=True.
+AUTO_MAP_FILES = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
+MAX_NAMES = 5
 
 
 def index_text(
     checkpoint: Checkpoint, layouts: Mapping[str, Layout], dropped: Collection[str] = (), added: int = 0
 ) -> str:
-    """Return the index of shards without dropped tensors, its totals those of the output; `added` numbers are new."""
+    """Return the shard index with updated totals and without `dropped` tensors; `added` parameters are new."""
     text, metadata = checkpoint.text(checkpoint.index_file), (checkpoint.index or {}).get("metadata")
     if isinstance(metadata, Mapping):
         sizes = {name: file.tensor_bytes for name, file in checkpoint.weights.items()}
@@ -51,25 +50,25 @@ def index_text(
 
 
 def read_card(checkpoint: Checkpoint) -> str | None:
-    """Return a checkpoint's own card but for its pointer to a recipe; None where it has none."""
+    """Return a checkpoint's model card without the sentence about its recipe; None if it has no card."""
     if CARD_FILE not in checkpoint.copied:
         return None
     return read_bytes(checkpoint.root / CARD_FILE).decode("utf-8", UNDECODED).replace(RECIPE_POINTER, "")
 
 
 def known_base_model(checkpoint: Checkpoint) -> str | None:
-    """Return the Hub id of a checkpoint, or of the last one in the recipes that led to it; None where none is known."""
-    written = read_provenance(checkpoint)
-    # Recipes state a commit for models of the Hub alone.
-    bases = (one.base.source for one in (written.chain if written else ()) if one.base.revision)
+    """Return the Hub id of a checkpoint, or of the nearest Hub model in its chain of recipes; None if unknown."""
+    provenance = read_provenance(checkpoint)
+    # Only Hub models have a revision in recipes.
+    bases = (step.base.source for step in (provenance.chain if provenance else ()) if step.base.revision)
     return checkpoint.source.hub_id or next(filter(HUB_ID.fullmatch, bases), None)
 
 
 def model_card(card: str | None, base_model: str | None, *, is_adapter: bool = False, title: str, section: str) -> str:
-    """Return the source's card, or one of this title, with a section of Markdown added at its end.
+    """Return the source's model card, or a new one with this title, with a Markdown section appended.
 
-    `base_model`, a Hub id, replaces the one that its front matter states; None leaves that, unless it is a local path.
-    The relation to it is added where it is not stated.
+    `base_model`, a Hub id, replaces the one in the front matter; None keeps that one unless it is a local path.
+    `base_model_relation` is added if it is missing.
     """
     card = f"# {title}\n" if card is None else card
     newline = "\r\n" if "\r\n" in card else "\n"
@@ -78,14 +77,14 @@ def model_card(card: str | None, base_model: str | None, *, is_adapter: bool = F
     front = BASE_MODEL.sub("", stated) if base_model is not None or LOCAL_BASE.search(stated) else stated
     if base_model is not None or ("base_model" in (keys := _keys(front)) and "base_model_relation" not in keys):
         front += yaml.safe_dump(({"base_model": base_model} if base_model else {}) | added).replace("\n", newline)
-    if front != stated and (_keys(front) or not front.strip()):  # flow style, or no YAML at all, is the author's to fix
+    if front != stated and (_keys(front) or not front.strip()):  # do not edit flow style or invalid YAML
         ends = found.span("yaml") if found else None
         card = card[: ends[0]] + front + card[ends[1] :] if ends else f"---{newline}{front}---{newline}{card}"
     return card.rstrip() + 2 * newline + section.strip().replace("\n", newline) + newline
 
 
 def _keys(text: str) -> list[str]:
-    """Return the keys of a YAML mapping, without building its values: a stranger wrote them; none of all else."""
+    """Return the keys of a YAML mapping without constructing its untrusted values; empty for anything else."""
     try:
         node = yaml.compose(text) if len(text) <= MAX_FRONT_MATTER else None
     except (yaml.YAMLError, RecursionError):
@@ -94,33 +93,32 @@ def _keys(text: str) -> list[str]:
 
 
 def file_warnings(checkpoint: Checkpoint) -> Iterator[str]:
-    """Yield a sentence for links that lead out of a folder, for code in it, and for what names code."""
+    """Yield a warning for links that leave the folder, for code files, and for auto_map entries."""
     if outside := [name for name, reason in checkpoint.omitted.items() if reason == OUTSIDE]:
         are = "are links that lead" if len(outside) > 1 else "is a link that leads"
-        yield f"{_listed(outside)} {are} out of the folder, and left out. {as_copied(checkpoint.root)}"
+        yield f"{_listed(outside)} {are} out of the folder, and not copied. {as_copied(checkpoint.root)}"
     if copied := [name for name in checkpoint.copied if is_code(PurePosixPath(name))]:
-        yield f"The folder holds code, which was not run and is copied: {_listed(copied)}."
+        yield f"Code files are copied; they were not run: {_listed(copied)}."
     if checkpoint.code:
-        left_out = f"is left out: {_listed(checkpoint.code)}. Keep it with --copy-code."
-        yield f"The folder holds code, which was not run and {left_out}"
-    if mapped := list(dict.fromkeys(_mapped(checkpoint))):
-        runs = "whoever loads the output with trust_remote_code=True runs it, wherever it lies."
-        yield f"The configs' auto_map still names code, {_listed(mapped)}: {runs}"
+        yield f"Code files are neither run nor copied: {_listed(checkpoint.code)}. Copy them with --copy-code."
+    if classes := list(dict.fromkeys(_auto_map_classes(checkpoint))):
+        runs = "Loading the output with trust_remote_code=True runs it, wherever it is."
+        yield f"auto_map in the output's config files refers to code: {_listed(classes)}. {runs}"
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = len(names) - NAMES_SHOWN
-    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _mapped(checkpoint: Checkpoint) -> Iterator[str]:
-    """Yield the classes that auto_map names, such as ``modeling_x.XModel`` or ``owner/repo--modeling_x.XModel``."""
+def _auto_map_classes(checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield the classes in auto_map, such as ``modeling_x.XModel`` or ``owner/repo--modeling_x.XModel``."""
     for name in checkpoint.copied:
-        if PurePosixPath(name).name not in MAPPED:
+        if PurePosixPath(name).name not in AUTO_MAP_FILES:
             continue
         try:
-            mapped = load_object(checkpoint.root / name).get("auto_map")
-        except CheckpointError:  # its reader, where it has one, says so
+            auto_map = load_object(checkpoint.root / name).get("auto_map")
+        except CheckpointError:  # reported when the file is edited
             continue
-        for value in mapped.values() if isinstance(mapped, Mapping) else ():
-            yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str))
+        for value in auto_map.values() if isinstance(auto_map, Mapping) else ():
+            yield from (item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str))

@@ -1,4 +1,4 @@
-"""A resize as a plan made from shapes alone, which shows what it will do and then does it."""
+"""Resize a checkpoint: plan from its config and headers, then write the output."""
 
 import json
 import os
@@ -38,26 +38,26 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, split_ref, takes
 from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
 from ctxextend.tables.apply import Choice, choose_settings, nonfinite_rows, resize_with_reserved
-from ctxextend.tables.method_facts import METHOD_NAMES, TRUNCATE, UNCHANGED
+from ctxextend.tables.method_facts import METHOD_NAMES, TRUNCATE
 from ctxextend.tables.stats import describe_rows
 from ctxextend.version import __version__
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ResizePlan(Result, shows="model_type method max_len_before max_len_after"):
-    """Everything a resize will do, known before it is done; `execute` does it."""
+    """Everything a resize will change; `execute` writes the output."""
 
-    model: OpenedModel = field(metadata=not_in_json)  # the source, opened and recognised
-    settings: Resize = field(metadata=not_in_json)  # what was asked for
-    tables: tuple[TablePlan, ...]  # the one that reads the tokenizer's texts first
-    edits: tuple[Edit, ...]  # values that change in JSON files
-    dropped: tuple[str, ...]  # position buffers that are left out of the weights
-    rebuilt_buffers: tuple[BufferPlan, ...] = field(metadata=not_in_json)  # position buffers that are made anew
-    # What made tables before, by their names, where a recipe says so; other tables take the method of `settings`.
+    model: OpenedModel = field(metadata=not_in_json)  # the source
+    settings: Resize = field(metadata=not_in_json)  # the requested settings
+    tables: tuple[TablePlan, ...]  # the table for the tokenizer's input first
+    edits: tuple[Edit, ...]  # changed values in JSON files
+    dropped: tuple[str, ...]  # position buffers that are not written, because transformers creates them
+    rebuilt_buffers: tuple[BufferPlan, ...] = field(metadata=not_in_json)  # position buffers at the new length
+    # Methods that a recipe records per table; other tables use the method in `settings`.
     recorded: Mapping[str, str] = field(default_factory=dict, metadata=not_in_json)
 
     def json_more(self) -> dict[str, Any]:
-        """Return what the JSON of a plan says beside its fields."""
+        """Return the JSON values of a plan that are not fields."""
         config_file = self.checkpoint.config_file
         lengths = {key: {getattr(table, key) for table in self.tables} for key in ("max_len_before", "max_len_after")}
         return {
@@ -79,12 +79,12 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
     @property
     def ref(self) -> CheckpointRef:
-        """The source as the user named it."""
+        """The checkpoint reference as the user gave it."""
         return self.model.ref
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The source, its headers read."""
+        """The source checkpoint."""
         return self.model.checkpoint
 
     @property
@@ -94,85 +94,88 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
     @property
     def max_len_before(self) -> int:
-        """Usable positions now of the table that is read first."""
+        """Usable positions of the first table before the resize."""
         return self.tables[0].max_len_before
 
     @property
     def max_len_after(self) -> int:
-        """Usable token positions wanted."""
+        """The requested context length, in usable positions."""
         return self.settings.positions
 
     @property
     def is_changed(self) -> bool:
-        """Whether any table gets another length."""
+        """Whether the length of any table changes."""
         return any(table.is_changed for table in self.tables)
 
     @property
     def creates_rows(self) -> bool:
-        """Whether new rows are made: False where tables get shorter or stay."""
+        """Whether any table is extended."""
         return any(table.rows_after > table.rows_before for table in self.tables)
 
     @property
     def method(self) -> str:
-        """The name of the method that makes new rows; `truncate` for shorter tables, `copy` for those that stay."""
+        """The method that creates new rows; `truncate` when shrinking, `copy` if nothing changes."""
         if self.creates_rows:
             return self._created_by.facts.name
         return TRUNCATE if self.is_changed else METHOD_NAMES[0]
 
     @property
     def _created_by(self) -> Resize:
-        """The settings that make new rows; where several tables have their own, the first one's."""
+        """The settings that create new rows; those of the first extended table if they differ."""
         return next((choice.options for choice in self.chosen.values()), self.settings)
 
     @cached_property
     def chosen(self) -> Mapping[str, Choice]:
-        """The settings of each longer table, by its name; a table is read only where its method chooses by it."""
-        found = {}
+        """The settings chosen for each extended table, by name; tables are read only for methods that need them."""
+        choices = {}
         for table in self.tables:
             if table.rows_after > table.rows_before:
-                asked = replace(self.settings, method=self.recorded.get(table.name, self.settings.method))
-                rows = self._read(table)[table.reserved_rows :] if asked.chooses else np.zeros(0)
-                found[table.name] = choose_settings(rows, table.rows_after - table.reserved_rows, asked)
-        return found
+                options = replace(self.settings, method=self.recorded.get(table.name, self.settings.method))
+                rows = self._read(table)[table.reserved_rows :] if options.chooses else np.zeros(0)
+                choices[table.name] = choose_settings(rows, table.rows_after - table.reserved_rows, options)
+        return choices
 
     @property
     def methods(self) -> dict[str, str]:
-        """The method of each longer table with all of its settings, by the table's name."""
+        """The method of each extended table with all of its settings, by table name."""
         return {name: choice.options.full_method for name, choice in self.chosen.items()}
 
     @property
-    def stated(self) -> Resize:
-        """The settings as a recipe states them: the method named, with every number that holds for all tables."""
+    def recipe_settings(self) -> Resize:
+        """The settings to write into a recipe, with the method's settings if they are the same for all tables."""
         if not self.creates_rows:
             return replace(self.settings, method=self.method, keep_first=None, drop_last=0)
         method, *others = {*self.methods.values()}
-        stated = self.settings.full_method if others else method
-        return replace(self.settings, method=stated, keep_first=self.settings.kept_first)
+        method = self.settings.full_method if others else method
+        return replace(self.settings, method=method, keep_first=self.settings.kept_first)
 
     @property
     def keeps_learned_rows(self) -> bool:
-        """Whether every learned row that a longer table begins with stays as it is, bit for bit."""
+        """Whether all learned rows are kept, bit for bit, at the start of every table."""
         lengths = [table.max_len_before for table in self.tables]
         return all(self.settings.kept_of(length) == length for length in lengths)
 
     @property
     def consequences(self) -> str:
-        """What the new length is worth before any training, in a sentence."""
+        """What to expect of the model's outputs before any training, in a sentence or two."""
         after, options, method = self.max_len_after, self.settings, self._created_by.facts
         if not self.is_changed:
-            return "Its table is the old one, row for row."
+            return "The position table is unchanged."
         if not self.creates_rows:
-            return f"Texts of up to {after} tokens give exactly what they gave; longer ones no longer fit."
-        but = f" but for the first {options.kept_first}" if options.kept_first else ""
-        short = UNCHANGED if self.keeps_learned_rows else f"{method.short_inputs}{but}"
-        if method.keeps_learned_rows and not options.keeps_learned_rows:
-            short = f"nothing that it had learned of positions is left{but}, so short texts change too"
-        beyond = f"beyond {self._old_lengths}, {method.long_inputs}"
-        return f"{UNTRAINED.format(after)} with {method.name}, {short}; {beyond}."
+            return f"Inputs up to {after} tokens give identical outputs; longer inputs are no longer supported."
+        if self.keeps_learned_rows:
+            effects = f"Inputs up to {self._old_lengths} tokens give identical outputs; beyond that"
+        else:
+            no_rows_read = method.keeps_learned_rows and not options.keeps_learned_rows
+            short = "learned rows are replaced, so outputs for short inputs change too" if no_rows_read else None
+            short = short or method.short_inputs
+            kept = f" (the first {options.kept_first} rows are kept)" if options.kept_first else ""
+            effects = f"{short[:1].upper()}{short[1:]}{kept}; beyond {self._old_lengths}"
+        return f"{UNTRAINED.format(after)} {effects}, {method.long_inputs}."
 
     @property
     def _old_lengths(self) -> str:
-        """The tables' old lengths in words: one number where all agree."""
+        """The tables' old lengths: one number if they agree, else each with its part."""
         lengths = {table.part: table.max_len_before for table in self.tables}
         if len(set(lengths.values())) == 1:
             return str(self.max_len_before)
@@ -180,60 +183,59 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What needs saying of how the reference was understood, and of the family."""
+        """Notes about how the reference was resolved and about the model type."""
         families = [table.location.family for table in self.tables]
-        particular = dict.fromkeys(f"Of {family.model_type}: {family.note}." for family in families if family.note)
-        return (*self.checkpoint.notes, *particular)
+        family_notes = dict.fromkeys(f"{family.model_type}: {family.note}." for family in families if family.note)
+        return (*self.checkpoint.notes, *family_notes)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know before the plan is carried out."""
+        """Warnings to show before `execute`."""
         return (*self._warnings(), *file_warnings(self.checkpoint))
 
     def _warnings(self) -> Iterator[str]:
         checkpoint = self.checkpoint
         if not self.is_changed:
-            is_copy = self.settings.method == METHOD_NAMES[0]  # as the recipe of such an output says
-            flags = ", ".join(self.settings.method_flags[is_copy:])
-            what = "the same weights as safetensors" if self.layouts else "a copy"
-            what += ", with the limits mended." if self.edits else "."
-            what += f" {flags} had nothing to do." if flags else ""
-            yield f"The table has {self.max_len_before} positions already: the output is {what}"
+            is_default = self.settings.method == METHOD_NAMES[0]  # as in the recipe of an unchanged output
+            flags = ", ".join(self.settings.method_flags[is_default:])
+            output = "the same weights as safetensors" if self.layouts else "a copy"
+            output += " with fixed length limits." if self.edits else "."
+            output += f" No effect: {flags}." if flags else ""
+            yield f"The table already has {self.max_len_before} positions: the output is {output}"
         yield from self._low_limits()
         if not checkpoint.has_config and not checkpoint.adapter_of:
             lengths = {table.config_key: table.location.key_value(table.max_len_after) for table in self.tables}
             keys = ", ".join(f"{key} {length}" for key, length in lengths.items())
-            yield f"There is no config.json: the one that transformers will need must state {keys}."
+            yield f"No config.json found. To load the output, transformers needs one with {keys}."
         if checkpoint.adapter_of and self.is_changed:
-            then = "load the adapter onto the result, since adapter_config.json still names the old one."
-            fits = f"The adapter now fits {checkpoint.adapter_of} at {self.max_len_after} positions alone"
-            yield f"{fits}: resize that too, and {then}"
+            base, hint = checkpoint.adapter_of, "load the adapter onto the result (adapter_config.json is not updated)."
+            yield f"The adapter now only fits {base} at {self.max_len_after} positions: resize that too, and {hint}"
         if self.ref.tensor is not None and self.is_changed:
             lengths_now = {length for table in self.tables for length in (table.rows_before, table.max_len_before)}
             for entry in checkpoint.entries.values():
                 if entry.name != self.ref.tensor and "pos" in entry.name and lengths_now & set(entry.shape):
-                    yield f"{entry.name} {list(entry.shape)} may follow the length too, and is left as it is."
+                    yield f"{entry.name} {list(entry.shape)} may depend on the length too, but is not changed."
 
     def _low_limits(self) -> Iterator[str]:
-        """Yield a sentence where side files stated less than the old table had: such texts now give something else."""
+        """Yield a warning if limits below the table's old length are raised, which changes outputs."""
         limits = (edit for edit in self.edits if edit.is_limit and isinstance(edit.before, int))
         low = [f"{edit.file} {edit.key} {edit.before}" for edit in limits if edit.before < self.max_len_before]
         if low and (self.creates_rows or self.settings.fix_limits):
-            reason = "texts that were cut there are now read in full and give different outputs."
-            yield f"Limits below the table's {self.max_len_before} positions are raised ({', '.join(low)}): {reason}"
+            effect = "inputs that were truncated there give different outputs now."
+            yield f"Limits below the table's {self.max_len_before} positions are raised ({', '.join(low)}): {effect}"
 
     # ---- the files of the output
 
     @cached_property
     def layouts(self) -> Mapping[str, Layout]:
-        """The new layout of every weights file that changes or gets another name, by its name in the output."""
+        """The new layout of every weights file that changes or is renamed, by its name in the output."""
         shapes = {buffer.name: buffer.shape for buffer in self.rebuilt_buffers}
         shapes |= {table.name: (table.rows_after, table.hidden_size) for table in self.tables if table.is_changed}
         return plan_layouts(self.checkpoint, shapes, self.dropped)
 
     @cached_property
     def texts(self) -> Mapping[str, bytes]:
-        """Every text file that is edited or made, by its path below the output; the recipe's hashes are not known."""
+        """Every edited or created text file, by path in the output; hashes in the recipe are placeholders."""
         checkpoint = self.checkpoint
         texts = dict(checkpoint.generated)
         for name in dict.fromkeys(change.file for change in self.edits):
@@ -246,50 +248,49 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         return {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
 
     def _recipe(self, folder: Path, hashes: Iterable[str] = repeat("x" * 64)) -> str:
-        """Return the recipe of an output, with the source's fingerprint and each table's hash before and after."""
-        source, known = self.checkpoint.source, iter(hashes)
-        # A branch may move on: the commit is written down.
+        """Return the recipe of an output; `hashes`: the source's fingerprint, then each table's before and after."""
+        source, hashes = self.checkpoint.source, iter(hashes)
+        # Branches move, so record the commit.
         ref = replace(self.ref, revision=source.revision or self.ref.revision) if source.kind == "hub" else self.ref
         versions = {"ctxextend": __version__, "numpy": np.__version__}
         if any(table.dtype in OF_ML_DTYPES for table in self.tables):
             import ml_dtypes
 
             versions["ml_dtypes"] = ml_dtypes.__version__
-        stated = self.stated
-        own = self.methods if {*self.methods.values()} - {stated.method} else {}
+        settings = self.recipe_settings
+        per_table = self.methods if {*self.methods.values()} - {settings.method} else {}
         provenance: dict[str, Any] = {
             "model_type": self.model_type,
-            "method": stated.method,
+            "method": settings.method,
             **({"convention": self._created_by.facts.convention} if self.creates_rows else {}),
             "revision": source.revision,
-            "source_fingerprint": next(known),
+            "source_fingerprint": next(hashes),
             "tables": [
                 {
                     "name": table.name,
-                    **({"method": own[table.name]} if table.name in own else {}),
+                    **({"method": per_table[table.name]} if table.name in per_table else {}),
                     "rows_before": table.rows_before,
                     "rows_after": table.rows_after,
-                    "sha256_before": next(known),
-                    "sha256_after": next(known),
+                    "sha256_before": next(hashes),
+                    "sha256_after": next(hashes),
                 }
                 for table in self.tables
             ],
             "versions": versions,
             **({"source_trainings": texts} if (texts := trainings(read_provenance(self.checkpoint))) else {}),
         }
-        return yaml_text(recipe_values(Recipe(ref, stated)) | {"provenance": provenance}, folder)
+        return yaml_text(recipe_values(Recipe(ref, settings)) | {"provenance": provenance}, folder)
 
     def _card(self) -> str:
         source, after = self.checkpoint.source, self.max_len_after
         name = printable(source.hub_id or source.name)
         names = ", ".join(f"`{table.name}`" for table in self.tables)
-        was = f"resized from {self._old_lengths} to {after} token positions"
+        change = f"resized from {self._old_lengths} to {after} positions with method `{self.method}`"
         section = (
             f"## Context length {after}\n\n"
             f"{name} with its position table{'s' * (len(self.tables) > 1)} ({names}) "
-            f"{was if self.is_changed else f'of {after} token positions as it was'} by ctxextend {__version__}, method "
-            f"`{self.method}`; no other weight was changed. {' '.join((self.consequences, *self._low_limits()))}"
-            f"{RECIPE_POINTER}\n"
+            f"{change if self.is_changed else f'kept at {after} positions'} by ctxextend {__version__}. "
+            f"No other weights were changed. {' '.join((self.consequences, *self._low_limits()))}{RECIPE_POINTER}\n"
         )
         card, title = read_card(self.checkpoint), f"{printable(source.name)}-{after}"
         base_model, is_adapter = known_base_model(self.checkpoint), self.checkpoint.adapter_of is not None
@@ -297,7 +298,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
     @property
     def files(self) -> Mapping[str, Any]:
-        """The files that are ``rewritten``, ``copied``, ``edited`` and ``created``, and why some are ``omitted``."""
+        """Files that are ``rewritten``, ``copied``, ``edited`` or ``created``, and why some are ``omitted``."""
         names, texts = self.checkpoint.files, self.texts.keys()
         return {
             "rewritten": tuple(self.layouts),
@@ -309,29 +310,29 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
     @cached_property
     def file_sizes(self) -> Mapping[str, int]:
-        """The size in bytes of each file of the output."""
+        """Size in bytes of each output file."""
         return file_sizes(self.checkpoint, self.layouts, self.texts)
 
     @property
     def bytes_to_write(self) -> int:
-        """Bytes of the whole output at its default place: elsewhere, local paths in its recipe differ."""
+        """Total size of the output at its default location; elsewhere, local paths in the recipe differ."""
         return sum(self.file_sizes.values())
 
     @property
     def bytes_shareable(self) -> int:
-        """Bytes of the output in blocks that stay as they are, which a disk that can share them need not write."""
+        """Bytes of the output in unchanged blocks, which a file system with block cloning does not write again."""
         copied = (self.file_sizes[name] for name in self.files["copied"])
         return sum(copied) + sum(layout.shareable for layout in self.layouts.values())
 
     @property
     def default_output(self) -> Path:
-        """Where the checkpoint goes if nothing else is said: ``<name>-<N>`` in the current folder."""
+        """The default output folder: ``<name>-<N>`` in the current folder."""
         return Path(f"{self.checkpoint.source.name}-{self.max_len_after}")
 
-    # ---- carrying it out
+    # ---- writing the output
 
     def check_output(self, output: str | os.PathLike[str] | None = None, *, force: bool = False) -> None:
-        """Raise OutputError where `execute` would refuse the output, without writing anything."""
+        """Raise OutputError if `execute` would fail for this output, without writing anything."""
         path = output_path(output, self.default_output)
         check_output(path, self.checkpoint.guarded, self.file_sizes, force=force)
 
@@ -343,20 +344,20 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         progress: Progress = no_progress,
         check: Callable[[Path], None] = lambda folder: None,
     ) -> "ResizeResult":
-        """Write the new checkpoint: complete under its name in one rename, or not at all.
+        """Write the resized checkpoint to a temporary folder and rename it, so that it is complete or absent.
 
         Args:
-            output: The new folder; None is `default_output`.
-            force: Replace an existing checkpoint folder at the last moment.
-            progress: Called with the bytes written since the last call, and all that will be.
-            check: Called with the finished folder before it takes its name; where it raises, nothing is left.
+            output: Output folder. Defaults to `default_output`.
+            force: Replace an existing checkpoint folder, once the new one is complete.
+            progress: Called with the bytes written since the last call and the total.
+            check: Called with the complete temporary folder before it is renamed; if it raises, nothing is written.
 
         Raises:
-            OutputError: The output exists, cannot be written, does not fit, or must not be replaced.
-            CheckpointError: The source cannot be read, or changed since the plan was made.
+            OutputError: The output exists, cannot be written or replaced, or there is too little disk space.
+            CheckpointError: The source cannot be read, or changed after it was planned.
             ResizeError: The new table does not fit in memory.
         """
-        began, checkpoint = time.perf_counter(), self.checkpoint
+        start, checkpoint = time.perf_counter(), self.checkpoint
         folder = output_path(output, self.default_output)
         checkpoint.check_unchanged()
         warnings, hashes = list(self.warnings), [checkpoint.weights_fingerprint()]
@@ -374,57 +375,56 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
                 hashes += [table_hash(before), table_hash(after)]
                 bad, bad_now = nonfinite_rows(before), len(nonfinite_rows(after))
                 if bad:
-                    what = f"{table.name} holds NaN or infinity in row{'s' * (len(bad) > 1)} {describe_rows(bad)}"
-                    warnings.append(f"{what}; {bad_now} of the {len(after)} rows that were written hold them.")
+                    message = f"{table.name} contains NaN or infinity in row{'s' * (len(bad) > 1)} {describe_rows(bad)}"
+                    warnings.append(f"{message}; so do {bad_now} of the {len(after)} rows of the output.")
                 elif bad_now:
-                    what = f"{bad_now} new rows of {table.name} go beyond what {table.dtype} can hold"
-                    warnings.append(f"{what}, and are infinite.")
+                    warnings.append(f"{bad_now} new rows of {table.name} overflow {table.dtype} to infinity.")
             texts[RECIPE_FILE] = self._recipe(folder, hashes).encode("utf-8", UNDECODED)
             write_files(checkpoint, staged, self.layouts, tensors.__getitem__, texts, written)
             size = sum((staged / name).stat().st_size for name in self.file_sizes)
             check(staged)
-        seconds = round(time.perf_counter() - began, 3)
+        seconds = round(time.perf_counter() - start, 3)
         return ResizeResult(self, folder, tuple(warnings), size, seconds, self.choices)
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """What was chosen for each table by its own figures, in words."""
+        """Settings that a method chose from each table's values, as sentences."""
         return tuple(f"{name}: {choice.reason}" for name, choice in self.chosen.items() if choice.reason)
 
     def _read(self, table: TablePlan) -> NDArray[Any]:
         return read_floats(self.checkpoint.names[table.name], table.name)
 
     def resized(self, table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
-        """Return one of the `tables`, shape (rows_before, hidden_size), at its new length, in its dtype."""
+        """Resize the values of one of `tables`, shape (rows_before, hidden_size), to (rows_after, hidden_size)."""
         positions = table.rows_after - table.reserved_rows
         try:
             options = self.chosen[table.name].options if table.name in self.chosen else self.settings
             return resize_with_reserved(before, table.reserved_rows, positions, options)
         except MemoryError:
-            what = f"A table of {table.rows_after:,} rows of {table.hidden_size:,}"
-            raise ResizeError(f"{what} does not fit in this machine's memory.", "Give a smaller --to.") from None
+            shape = f"({table.rows_after:,}, {table.hidden_size:,})"
+            raise ResizeError(f"Out of memory: {table.name} of shape {shape} is too large.", "Lower --to.") from None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ResizeResult(Result, shows="output seconds"):
-    """What became of a plan; its JSON is the plan's, and its own fields."""
+    """The result of a resize; its JSON includes the plan's values."""
 
     plan: ResizePlan = field(metadata=not_in_json)
-    output: Path  # the new folder
-    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)  # the plan's own first
-    bytes_written: int = 0  # of the new folder's files
-    seconds: float = 0.0  # wall clock
-    choices: tuple[str, ...] = ()  # what a method that goes by a table's own figures made of them
-    dry_run: bool = False  # whether the plan was only shown
-    verified: bool = False  # whether the output was verified before it took its name
+    output: Path  # output folder
+    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)  # those of the plan first
+    bytes_written: int = 0  # total size of the output files
+    seconds: float = 0.0  # wall-clock time
+    choices: tuple[str, ...] = ()  # settings that a method chose from each table's values
+    dry_run: bool = False  # True if nothing was written
+    verified: bool = False  # True if the output was verified before it was moved into place
 
     @property
     def load_code(self) -> str | None:
-        """Python that loads the new folder with the library that it is for; None where its files are not enough."""
+        """Python code that loads the output; None if its files are not enough to load it."""
         plan, checkpoint = self.plan, self.plan.checkpoint
-        is_own = plan.ref.tensor is not None or "auto_map" in checkpoint.config or checkpoint.adapter_of is not None
+        is_custom = plan.ref.tensor is not None or "auto_map" in checkpoint.config or checkpoint.adapter_of is not None
         if (
-            is_own
+            is_custom
             or not checkpoint.has_config
             or checkpoint.config.get("model_type", plan.model_type) != plan.model_type
         ):
@@ -438,7 +438,7 @@ class ResizeResult(Result, shows="output seconds"):
         return f"from transformers import {model_class}; {model_class}.from_pretrained({name}{more})"
 
     def json_more(self) -> ResizePlan:
-        """Return what its JSON says beside its fields."""
+        """Return the plan, whose JSON values are included."""
         return self.plan
 
 
@@ -446,30 +446,29 @@ class ResizeResult(Result, shows="output seconds"):
 def plan_resize(
     reference: str | os.PathLike[str], to: int | str, method: str | None = None, **settings: Any
 ) -> ResizePlan:
-    """Plan a resize from a checkpoint's config and headers; nothing is written and no weight is read.
+    """Plan a resize from a checkpoint's config and headers, without reading weights or writing anything.
 
     Args:
-        reference: A folder, a weights file, the name of a bundled checkpoint, or a Hub id, which is downloaded.
-        to: Usable token positions wanted, ≥ 1; reserved rows come on top.
-            Also ``4k`` (4,096), or ``4x`` (four times the present ones).
-        method: The name of one of `list_methods`, with its settings where they should not be the default's:
-            ``bands:sigma=4,gain=1.2``. None is ``copy``, or ``truncate`` where the table gets shorter.
-        settings: The other fields of `Resize`, by name: ``keep_first``, ``drop_last``, ``part``, ``fix_limits`` and
-            ``copy_code``; and those of `CheckpointRef`: ``revision``, …, and ``tensor`` for a model type of your own.
+        reference: A local folder or weights file, the name of a bundled checkpoint, or a Hub id (downloaded if needed).
+        to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1, ``"4k"`` for 4,096,
+            or ``"4x"`` for four times the current length.
+        method: A method name from `list_methods`, optionally with settings, such as ``"bands:sigma=4,gain=1.2"``.
+            Defaults to ``"copy"``, or ``"truncate"`` when shrinking.
+        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``, ``fix_limits``, ``copy_code``) and
+            of `CheckpointRef` (``revision``, …, and ``tensor`` for a custom model type), as keyword arguments.
 
     Raises:
-        SourceError: Nothing is at that reference, or it cannot be reached.
+        SourceError: The reference does not exist or cannot be reached.
         CheckpointError: A file is missing or malformed, or config and table disagree.
-        UnsupportedModelError: The model has no learned position table that is known here.
-        ResizeError: The length, the method or a flag cannot be served.
+        UnsupportedModelError: The model has no known learned position table.
+        ResizeError: The length, method or another setting is invalid for this model.
     """
     ref, settings = split_ref(reference, settings)
-    asked = Resize(to, method=method, **settings)
-    return plan_model(open_model(ref), asked)
+    return plan_model(open_model(ref), Resize(to, method=method, **settings))
 
 
 def plan_model(model: OpenedModel, settings: Resize, recorded: Mapping[str, str] | None = None) -> ResizePlan:
-    """Plan the resize of a checkpoint that is open already; see `plan_resize` and `ResizePlan.recorded`."""
+    """Plan the resize of an open checkpoint; see `plan_resize`, and `ResizePlan` for `recorded`."""
     model = model.with_code() if settings.copy_code else model
     checkpoint = model.checkpoint
     describe = partial(describe_table, checkpoint)
@@ -489,13 +488,13 @@ def resize(
     force: bool = False,
     **settings: Any,
 ) -> ResizeResult:
-    """Plan a resize and carry it out: `plan_resize` and `ResizePlan.execute` in one.
+    """Resize the position table of a checkpoint and save the result as a new checkpoint.
 
     Args:
-        reference, to, method: As in `plan_resize`.
-        output: The new folder; None is ``<name>-<to>`` in the current folder.
-        force: Replace an existing checkpoint folder at the last moment.
-        settings: The other arguments of `plan_resize`, by their names.
+        reference, to, method: See `plan_resize`.
+        output: Output folder. Defaults to ``<name>-<to>`` in the current folder.
+        force: Replace an existing checkpoint folder, once the new one is complete.
+        settings: Other keyword arguments of `plan_resize`.
 
     Raises:
         CtxextendError: As `plan_resize` and `ResizePlan.execute`.
@@ -504,12 +503,12 @@ def resize(
 
 
 def output_path(output: str | os.PathLike[str] | None, default: Path) -> Path:
-    """Return where an output goes: where the user says, or by default."""
+    """Return the output folder: the given one with ``~`` expanded, or the default."""
     return default if output is None else Path(os.path.expanduser(output))  # noqa: PTH111 - never raises
 
 
 def table_hash(array: NDArray[Any]) -> str:
-    """Return the SHA-256 of a table's bytes, row by row, as it stands in every recipe."""
-    import hashlib  # at use: a plan alone hashes nothing, and OpenSSL takes its time
+    """Return the SHA-256 of a table's row-major bytes, as recorded in recipes."""
+    import hashlib  # slow to import, and not needed for a plan
 
     return hashlib.sha256(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data).hexdigest()

@@ -369,7 +369,7 @@ def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
     """Return the model card, without what the old one says of files that changed."""
     checkpoint, card = files.checkpoint, read_card(files.checkpoint)
     if card is not None:
-        card = card.replace(LOG_POINTER, "").replace(UNTRAINED.format(files.max_len), "Before it was trained:")
+        card = card.replace(LOG_POINTER, "").replace(UNTRAINED.format(files.max_len), "Before training:")
     data = ", ".join(f"`{printable(public_name(path))}`" for path in recipe.train.data) if recipe.train else ""
     at_places = f", each at a place of its own among {result.seq_len:,} positions" * (result.window < result.seq_len)
     after = f"{result.loss_after:.4f} after step {result.saved_step}, whose weights these are"

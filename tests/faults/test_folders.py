@@ -120,7 +120,7 @@ def test_resize_warns_of_links_that_lead_out_and_says_how_to_go_on(make_pico: Ma
     folder = make_pico("gpt2", name="a folder").folder
     link_out(folder / "vocab.txt")
     (warning,) = plan_resize(folder, to=NEW).warnings
-    assert warning.startswith("vocab.txt is a link that leads out of the folder, and left out.")
+    assert warning.startswith("vocab.txt is a link that leads out of the folder, and not copied.")
     assert warning.endswith(f"cp -rL '{folder}' 'a folder-copied'")
     copied = folder.with_name("a folder-copied")
     shutil.copytree(folder, copied)  # which follows links
@@ -268,7 +268,7 @@ def test_resize_leaves_code_out_and_says_so(with_code: Path) -> None:
     assert (Path("out") / "happy.txt").exists()
     told = json.loads(done.stdout)
     assert dict.fromkeys(CODE, "code, which was not run") == told["files"]["omitted"]
-    assert told["warnings"][0].endswith("Keep it with --copy-code.")
+    assert told["warnings"][0].endswith("Copy them with --copy-code.")
     assert "modeling_x.py" in told["warnings"][0] in done.stderr.replace("Warning: ", "")
 
 
@@ -276,7 +276,7 @@ def test_resize_copies_code_where_it_is_told_to(with_code: Path) -> None:
     done = trainings.invoke("resize", with_code, "--to", NEW, "-o", "out", "--copy-code", "--verify")
     assert code_in(Path("out")) == set(CODE)
     assert "copy_code: true" in (Path("out") / "ctxextend.yaml").read_text()
-    assert "The folder holds code, which was not run and is copied: " in done.stderr
+    assert "Code files are copied; they were not run: " in done.stderr
     assert code_in(run("out/ctxextend.yaml", "again").output) == set(CODE)
     assert code_in(run("out/ctxextend.yaml", "without", changes=["resize.copy_code=false"]).output) == set()
 
@@ -301,7 +301,7 @@ def test_train_leaves_code_out_and_refuses_to_replace_it(gpt2: Path) -> None:
     Path("source/modeling_x.py").write_text("code")
     done = trainings.train("source", "left", "--json", steps=1)
     assert not Path("left/modeling_x.py").exists()
-    assert "Keep it with --copy-code." in str(json.loads(done.stdout)["warnings"])
+    assert "Copy them with --copy-code." in str(json.loads(done.stdout)["warnings"])
     Path("left/modeling_x.py").write_text("code")
     asked = ("source", "--data", "book.txt", "--steps", 1, "-o", "left", "--force")
     assert "holds modeling_x.py" in trainings.invoke("train", *asked).stderr
@@ -312,8 +312,8 @@ def test_resize_warns_of_code_that_a_config_names(make_pico: MakePico, tmp_path:
     folder = make_pico("gpt2").folder
     plant(folder, tmp_path / "marker")
     left, named = plan_resize(folder, to=NEW).warnings
-    assert "is left out: modeling_x.py." in left
-    assert "auto_map still names code, modeling_x.Config, modeling_x.Model, o/r--m.M, modeling_x.Tokenizer:" in named
+    assert "nor copied: modeling_x.py." in left
+    assert "refers to code: modeling_x.Config, modeling_x.Model, o/r--m.M, modeling_x.Tokenizer." in named
     for odd in (3, "x", [], [["x"]], {"a": {"b": "c"}}, {"a": [None, 3]}):
         pico.edit_json(folder / "config.json", auto_map=odd)
         pico.edit_json(folder / "tokenizer_config.json", auto_map=None)
