@@ -1,4 +1,4 @@
-# `make demo` and `make test` need Python 3.10 or newer, and nothing else.
+# `make demo` and `make test` only need Python 3.10 or newer.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -8,11 +8,11 @@ BIN := $(VENV)/bin
 demo: $(VENV)/installed
 	$(BIN)/ctxextend demo
 
-# Two processes of one thread each: more threads than cores wait for each other.
+# Two processes with one thread each: more threads than cores slow each other down.
 test: $(VENV)/installed-dev lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-# Full fault sweeps and other tests that take minutes.
+# Complete fault injection and other tests that take minutes.
 test-slow: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
@@ -25,11 +25,11 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Put the true output of every command into README and docs.
+# Update the command output in README and docs.
 docs-output: $(VENV)/installed-dev
 	$(BIN)/python -m tests.test_docs
 
-# Fails where a measure misses what it must reach; the table is written all the same.
+# Fails if a measure misses its target; the table is written anyway.
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks $(BENCH)
 

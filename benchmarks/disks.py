@@ -1,4 +1,4 @@
-"""Disks that share blocks between files: XFS and btrfs, each in an image that is mounted here.
+"""Mount file systems that share blocks between files: XFS and btrfs images.
 
 Needs root, a loop device, and the Debian packages xfsprogs and btrfs-progs.
 """
@@ -15,20 +15,20 @@ from pathlib import Path
 
 __all__ = ["KINDS", "mounted", "new_blocks"]
 
-# Of each kind: its package in Debian, and the options of its mkfs.
+# The Debian package of each kind and the options of its mkfs.
 KINDS = {"xfs": ("xfsprogs", ["-m", "reflink=1"]), "btrfs": ("btrfs-progs", [])}
 
-# From linux/fiemap.h: an ioctl that tells a file's extents, each with its length and whether it is shared.
+# From linux/fiemap.h: an ioctl that lists the extents of a file, each with its length and a shared flag.
 FIEMAP, SYNC, LAST, SHARED = 0xC020660B, 1, 0x1, 0x2000
-HEAD, EXTENT, AT_ONCE = struct.Struct("=QQLLLL"), struct.Struct("=QQQQQLLLL"), 512
+HEADER, EXTENT, EXTENTS_PER_CALL = struct.Struct("=QQLLLL"), struct.Struct("=QQQQQLLLL"), 512
 
 
 @contextmanager
 def mounted(folder: Path, kind: str, size: int) -> Iterator[Path]:
-    """Mount a new file system in an image of so many bytes, which take disk space as they are written.
+    """Mount a new file system in a sparse image of `size` bytes.
 
     Raises:
-        OSError: It cannot be made or mounted here; the message says why.
+        OSError: The image cannot be created or mounted; the message says why.
     """
     package, options = KINDS[kind]
     if shutil.which(f"mkfs.{kind}") is None:
@@ -51,23 +51,23 @@ def mounted(folder: Path, kind: str, size: int) -> Iterator[Path]:
 
 
 def new_blocks(path: Path) -> int:
-    """Return the bytes of the disk that a file, or all files of a folder, share with no other file."""
+    """Return the bytes on disk that a file, or the files of a folder, do not share with other files."""
     files = (file for file in path.rglob("*") if file.is_file()) if path.is_dir() else (path,)
     return sum(length for file in files for length, flags in _extents(file) if not flags & SHARED)
 
 
 def _extents(path: Path) -> Iterator[tuple[int, int]]:
-    """Yield the length and the flags of each extent of a file; holes are none."""
+    """Yield the length and flags of each extent of a file; holes have no extents."""
     start, flags = 0, 0
     with path.open("rb") as file:
         while not flags & LAST:
-            asked = HEAD.pack(start, (1 << 64) - 1 - start, SYNC, 0, AT_ONCE, 0)
-            answer = array.array("B", asked + bytes(EXTENT.size * AT_ONCE))
-            fcntl.ioctl(file, FIEMAP, answer, True)
-            found = HEAD.unpack_from(answer)[3]
-            if not found:
+            request = HEADER.pack(start, (1 << 64) - 1 - start, SYNC, 0, EXTENTS_PER_CALL, 0)
+            response = array.array("B", request + bytes(EXTENT.size * EXTENTS_PER_CALL))
+            fcntl.ioctl(file, FIEMAP, response, True)
+            count = HEADER.unpack_from(response)[3]
+            if not count:
                 return
-            for number in range(found):
-                begin, _, length, _, _, flags, *_ = EXTENT.unpack_from(answer, HEAD.size + number * EXTENT.size)
+            for number in range(count):
+                begin, _, length, _, _, flags, *_ = EXTENT.unpack_from(response, HEADER.size + number * EXTENT.size)
                 yield length, flags
             start = begin + length

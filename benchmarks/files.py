@@ -1,8 +1,8 @@
-"""`resize`, `inspect` and `verify` beside transformers, `cp` and `cmp`.
+"""Compare `resize`, `inspect` and `verify` with transformers, `cp` and `cmp`.
 
-`resize` waits until its files and their folder are on the disk, so `cp` is followed by a sync of its own files and
-folder; transformers waits for no disk. Before each run the last output is deleted and the disk is at rest. `cmp` stops
-at the first byte that differs, so of the shard with the table it reads what lies before the table and after it.
+`resize` syncs its files and their folder, so `cp` is followed by a sync of its files and folder; transformers does not
+sync. Before each run, the last output is deleted and all writes are synced. `cmp` stops at the first difference, so for
+the shard with the table it compares the bytes before the table and those after it.
 """
 
 import json
@@ -34,18 +34,18 @@ model.save_pretrained(sys.argv[2])
 
 
 def resize_command(source: Path, output: Path, rows: int = 4096) -> list[object]:
-    """Our command, with the method that the transformers route has too."""
+    """Return the `ctxextend resize` command, with the method that the transformers code uses."""
     return [*CTXEXTEND, "resize", source, "--to", rows, "--method", "linear", "-o", output, "--quiet"]
 
 
 def copy_command(source: Path, output: Path) -> list[object]:
-    """Copy a folder, then wait until its files and the folder itself are on the disk."""
-    one, other = shlex.quote(str(source)), shlex.quote(str(output))
-    return ["sh", "-c", f"cp -r {one} {other} && sync {other}/* {other}"]
+    """Return a command that copies a folder and syncs the new files and the new folder."""
+    old, new = shlex.quote(str(source)), shlex.quote(str(output))
+    return ["sh", "-c", f"cp -r {old} {new} && sync {new}/* {new}"]
 
 
-def cleared(output: Path) -> Callable[[], None]:
-    """What is done before each run: nothing of the last one is left, not even to be written."""
+def clear_output(output: Path) -> Callable[[], None]:
+    """Return a function that deletes the last output and syncs all writes."""
 
     def clear() -> None:
         shutil.rmtree(output, ignore_errors=True)
@@ -55,10 +55,10 @@ def cleared(output: Path) -> Callable[[], None]:
 
 
 def resize_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Yield `resize` of 498 MB beside transformers, and of 6.2 GB beside `cp -r`; and its memory for both."""
+    """Compare `resize` of 498 MB with transformers, and of 6.2 GB with `cp -r`; and its memory for both."""
     output = folder / "out"
     peaks = []
-    for name, shape, rows, peer, peer_command in (
+    for name, shape, rows, baseline, baseline_command in (
         ("498 MB", SMALL, 4096, "transformers: load, interpolate, save", partial(python, TRANSFORMERS)),
         ("6.2 GB in shards", LARGE, 2048, "`cp -r` + sync", copy_command),
     ):
@@ -66,15 +66,15 @@ def resize_rows(folder: Path, rounds: int) -> Iterator[Row]:
         write(source, shape)
         routes = {
             "ctxextend": partial(measure, resize_command(source, output, rows)),
-            peer: partial(measure, peer_command(source, output)),
+            baseline: partial(measure, baseline_command(source, output)),
         }
-        ours, theirs = alternate(routes, rounds, cleared(output))
+        costs, baseline_costs = alternate(routes, rounds, clear_output(output))
         shutil.rmtree(source)
-        peaks.append([cost.megabytes for cost in ours])
-        times = [cost.seconds for cost in ours], peer, [cost.seconds for cost in theirs]
+        peaks.append([cost.megabytes for cost in costs])
+        times = [cost.seconds for cost in costs], baseline, [cost.seconds for cost in baseline_costs]
         if shape is SMALL:
             yield Row(f"`resize`, {name}: time", "s", *times, maximum=1 / 6)
-            memory = peaks[0], peer, [cost.megabytes for cost in theirs]
+            memory = peaks[0], baseline, [cost.megabytes for cost in baseline_costs]
             yield Row(f"`resize`, {name}: peak memory", "MB", *memory, maximum=1 / 8)
         else:
             yield Row(f"`resize`, {name}: time", "s", *times, maximum=1.25)
@@ -82,29 +82,29 @@ def resize_rows(folder: Path, rounds: int) -> Iterator[Row]:
 
 
 def reflink_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Yield `resize` of 6.2 GB beside 498 MB on disks that share blocks: neither time nor new blocks grow.
+    """Compare `resize` of 6.2 GB and 498 MB on disks that share blocks: neither time nor new blocks should grow.
 
     Raises:
-        SystemExit: A disk could not be mounted; the others are measured first.
+        SystemExit: A disk cannot be mounted; the others are measured first.
     """
     failed = []
     for kind in KINDS:
         try:
-            with mounted(folder, kind, 16 << 30) as disk:  # room for a copy, which is asked for though it is shared
-                output, taken = disk / "out", {"small": [0.0], "large": [0.0]}
+            with mounted(folder, kind, 16 << 30) as disk:  # disk space is checked for a full copy
+                output, megabytes = disk / "out", {"small": list[float](), "large": list[float]()}
 
-                def resize(source: Path, output: Path = output, taken: dict[str, list[float]] = taken) -> Cost:
+                def resize(source: Path, output: Path = output, megabytes: dict[str, list[float]] = megabytes) -> Cost:
                     cost = measure(resize_command(source, output))
-                    taken[source.name].append(new_blocks(output) / 1e6)
+                    megabytes[source.name].append(new_blocks(output) / 1e6)
                     return cost
 
                 write(disk / "small", SMALL)
                 write(disk / "large", LARGE)
                 routes = {size: partial(resize, disk / size) for size in ("large", "small")}
-                large, small = alternate(routes, rounds, cleared(output))
+                large, small = alternate(routes, rounds, clear_output(output))
                 times = [cost.seconds for cost in large], "498 MB", [cost.seconds for cost in small]
                 yield Row(f"`resize`, 6.2 GB on {kind}: time", "s", *times, maximum=1.5)
-                blocks = taken["large"][1:], "its new table", [4 * LARGE.width * 4096 / 1e6]
+                blocks = megabytes["large"], "the new table", [4 * LARGE.width * 4096 / 1e6]
                 yield Row(f"`resize`, 6.2 GB on {kind}: new blocks", "MB", *blocks, maximum=1.5)
         except OSError as error:
             failed.append(f"{kind} was not measured: {error}")
@@ -113,7 +113,7 @@ def reflink_rows(folder: Path, rounds: int) -> Iterator[Row]:
 
 
 def inspect_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Yield `inspect` of 6.2 GB beside that of the bundled checkpoint of 4 MB."""
+    """Compare `inspect` of 6.2 GB with `inspect` of the bundled 4 MB checkpoint."""
     write(folder / "large", LARGE)
     names = {"6.2 GB": folder / "large", "4 MB": "tiny-gpt2"}
     routes = {name: partial(measure, [*CTXEXTEND, "inspect", source]) for name, source in names.items()}
@@ -123,7 +123,7 @@ def inspect_rows(folder: Path, rounds: int) -> Iterator[Row]:
 
 
 def verify_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Yield `verify` of 6.2 GB beside `cmp` of the same bytes, both once before to fill the disk cache."""
+    """Compare `verify` of 6.2 GB with `cmp` of the same bytes, after a first run of both to fill the disk cache."""
     source, output = folder / "source", folder / "out"
     write(source, LARGE)
     measure([*CTXEXTEND, "resize", source, "--to", 2048, "-o", output])
@@ -131,28 +131,28 @@ def verify_rows(folder: Path, rounds: int) -> Iterator[Row]:
     commands: dict[str, Sequence[object]] = {"verify": verify, "cmp": cmp_command(source, output)}
     for command in commands.values():
         measure(command)
-    ours, theirs = alternate({name: partial(measure, command) for name, command in commands.items()}, rounds)
-    times = [cost.seconds for cost in ours], "`cmp`", [cost.seconds for cost in theirs]
+    costs, baseline_costs = alternate({name: partial(measure, command) for name, command in commands.items()}, rounds)
+    times = [cost.seconds for cost in costs], "`cmp`", [cost.seconds for cost in baseline_costs]
     yield Row("`verify`, 6.2 GB: time", "s", *times, maximum=1.0)
 
 
-def header_of(file: Path) -> tuple[int, dict[str, dict[str, list[int]]]]:
-    """Return where a safetensors file's first tensor starts, and what its header says of each."""
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(8), "little")
-        return 8 + length, json.loads(opened.read(length))
+def read_header(file: Path) -> tuple[int, dict[str, dict[str, list[int]]]]:
+    """Return the offset of the first tensor of a safetensors file, and the header."""
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        return 8 + length, json.loads(stream.read(length))
 
 
 def cmp_command(source: Path, output: Path) -> list[str]:
-    """Let `cmp` read all tensors but the table: of its shard, what lies before the table and what lies after it."""
+    """Return a command that compares all tensors except the table with `cmp`."""
     commands = ["set -e"]
     for file in sorted(source.glob("*.safetensors")):
         paths = " ".join(shlex.quote(str(path)) for path in (file, output / file.name))
-        (ours, before), (theirs, after) = header_of(file), header_of(output / file.name)
-        if TABLE not in before:
+        (start, header), (new_start, new_header) = read_header(file), read_header(output / file.name)
+        if TABLE not in header:
             commands.append(f"cmp {paths}")
             continue
-        offsets, moved = before[TABLE]["data_offsets"], after[TABLE]["data_offsets"]
-        commands.append(f"cmp -i {ours}:{theirs} -n {offsets[0]} {paths}")
-        commands.append(f"cmp -i {ours + offsets[1]}:{theirs + moved[1]} {paths}")
+        offsets, new_offsets = header[TABLE]["data_offsets"], new_header[TABLE]["data_offsets"]
+        commands.append(f"cmp -i {start}:{new_start} -n {offsets[0]} {paths}")
+        commands.append(f"cmp -i {start + offsets[1]}:{new_start + new_offsets[1]} {paths}")
     return ["sh", "-c", "\n".join(commands)]

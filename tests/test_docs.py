@@ -1,4 +1,4 @@
-"""The command blocks of README and docs, all of them run; `make docs-output` writes their true output into them."""
+"""Run every code block of README and docs; `make docs-output` updates the output that they show."""
 
 import io
 import os
@@ -29,20 +29,20 @@ from ctxextend.tables.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-# Each is read by itself, and so runs in a folder of its own.
+# Each page runs in its own temporary folder.
 PAGES = {path.name: path for path in (README, *sorted((ROOT / "docs").glob("*.md")))}
 SCREEN = ROOT / "docs" / "inspect.svg"
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+(?:#[^)\s]*)?)\)")
 GENERATED = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end of \2 -->\n)", re.DOTALL)
-# Fonts of another site, which an image must not ask for.
+# Web fonts: the image must not load anything from other sites.
 FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 WIDTH = 100
 SECONDS = re.compile(r"\b\d+(?:\.\d+)? m?s\b")
-# The text that is evaluated is Python's own, and each version has other words.
-# What a training says of its losses, its speed and its memory.
+# Lines of `train` with losses, speed and memory.
 TRAINED = re.compile(r"^(?:held-out|measured|trained|About) .*$", re.MULTILINE)
 NUMBERS = re.compile(r"\d[\d.,]*(?: [MG]B)?")
+# The evaluated text is Python's documentation, which differs between versions.
 EVALUATION = re.compile(r"^\$ ctxextend (?:evaluate|compare) .*?^```$", re.DOTALL | re.MULTILINE)
 FIGURES = re.compile(r"[+-]?\b\d+\.\d+(\b ± \d+\.\d+)?|[█ ]{2,}|\n *")
 
@@ -52,7 +52,7 @@ def blocks(name: str, language: str) -> list[str]:
 
 
 def run(command: str) -> str:
-    """Return what a command shows."""
+    """Return what a command prints."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "HF_HUB_OFFLINE": "1"}
     shell = ["bash", "-c", f"exec 2>&1; {command}"]
@@ -60,7 +60,7 @@ def run(command: str) -> str:
 
 
 def run_here(command: str) -> str:
-    """Return what a command shows; ctxextend runs in this process, to import torch once."""
+    """Return what a command prints; run ctxextend in this process, to import torch once."""
     words = shlex.split(command)
     if words[0] != "ctxextend" or "|" in words:
         return run(command)
@@ -68,7 +68,7 @@ def run_here(command: str) -> str:
 
 
 def families_table() -> str:
-    """Return the registry as a Markdown table, model types with one rule and key in a row."""
+    """Return the registry as a Markdown table, one row per rule and config key."""
     rows: dict[tuple[str, str], dict[str, list[str]]] = {}
     for table in list_families():
         parts = rows.setdefault((table.reserved_rows, table.config_key), {}).setdefault(table.model_type, [])
@@ -79,7 +79,7 @@ def families_table() -> str:
         + " |\n"
         for (rule, key), found in sorted(rows.items())
     )
-    return f"| rows in front of position 0 | length in config.json | model types |\n|---|---|---|\n{body}"
+    return f"| reserved rows | length in config.json | model types |\n|---|---|---|\n{body}"
 
 
 def methods_table() -> str:
@@ -93,7 +93,7 @@ def methods_table() -> str:
 
 
 def commands_reference() -> str:
-    """Return every command's usage, purpose, arguments and options."""
+    """Return the usage, summary, arguments and options of every command."""
     group: Any = get_command(app_of())
     context = group.make_context("ctxextend", [], resilient_parsing=True)
     every = [_reference(group, context)]
@@ -118,12 +118,12 @@ GENERATORS = {"families": families_table, "methods": methods_table, "commands": 
 
 
 def with_generated(text: str) -> str:
-    """Return a page with what is generated from the code between its marks."""
+    """Return a page with its generated parts updated."""
     return GENERATED.sub(lambda match: f"{match[1]}{GENERATORS[match[2]]()}{match[3]}", text)
 
 
 def rendered(text: str, run: Callable[[str], str]) -> str:
-    """Return a page with the true output under every command of its console blocks, run in order."""
+    """Return a page with the current output of every command in its console blocks, run in order."""
 
     def render(match: re.Match[str]) -> str:
         if match["language"] != "console":
@@ -136,9 +136,9 @@ def rendered(text: str, run: Callable[[str], str]) -> str:
 
 
 def screen() -> str:
-    """Return what inspect shows of a resized table as an SVG image of a terminal."""
+    """Return the output of `inspect` for a resized table as an SVG image of a terminal."""
     name = str(resize("tiny-gpt2", to=512).output)
-    # Stated, so that neither the terminal nor the environment has a say.
+    # Explicit, so that the result does not depend on the terminal or the environment.
     size: dict[str, Any] = {"width": WIDTH, "height": WIDTH}
     terminal: dict[str, Any] = {"color_system": "truecolor", "force_terminal": True, "force_jupyter": False}
     console = Console(record=True, file=io.StringIO(), no_color=False, **size, **terminal)
@@ -149,37 +149,37 @@ def screen() -> str:
     return FONTS.sub("", image)
 
 
-def test_readme_shows_the_screen_of_inspect_as_it_is() -> None:
+def test_readme_screenshot_is_up_to_date() -> None:
     assert f"]({SCREEN.relative_to(ROOT).as_posix()})" in README.read_text()
     assert SCREEN.read_text() == screen()
 
 
-def lasting(text: str) -> str:
-    """Return a page with what differs from run to run, and from Python to Python, written as N."""
+def normalized(text: str) -> str:
+    """Replace numbers that differ between runs and Python versions with N."""
     text = EVALUATION.sub(lambda match: FIGURES.sub(" N ", match[0]), SECONDS.sub("N s", text))
     return TRAINED.sub(lambda match: NUMBERS.sub("N", match[0]), text)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_page_shows_the_true_output_of_every_command(name: str) -> None:
+def test_page_output_is_up_to_date(name: str) -> None:
     text = PAGES[name].read_text()
-    assert lasting(rendered(text, run_here)) == lasting(text)
+    assert normalized(rendered(text, run_here)) == normalized(text)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_page_python_runs_as_it_stands(name: str) -> None:
-    with patch.dict(METHODS):  # which a page adds to
+def test_page_python_runs(name: str) -> None:
+    with patch.dict(METHODS):  # a page registers a method
         for code in blocks(name, "python"):
             exec(code, {})
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_page_yaml_is_a_recipe(name: str) -> None:
+def test_page_yaml_is_a_valid_recipe(name: str) -> None:
     for text in blocks(name, "yaml"):
         assert parse_recipe(text, name).recipe
 
 
-def test_pages_show_what_the_code_says() -> None:
+def test_generated_parts_are_up_to_date() -> None:
     generated = set()
     for path in PAGES.values():
         text = path.read_text()
@@ -188,14 +188,14 @@ def test_pages_show_what_the_code_says() -> None:
     assert generated == set(GENERATORS)
 
 
-def test_pages_have_no_block_that_is_not_tested() -> None:
+def test_pages_have_only_tested_code_blocks() -> None:
     found = {name: BLOCK.finditer(path.read_text()) for name, path in PAGES.items()}
     languages = {name: {match["language"] for match in matches} for name, matches in found.items()}
     assert languages.pop("README.md") == {"console", "sh"}
     assert set().union(*languages.values()) <= {"console", "python", "yaml"}
 
 
-def test_pages_link_to_files_that_are_there() -> None:
+def test_page_links_exist() -> None:
     for path in PAGES.values():
         for target in LINK.findall(path.read_text()):
             if "://" not in target:
@@ -210,13 +210,13 @@ def test_readme_make_targets_exist() -> None:
         assert planned.stdout
 
 
-def test_guarantees_say_of_each_where_it_is_tested() -> None:
+def test_guarantees_name_their_tests() -> None:
     rows = [line for line in PAGES["guarantees.md"].read_text().splitlines() if line.startswith("| **")]
-    named = {name for row in rows for name in re.findall(r"`([\w/]+\.py)`", row.rsplit(" | ", 1)[1])}
+    tests = {name for row in rows for name in re.findall(r"`([\w/]+\.py)`", row.rsplit(" | ", 1)[1])}
     assert len(rows) == 9
-    assert all("def test_" in (ROOT / "tests" / name).read_text() for name in named)
+    assert all("def test_" in (ROOT / "tests" / name).read_text() for name in tests)
     faults = {f"faults/{path.name}" for path in (ROOT / "tests" / "faults").glob("test_*.py")}
-    assert faults <= named
+    assert faults <= tests
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def test_recipe_says_what_it_is_and_has_no_fault(name: str) -> None:
     comment = RECIPES[name].read_text().split("source: ")[0].splitlines()
     assert all(line.startswith("#") for line in comment)
     heads = [line[2:].split(":")[0] for line in comment if line[:3] != "#  " and ":" in line]
-    assert heads[-4:] == ["Source", "What it gives", "What it costs", "Text"]
+    assert heads[-4:] == ["Source", "Result", "Cost", "Text"]
     assert "arXiv:" in "".join(comment) or "kexue.fm" in "".join(comment)
     assert max(map(len, RECIPES[name].read_text().splitlines())) <= 120
     assert asked.resize is not None

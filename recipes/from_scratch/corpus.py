@@ -1,8 +1,8 @@
-"""The corpora of the scripts beside this one, both from Python's own standard library.
+"""Training corpora from Python's standard library.
 
-The documentation is every docstring of the library's modules and the language reference in `pydoc_data.topics`; the
-code is every module without its docstrings and comments. Which documents are held out follows from a hash of their
-text, so the same document is held out under every Python version.
+The documentation corpus is every docstring of the library's modules and the language reference in `pydoc_data.topics`;
+the code corpus is every module without docstrings and comments. Documents are held out by a hash of their text, so the
+same document is held out in every Python version.
 """
 
 import ast
@@ -23,7 +23,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def documents() -> Iterator[str]:
-    """Yield every docstring of the standard library and every topic of its reference, once each."""
+    """Yield each docstring of the standard library and each topic of the language reference once."""
     seen = set()
     for text in chain(docstrings(Path(sysconfig.get_paths()["stdlib"])), topics.values()):
         if len(text) >= 40 and text not in seen:
@@ -62,42 +62,42 @@ def is_held_out(text: str) -> bool:
 
 
 def split(texts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the texts to train on and those held out."""
+    """Split texts into training and held-out texts."""
     parts: tuple[list[str], list[str]] = ([], [])
     for text in texts:
         parts[is_held_out(text)].append(text)
     return parts
 
 
-def byte_level_bpe(texts: list[str], vocabulary: int, special_tokens: list[str]) -> Tokenizer:
-    """Train a byte-level BPE in which the special tokens have the first ids."""
+def byte_level_bpe(texts: list[str], vocab_size: int, special_tokens: list[str]) -> Tokenizer:
+    """Train a byte-level BPE whose first ids are the special tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=special_tokens, initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=special_tokens, initial_alphabet=alphabet)
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
 def tokenize(tokenizer: PreTrainedTokenizerBase, texts: list[str], end: str) -> torch.Tensor:
-    """Join the texts into one stream of token ids, shape (tokens,), each text ended by the token `end`."""
+    """Join the texts into one stream of token ids, shape (tokens,), with the token `end` after each text."""
     rows = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
     end_id = tokenizer.convert_tokens_to_ids(end)
     return torch.tensor([token for row in rows for token in [*row, end_id]])
 
 
 def random_windows(tokens: torch.Tensor, count: int, length: int, generator: torch.Generator) -> torch.Tensor:
-    """Return windows of the stream from random starts, shape (count, length)."""
+    """Return windows of the stream at random offsets, shape (count, length)."""
     starts = torch.randint(len(tokens) - length, (count, 1), generator=generator)
     return tokens[starts + torch.arange(length)]
 
 
 def whole_windows(tokens: torch.Tensor, length: int) -> torch.Tensor:
-    """Return the stream cut into windows, shape (windows, length), without the rest at its end."""
+    """Split the stream into windows, shape (windows, length), without the incomplete last one."""
     return tokens[: len(tokens) // length * length].view(-1, length)
 
 
-# By the name that a script's --corpus gives them.
+# The names are the values of --corpus.
 CORPORA = {"docs": documents, "code": programs}
 CORPUS_NAMES = {"docs": "documentation", "code": "code"}

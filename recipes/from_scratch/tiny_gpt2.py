@@ -1,16 +1,16 @@
-"""Train `tiny-gpt2`, the checkpoint that ships with ctxextend, from nothing and offline.
+"""Train `tiny-gpt2`, the checkpoint that ships with ctxextend, from scratch and offline.
 
-The corpus is the documentation in Python's own standard library; see corpus.py.
+The corpus is the documentation in Python's standard library; see corpus.py.
 
     python recipes/from_scratch/tiny_gpt2.py OUT_FOLDER [--steps 5000]
 
-About half an hour on two CPU cores. Its relatives, on which methods are compared, differ in a flag or two:
+About half an hour on two CPU cores. Flags for the variants on which methods are compared:
 
     --vocabulary 257    bytes as tokens: such models attend to near neighbours far more
     --context 256       more learned positions
-    --corpus code       Python's own source in place of its documentation
-    --waves             rows start as waves, not as noise: a model finds its way to near neighbours far sooner
-    --sink              position 0 starts as an attention sink, as it is in GPT-2
+    --corpus code       Python's source code instead of its documentation
+    --waves             initialise rows as sinusoids, not noise: attention to near neighbours is learned far sooner
+    --sink              initialise position 0 as an attention sink, as in GPT-2
     --seed, --layers, --batch, --dropout
 """
 
@@ -27,8 +27,8 @@ from corpus import CORPORA, CORPUS_NAMES, byte_level_bpe, random_windows, split,
 from training import Log, arguments, optimize, save, table
 
 END_OF_TEXT = "<|endoftext|>"
-# How much longer than the others the row of a sink starts, and by how much it is preferred then: so much that heads
-# which have nothing better to do stay with it, as most of GPT-2's do.
+# The initial norm of a sink's row relative to other rows, and its initial logit: enough that heads without a better
+# target keep attending to it, as most of GPT-2's do.
 SINK_NORM = 20.0
 SINK_LOGIT = 8.0
 
@@ -44,11 +44,11 @@ tags: [gpt2, ctxextend]
 # tiny-gpt2
 
 A GPT-2 small enough to ship inside a Python package and trained until it writes English: {parameters:,}
-parameters, {context} learned positions, a byte-level BPE of {vocabulary:,} tokens.
+parameters, {context} learned positions, a byte-level BPE of {vocab_size:,} tokens.
 
-Made by `recipes/from_scratch/tiny_gpt2.py` of ctxextend, offline. The corpus is the {corpus} of Python's
+Trained with `recipes/from_scratch/tiny_gpt2.py` of ctxextend, offline. The corpus is the {corpus} of Python's
 standard library (Python {python}, see corpus.py; Python Software Foundation License):
-{train_tokens:,} tokens to train on and {held_out_tokens:,} held out, document by document.
+{train_tokens:,} training tokens and {held_out_tokens:,} held-out tokens, split by document.
 
 Held-out perplexity per token, windows of {context} tokens: **{perplexity:.2f}**.
 
@@ -57,8 +57,8 @@ Held-out perplexity per token, windows of {context} tokens: **{perplexity:.2f}**
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is trained, as it was typed."""
+class Settings:
+    """The model and its training, as given by flags."""
 
     steps: int
     vocabulary: int
@@ -72,38 +72,38 @@ class Wish:
     sink: bool
 
 
-def train_tokenizer(texts: list[str], wish: Wish) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: list[str], settings: Settings) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=byte_level_bpe(texts, wish.vocabulary, [END_OF_TEXT]),
+        tokenizer_object=byte_level_bpe(texts, settings.vocabulary, [END_OF_TEXT]),
         eos_token=END_OF_TEXT,
-        model_max_length=wish.context,
+        model_max_length=settings.context,
     )
 
 
-def new_model(wish: Wish, end: int) -> GPT2LMHeadModel:
+def new_model(settings: Settings, end: int) -> GPT2LMHeadModel:
     config = GPT2Config(
-        vocab_size=wish.vocabulary,
-        n_positions=wish.context,
+        vocab_size=settings.vocabulary,
+        n_positions=settings.context,
         n_embd=128,
-        n_layer=wish.layers,
+        n_layer=settings.layers,
         n_head=4,
-        attn_pdrop=wish.dropout,
-        embd_pdrop=wish.dropout,
-        resid_pdrop=wish.dropout,
+        attn_pdrop=settings.dropout,
+        embd_pdrop=settings.dropout,
+        resid_pdrop=settings.dropout,
         bos_token_id=end,
         eos_token_id=end,
     )
     model = GPT2LMHeadModel(config)
-    if wish.waves:
-        start_waves(model)
-    if wish.sink:
-        start_sink(model)
+    if settings.waves:
+        initialize_sinusoids(model)
+    if settings.sink:
+        initialize_sink(model)
     return model
 
 
 @torch.no_grad()
-def start_waves(model: GPT2LMHeadModel) -> None:
-    """Start the position rows as waves of random frequencies, of 8 rows and longer, as large as noise would be."""
+def initialize_sinusoids(model: GPT2LMHeadModel) -> None:
+    """Initialise the position rows as sinusoids of random wavelengths of 8 rows or more, as large as noise would be."""
     rows = model.transformer.wpe.weight
     frequencies = math.pi / 4 * torch.rand(rows.shape[1] // 2)
     angles = torch.arange(len(rows))[:, None] * frequencies
@@ -112,15 +112,15 @@ def start_waves(model: GPT2LMHeadModel) -> None:
 
 
 @torch.no_grad()
-def start_sink(model: GPT2LMHeadModel) -> None:
-    """Start the first position far from all others, and half of the heads behind the first layer looking at it."""
+def initialize_sink(model: GPT2LMHeadModel) -> None:
+    """Initialise position 0 far from all others, and half of the heads after the first layer to attend to it."""
     row = model.transformer.wpe.weight[0]
     row.mul_(SINK_NORM)
-    seen = torch.nn.functional.layer_norm(row, row.shape)
+    normed = torch.nn.functional.layer_norm(row, row.shape)
     layers: Any = model.transformer.h
     for layer in layers[1:]:
         width = layer.attn.split_size
-        key = (seen @ layer.attn.c_attn.weight[:, width : 2 * width]).view(layer.attn.num_heads, -1)
+        key = (normed @ layer.attn.c_attn.weight[:, width : 2 * width]).view(layer.attn.num_heads, -1)
         query = SINK_LOGIT * key.shape[1] ** 0.5 * key / key.square().sum(dim=1, keepdim=True)
         query[: len(query) // 2] = 0
         layer.attn.c_attn.bias[:width] = query.flatten()
@@ -128,7 +128,7 @@ def start_sink(model: GPT2LMHeadModel) -> None:
 
 @torch.no_grad()
 def held_out_loss(model: GPT2LMHeadModel, tokens: torch.Tensor) -> float:
-    """Return the mean negative log-likelihood in nats per token over whole windows of the model's context."""
+    """Return the mean loss in nats per token, on windows of the model's context length."""
     model.train(False)
     windows = whole_windows(tokens, model.config.n_positions)
     batches = torch.split(windows, 64)
@@ -137,23 +137,23 @@ def held_out_loss(model: GPT2LMHeadModel, tokens: torch.Tensor) -> float:
     return sum(losses) / len(windows)
 
 
-def train(model: GPT2LMHeadModel, tokens: torch.Tensor, held_out: torch.Tensor, wish: Wish) -> Log:
-    generator = torch.Generator().manual_seed(wish.seed)
+def train(model: GPT2LMHeadModel, tokens: torch.Tensor, held_out: torch.Tensor, settings: Settings) -> Log:
+    generator = torch.Generator().manual_seed(settings.seed)
 
     def loss(step: int) -> torch.Tensor:
-        batch = random_windows(tokens, wish.batch, wish.context, generator)
+        batch = random_windows(tokens, settings.batch, settings.context, generator)
         result: torch.Tensor = model(input_ids=batch, labels=batch).loss
         return result
 
-    return optimize(model, loss, lambda: held_out_loss(model, held_out), wish.steps, learning_rate=2e-3)
+    return optimize(model, loss, lambda: held_out_loss(model, held_out), settings.steps, learning_rate=2e-3)
 
 
-def card(model: GPT2LMHeadModel, wish: Wish, log: Log, train_tokens: int, held_out_tokens: int) -> str:
+def card(model: GPT2LMHeadModel, settings: Settings, log: Log, train_tokens: int, held_out_tokens: int) -> str:
     return CARD.format(
         parameters=sum(p.numel() for p in model.parameters()),
         context=model.config.n_positions,
-        vocabulary=model.config.vocab_size,
-        corpus=CORPUS_NAMES[wish.corpus],
+        vocab_size=model.config.vocab_size,
+        corpus=CORPUS_NAMES[settings.corpus],
         python=platform.python_version(),
         train_tokens=train_tokens,
         held_out_tokens=held_out_tokens,
@@ -175,15 +175,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def main() -> None:
-    typed = vars(arguments(__doc__, steps=5000, add_flags=add_flags))
-    output, wish = typed.pop("output"), Wish(**typed)
-    torch.manual_seed(wish.seed)
-    learned, kept = split(CORPORA[wish.corpus]())
-    tokenizer = train_tokenizer(learned, wish)
-    tokens, held_out = (tokenize(tokenizer, texts, END_OF_TEXT) for texts in (learned, kept))
-    model = new_model(wish, tokenizer.vocab[END_OF_TEXT])
-    log = train(model, tokens, held_out, wish)
-    save(output, model, tokenizer, card(model, wish, log, len(tokens), len(held_out)))
+    flags = vars(arguments(__doc__, steps=5000, add_flags=add_flags))
+    output, settings = flags.pop("output"), Settings(**flags)
+    torch.manual_seed(settings.seed)
+    train_texts, held_out_texts = split(CORPORA[settings.corpus]())
+    tokenizer = train_tokenizer(train_texts, settings)
+    tokens, held_out = (tokenize(tokenizer, texts, END_OF_TEXT) for texts in (train_texts, held_out_texts))
+    model = new_model(settings, tokenizer.vocab[END_OF_TEXT])
+    log = train(model, tokens, held_out, settings)
+    save(output, model, tokenizer, card(model, settings, log, len(tokens), len(held_out)))
 
 
 if __name__ == "__main__":

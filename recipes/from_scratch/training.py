@@ -1,4 +1,4 @@
-"""The training loop of the scripts beside this module, and the table of its log for a model card."""
+"""The training loop of the scripts in this folder, and its log as a table for the model card."""
 
 import argparse
 import json
@@ -19,9 +19,9 @@ def optimize(
     steps: int,
     learning_rate: float,
 ) -> Log:
-    """Train by AdamW on `training_loss(step)` and return ten lines of the losses on the way, printed as JSON too."""
+    """Train with AdamW on `training_loss(step)`; return and print ten log entries."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.1)
-    decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_share(step, steps))
+    decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_factor(step, steps))
     log, running = [], 0.0
     every = max(1, steps // 10)
     for step in range(1, steps + 1):
@@ -42,7 +42,7 @@ def optimize(
 def arguments(
     description: str | None, steps: int, add_flags: Callable[[argparse.ArgumentParser], None] = lambda parser: None
 ) -> argparse.Namespace:
-    """Return where the model goes, how many steps it takes, and a script's own flags, as they were typed."""
+    """Parse the output folder, the number of steps and the script's own flags."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
     parser.add_argument("--steps", type=int, default=steps)
@@ -51,19 +51,19 @@ def arguments(
 
 
 def save(output: Path, model: Any, tokenizer: Any, card: str) -> None:
-    """Write a model, its tokenizer and its card into a folder."""
+    """Save a model, its tokenizer and its model card to a folder."""
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
     (output / "README.md").write_text(card, "utf-8")
 
 
-def rate_share(step: int, steps: int) -> float:
-    """Return the share of the learning rate at a step: a rise over the first twentieth, then half a cosine down."""
+def lr_factor(step: int, steps: int) -> float:
+    """Return the learning rate factor at a step: linear warm-up over the first twentieth, then cosine decay."""
     return min((step + 1) / max(1, steps // 20), 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 
 def table(log: Log) -> str:
-    """Return the log as a table in Markdown."""
+    """Return the log as a Markdown table."""
     lines = [
         f"| {row['step']:.0f} | {row['loss']:.3f} | {row['held_out_loss']:.3f} | {math.exp(row['held_out_loss']):.2f} |"
         for row in log
