@@ -121,7 +121,7 @@ def test_check_output_force_refuses_a_folder_that_holds_other_things(name: str, 
     (output / name).parent.mkdir(exist_ok=True)
     (output / name).write_text("mine")
     before = contents(output)
-    with pytest.raises(OutputError, match="which no checkpoint holds"):
+    with pytest.raises(OutputError, match="which is not a checkpoint file"):
         write(output, source, force=True)
     assert contents(output) == before
 
@@ -152,8 +152,8 @@ def test_check_output_refuses_places_that_must_not_be_replaced(
     file.write_text("x")
     for output, message in (
         *((place, "overlap") for place in (source, link, source / "inside", source.parent)),
-        *((place, "is not a folder that a checkpoint may replace|overlap") for place in (Path("/"), home, Path())),
-        *((place, f"cannot be made: {file} is a file") for place in (file, file / "out")),
+        *((place, "is the home, root or current folder|overlap") for place in (Path("/"), home, Path())),
+        *((place, f"cannot be created: {file} is a file") for place in (file, file / "out")),
     ):
         with pytest.raises(OutputError, match=message):
             check_output(output, source, force)
@@ -230,7 +230,7 @@ def test_atomic_folder_on_a_file_system_that_cannot_lock_or_sync_removes_nothing
 @pytest.mark.usefixtures("no_exchange")
 def test_atomic_folder_waits_for_no_other_run_that_replaces_the_same_output(tmp_path: Path, source: Path) -> None:
     output = checkpoint(tmp_path / "out")
-    with locked(output), pytest.raises(OutputError, match="another run works on it just now"):
+    with locked(output), pytest.raises(OutputError, match="another run is using it"):
         write(output, source, force=True)
     assert contents(output) == OLD
 
@@ -260,7 +260,7 @@ def test_atomic_folder_without_force_replaces_nothing_that_came_at_the_last_mome
             (output / "thesis.tex").write_text("mine")
 
     monkeypatch.setattr(atomic_output, "_check_replaceable", check)
-    with pytest.raises(OutputError, match="Another program made it meanwhile"):
+    with pytest.raises(OutputError, match="Another program created it in the meantime"):
         write(output, source)
     assert contents(output) == {"thesis.tex": b"mine"}
 

@@ -104,8 +104,8 @@ def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) 
         "table     bert.embeddings.position_embeddings.weight in model.safetensors, F32, 8 wide",
         "16 -> 40 rows",
         "edit      config.json: max_position_embeddings 16 -> 40",
-        "tokenizer_config.json: model_max_length unset -> 40 (it stated no limit, and longer texts would fail)",
-        "would make short ones as slow as long ones",
+        "tokenizer_config.json: model_max_length unset -> 40 (no limit was stated, and longer texts would fail)",
+        "would make short texts as slow as long ones",
         "leave out tf_model.h5 (TensorFlow weights, not rewritten)",
         f"write     {plan_resize(source, to=40).bytes_to_write / 1e3:.1f} kB",
     ):

@@ -221,26 +221,33 @@ def test_resize_of_a_file_alone_takes_nothing_else(make_pico: MakePico, tmp_path
                 name,
                 {"model_type": "gpt2"},
                 SourceError,
-                f"{name} is no weights file that can be read",
+                f"{name} is not a supported weights file",
                 ".safetensors",
             )
             for name in ("film.mp4", "model.gguf", "tf_model.h5", "model.safetensors.index.json")
         ),
         *(
-            (SINGLE, SINGLE, {flag: "x"}, SourceError, f"--{flag} x has no meaning for the local file", "Leave it out")
+            (
+                SINGLE,
+                SINGLE,
+                {flag: "x"},
+                SourceError,
+                f"--{flag} x does not apply to the local file",
+                f"Remove --{flag}",
+            )
             for flag in ("revision", "subfolder", "variant")
         ),
         *(
             (SINGLE, ".", {"variant": name}, ResizeError, "--variant", "such as fp16")
             for name in ("", "../x", "a b", "fp16.safetensors")
         ),
-        (SINGLE, ".", {"variant": "fp16"}, CheckpointError, r"neither model\.fp16\.safe", "Leave --variant out"),
+        (SINGLE, ".", {"variant": "fp16"}, CheckpointError, r"has no model\.fp16\.safe", "Remove --variant"),
         ("model.bf16.bin", ".", {"variant": "fp16"}, CheckpointError, "only model.bf16.bin", "--variant bf16"),
         *(
-            (name, ".", {}, CheckpointError, r"neither model\.safetensors", "^Fetch the missing file, or load")
+            (name, ".", {}, CheckpointError, r"has no model\.safetensors", "^Download the missing file, or load")
             for name in ("model.gguf", "model.onnx", "rust_model.ot", "weights.h5")
         ),
-        (SINGLE, ".", {"subfolder": "large"}, SourceError, "has no folder large", "--subfolder"),
+        (SINGLE, ".", {"subfolder": "large"}, SourceError, "has no subfolder large", "--subfolder"),
         (SINGLE, ".", {"subfolder": "../x"}, ResizeError, "--subfolder ../x is not below MODEL", "as the Hub does"),
         (
             SINGLE,
@@ -309,7 +316,7 @@ def test_resize_of_a_variant(varied: pico.Pico) -> None:
     old, before = varied.load(variant="fp16"), pico.tensor_bytes(varied.folder)
     dress(varied.folder)
     names = set(pico.contents(varied.folder))
-    hint = assert_refused(CheckpointError, r"holds neither model\.safetensors", varied.folder)
+    hint = assert_refused(CheckpointError, r"has no model\.safetensors", varied.folder)
     assert hint == "Choose one: --variant fp16."
     result = resized(varied.folder, varied.folder, before, variant="fp16")
     assert set(pico.contents(result.output)) == names | {"README.md", "ctxextend.yaml"}
@@ -375,9 +382,8 @@ def test_resize_of_a_hub_subfolder_fetches_it_alone(hub: Hub, make_pico: MakePic
 def test_resize_of_a_folder_of_checkpoints_names_them(make_pico: MakePico, tmp_path: Path) -> None:
     for name in ("all/small", "all/large one"):
         make_pico("gpt2", name=name)
-    hint = assert_refused(CheckpointError, r"holds no config\.json", tmp_path / "all")
-    assert "--subfolder small" in hint
-    assert "--subfolder 'large one'" in hint
+    hint = assert_refused(CheckpointError, r"has no config\.json", tmp_path / "all")
+    assert hint == "Found checkpoints in: 'large one', small. Pass one with --subfolder."
 
 
 def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
@@ -460,7 +466,7 @@ def test_resize_of_another_librarys_weights_on_the_hub(hub: Hub, make_pico: Make
     folder = make_pico("gpt2").folder
     (folder / SINGLE).rename(folder / "flax_model.msgpack")
     hub.add("owner/model", folder)
-    hint = assert_refused(CheckpointError, "flax weights alone", "owner/model")
+    hint = assert_refused(CheckpointError, "only flax weights", "owner/model")
     assert "GPT2LMHeadModel.from_pretrained('owner/model', from_flax=True)" in " ".join(shlex.split(hint))
     assert "flax_model.msgpack" not in hub.fetched()
 
@@ -478,7 +484,7 @@ def test_resize_of_pickles(form: str, model_type: str, make_pico: MakePico) -> N
     names = PICKLES[form](source)
     old, size = source.load(), (source.folder / names[0]).stat().st_size
     result = resized(source.folder, source.folder, saved, TABLES[model_type], NEW + 2 * (model_type == "roberta"))
-    assert (f"takes {size_text(size)}" in " ".join(result.plan.notes)) == (form == "legacy")
+    assert (f"needs {size_text(size)}" in " ".join(result.plan.notes)) == (form == "legacy")
     written = {name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for name in names}
     assert {path.name for path in result.output.glob("*.safetensors")} == written
     assert not list(result.output.glob("*.bin*"))

@@ -132,7 +132,7 @@ def test_resize_of_a_nanogpt_checkpoint_to_more_positions(by_file: bool, tmp_pat
 def test_resize_of_a_nanogpt_checkpoint_beside_a_config_is_refused(tmp_path: Path) -> None:
     torch.save(make(), tmp_path / "ckpt.pt")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(CheckpointError, match="nanoGPT.*folder of its own"):
+    with pytest.raises(CheckpointError, match="nanoGPT.*separate folder"):
         resize(tmp_path / "ckpt.pt", to=NEW, output="out")
 
 
@@ -169,15 +169,15 @@ def test_from_nanogpt_takes_arguments_from_before_biases_could_be_left_out() -> 
     ("arguments", "message"),
     [
         ({"n_layer": None}, "'n_layer' = None"),
-        ({"n_layer": 3}, "no transformer.h.2.ln_1.weight"),
+        ({"n_layer": 3}, "does not contain transformer.h.2.ln_1.weight"),
         ({"n_layer": 1}, "'transformer.h.1.ln_1.weight', which"),
         ({"n_head": 3}, "'n_head' = 3"),
         ({"n_embd": 8.0}, "'n_embd' = 8.0"),
-        ({"n_embd": 16}, r"wte.weight is \(32, 8\); by model_args it should be \(32, 16\)"),
+        ({"n_embd": 16}, r"wte.weight has shape \(32, 8\), model_args require \(32, 16\)"),
         ({"block_size": 0}, "'block_size' = 0"),
         ({"vocab_size": "x" * 99}, "'vocab_size' = 'xxx"),
         ({"bias": 1}, "'bias' = 1"),
-        ({"bias": False}, "holds transformer.h.0.ln_1.bias"),
+        ({"bias": False}, "contains transformer.h.0.ln_1.bias"),
         ({"dropout": 1.5}, "'dropout' = 1.5"),
         ({"use_relu": True}, "'use_relu' = True"),
     ],
@@ -193,11 +193,11 @@ def test_from_nanogpt_refuses_arguments_that_do_not_fit(arguments: dict[str, Any
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda state: state.pop("transformer.wte.weight"), "no transformer.wte.weight"),
-        (lambda state: state.pop("transformer.ln_f.bias"), "no transformer.ln_f.bias"),
+        (lambda state: state.pop("transformer.wte.weight"), "does not contain transformer.wte.weight"),
+        (lambda state: state.pop("transformer.ln_f.bias"), "does not contain transformer.ln_f.bias"),
         (lambda state: state.update({"transformer.h.0.extra": torch.ones(1)}), "'transformer.h.0.extra', which"),
         (lambda state: state.update({"x": 3}), "'x' is of type int"),
-        (lambda state: state.clear(), "holds no tensors"),
+        (lambda state: state.clear(), "contains no named tensors"),
     ],
 )
 def test_from_nanogpt_refuses_other_tensors(change: Callable[[Any], Any], message: str) -> None:
@@ -287,10 +287,10 @@ class Evil:
 @pytest.mark.parametrize("content", [{"stoi": Evil()}, {"stoi": {"a": "b"}}, {"itos": {}}, None, ["stoi"]])
 def test_read_characters_refuses_what_is_no_vocabulary_and_runs_nothing(content: Any, tmp_path: Path) -> None:
     (tmp_path / "meta.pkl").write_bytes(pickle.dumps(content))
-    with pytest.raises(CheckpointError, match="holds no vocabulary of characters"):
+    with pytest.raises(CheckpointError, match="is not a character vocabulary"):
         read_characters(tmp_path / "meta.pkl")
     (tmp_path / "meta.pkl").write_bytes(b"\x80\x04no pickle")
-    with pytest.raises(CheckpointError, match="holds no vocabulary of characters"):
+    with pytest.raises(CheckpointError, match="is not a character vocabulary"):
         read_characters(tmp_path / "meta.pkl")
     assert not Path("pwned").exists()
 
@@ -298,15 +298,15 @@ def test_read_characters_refuses_what_is_no_vocabulary_and_runs_nothing(content:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"Nr" + (400_000_000).to_bytes(4, "little") + b".", "it asks for memory that 7 bytes cannot need"),
-        (b"Np400000000\n.", "it asks for memory that 13 bytes cannot need"),
-        (b"Nq\xff.", "it asks for memory that 4 bytes cannot need"),
+        (b"Nr" + (400_000_000).to_bytes(4, "little") + b".", "its memo index 400,000,000 is too large for 7 bytes"),
+        (b"Np400000000\n.", "its memo index 400,000,000 is too large for 13 bytes"),
+        (b"Nq\xff.", "its memo index 255 is too large for 4 bytes"),
         (b"N" * 4_000_001, "it is larger than 4,000,000 bytes"),
     ],
 )
 def test_read_characters_refuses_small_files_that_need_much_memory(content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "meta.pkl").write_bytes(content)
-    with pytest.raises(CheckpointError, match=f"holds no vocabulary of characters: UnpicklingError: {said}"):
+    with pytest.raises(CheckpointError, match=f"is not a character vocabulary: UnpicklingError: {said}"):
         read_characters(tmp_path / "meta.pkl")
 
 

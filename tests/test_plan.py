@@ -346,7 +346,7 @@ def test_resize_rejects_invalid_options(options: dict[str, Any], message: str, m
         ({}, {"wpe.weight": torch.ones(OLD, 8)}, f"two candidate position tables, wpe.weight and {WPE}"),
         ({}, {WPE: torch.ones(OLD)}, "has shape"),
         ({}, {WPE: torch.ones(OLD, 0)}, "has shape"),
-        ({}, {WPE: torch.ones(OLD, 8, dtype=torch.int8)}, f"{WPE} is stored as I8"),
+        ({}, {WPE: torch.ones(OLD, 8, dtype=torch.int8)}, f"{WPE} has dtype I8, which is not supported"),
     ],
 )
 def test_resize_rejects_a_config_that_does_not_match_the_table(

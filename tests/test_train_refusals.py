@@ -157,7 +157,7 @@ def test_train_says_how_a_name_was_understood_before_it_begins() -> None:
     make_source(Path("openai/gpt2"), "gpt2")
     done = train("openai/gpt2", "out", "--json", steps=1)
     (note,) = json.loads(done.stdout)["notes"]
-    assert note == "openai/gpt2 is a local folder here, and it wins over a model of the Hub of that name."
+    assert note == "openai/gpt2 is a local folder, used instead of the Hub model of the same name."
     assert done.stderr.count(note) == 1
     assert done.stderr.startswith(note)
     assert "1 step of 4 sequences of 16 tokens, 4 at once on 1 device," in done.stderr

@@ -261,7 +261,7 @@ DAMAGES: list[tuple[str, str, Damage]] = [
     ("files", "tokenizer.json: model.vocab.the is missing", writes("tokenizer.json", '"the"', '"teh"')),
     ("files", "tokenizer.json is missing", lambda out: (out / "tokenizer.json").unlink()),
     ("files", "tokenizer_config.json is not UTF-8", writes(LIMITS, "", "", "utf-16")),
-    ("files", "stands twice", writes(LIMITS, "{", '{"model_max_length": 5,')),
+    ("files", "duplicate key", writes(LIMITS, "{", '{"model_max_length": 5,')),
     ("files", "pytorch_model.bin lies beside", lambda out: (out / "pytorch_model.bin").write_bytes(b"old")),
     ("files", "training_args.bin is not in the base", lambda out: (out / "training_args.bin").touch()),
     ("tensors", "has the __metadata__ {'format': 'tf'}", saves(lambda tensors: tensors, "tf")),
@@ -273,7 +273,7 @@ DAMAGES: list[tuple[str, str, Damage]] = [
     ("table", "bit-equal; 0 moved by up to", changes(TABLE, lambda table: torch.cat((-table[:1], table[1:])))),
     ("table", "512 of 512 rows are neither", changes(TABLE, lambda table: table + 1)),
     ("table", "neither learned nor made by linear", writes(RECIPE_FILE, "method: copy", "method: linear")),
-    ("readable", "where it is not", swapped),
+    ("readable", "which does not contain it", swapped),
     ("readable", "truncated", lambda out: holder(out, OTHER).write_bytes(holder(out, OTHER).read_bytes()[:-1])),
     ("readable", "not valid JSON", lambda out: (out / "config.json").write_text("{")),
 ]

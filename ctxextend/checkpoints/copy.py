@@ -1,6 +1,6 @@
-"""Read, copy and write files: bytes move inside the kernel where it can, so that disks that share blocks share them.
+"""Read, copy and write files; copies use copy_file_range, so that file systems with reflinks share the blocks.
 
-Nothing here waits for the disk: `atomic_output` does once everything is written, so that the disk is never idle.
+Nothing here syncs to disk: `atomic_output` does so once, after all files are written.
 """
 
 import contextlib
@@ -13,16 +13,16 @@ from typing import BinaryIO, TypeAlias
 
 from ctxextend.errors import CheckpointError
 
-# Called with a file and the bytes appended to it since the last call.
+# Called with a file and the number of bytes appended to it since the last call.
 Written: TypeAlias = Callable[[BinaryIO, int], None]
-# Size in bytes, modification time and inode change time in ns: nobody can set the last, which tells a file from another
-# that took its name.
+# Size in bytes, modification time and inode change time in ns. Programs cannot set the change time, so it also detects
+# a replacement of equal size and modification time.
 Fingerprint: TypeAlias = tuple[int, int, int]
 
-# Bytes per call, so that progress is seen and Ctrl-C is heard.
+# Bytes per call: small enough to report progress and to react to Ctrl-C.
 CHUNK = 1 << 24
 BUFFER = 1 << 20
-DISK_BLOCK = 4096  # the block size of nearly all disks; those that can clone share whole blocks
+DISK_BLOCK = 4096  # the block size of nearly all disks; reflinks share whole blocks
 
 
 def copy_range(
@@ -31,12 +31,12 @@ def copy_range(
     """Append `length` bytes of one unbuffered file, from `start` on, to another at its position."""
     in_kernel = hasattr(os, "copy_file_range")
     while length:
-        # Up to the start of a block first: from there on file systems can share blocks.
+        # Copy up to a block boundary first: file systems can share the blocks after it.
         step, count = min(length, -start % DISK_BLOCK or CHUNK), 0
         if in_kernel:
-            with contextlib.suppress(OSError):  # reading and writing will tell what is wrong, and with which file
+            with contextlib.suppress(OSError):  # read and write below raise an error that names the file
                 count = os.copy_file_range(source.fileno(), destination.fileno(), step, offset_src=start)
-        if count == 0:  # some file systems answer 0 where they cannot
+        if count == 0:  # some file systems return 0 if they do not support it
             in_kernel = False
             with reading(source.name):
                 source.seek(start)
@@ -58,13 +58,13 @@ def copy_file(source: Path, destination: Path, written: Written = lambda file, c
 
 
 def write_all(destination: BinaryIO, data: memoryview) -> None:
-    """Write every byte, however often the system takes only a part."""
+    """Write all bytes, with as many calls as it takes."""
     while data:
         data = data[destination.write(data) :]
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's bytes, or a folder's entries, are on disk, where the file system can do that."""
+    """Sync a file's bytes, or a folder's entries, to disk if the file system supports it."""
     try:
         descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
         try:
@@ -98,18 +98,18 @@ def open_source(path: Path) -> FileIO:
 
 @contextlib.contextmanager
 def reading(path: Path | str) -> Iterator[None]:
-    """Turn OSErrors from reading a source file into CheckpointErrors."""
+    """Convert OSErrors raised while reading a source file into CheckpointErrors."""
     try:
         yield
     except FileNotFoundError as error:
-        raise CheckpointError(f"{error.filename or path} is missing.", "Is this the checkpoint's folder?") from error
+        raise CheckpointError(f"{error.filename or path} is missing.", "Check the checkpoint's folder.") from error
     except OSError as error:
-        what, hint = error.filename or path, "Check it and its permissions."
-        raise CheckpointError(f"{what} cannot be read: {error.strerror}.", hint) from error
+        message = f"{error.filename or path} cannot be read: {error.strerror}."
+        raise CheckpointError(message, "Check the file and its permissions.") from error
 
 
 def file_fingerprint(path: Path) -> Fingerprint:
-    """Return what identifies a file's content; zeros if it does not exist or cannot be looked at."""
+    """Return a file's fingerprint; zeros if it does not exist or cannot be accessed."""
     try:
         status = path.stat()
     except OSError:

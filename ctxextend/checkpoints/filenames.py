@@ -1,6 +1,6 @@
-"""File names in a model folder: weights, stale files, code, and what a checkpoint commonly holds.
+"""File names in a model folder: weights, stale files, code, and other files that checkpoints usually contain.
 
-A pattern holds for the model's own folder; behind ``**/`` at any depth, and before ``/*`` for all below a folder.
+A pattern matches in the model's folder, with a leading ``**/`` at any depth, and with a trailing ``/*`` below a folder.
 """
 
 import os
@@ -16,11 +16,11 @@ NAMES = (
     *("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"),
 )
 NANOGPT_FILE = "ckpt.pt"
-# Weights that can be read from a file of their own.
+# Suffixes of weights files that can be read.
 READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 VARIANT_FILE = re.compile(r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)")
 
-# Files that hold the old table or state of its size, by what they are.
+# Files that contain the old position table or depend on its size, by kind.
 STALE_KINDS = {
     "PyTorch weights": ("pytorch_model*.bin", "pytorch_model*.bin.index*.json", "pytorch_model*.safetensors"),
     "TensorFlow weights": ("tf_model*.h5", "tf_model*.h5.index.json"),
@@ -35,21 +35,21 @@ STALE_KINDS = {
     ),
     "another checkpoint": ("checkpoint-*/*",),
 }
-# Why each is left out, by its pattern.
+# Why a file is not copied, by pattern.
 STALE = {pattern: f"{kind}, not rewritten" for kind, patterns in STALE_KINDS.items() for pattern in patterns}
 
-# What version control, download tools and desktops keep for themselves, at any depth.
+# Files of version control, download tools and desktops, at any depth.
 IGNORED_NAMES = {
     ".git": "version control",
     ".cache": "a download cache",
     "__pycache__": "a cache",
-    ".DS_Store": "a desktop's file",
+    ".DS_Store": "desktop metadata",
 }
 
-# What Python imports, systems load, and shells and interpreters run.
-RUN = ("py", "pyc", "pyd", "pyo", "pyw", "pyx", "so", "so.*", "dll", "dylib", "sh", "bat", "cmd", "ps1", "exe")
+# Suffixes of files that Python imports, systems load, or shells and interpreters run.
+CODE = ("py", "pyc", "pyd", "pyo", "pyw", "pyx", "so", "so.*", "dll", "dylib", "sh", "bat", "cmd", "ps1", "exe")
 
-# What a checkpoint folder holds by the habits of transformers and sentence-transformers.
+# Files that transformers, PEFT, sentence-transformers, their trainers and ctxextend write to a checkpoint folder.
 KNOWN = (
     *("model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json"),
     *("model.*.safetensors", "model.safetensors.index.*.json"),
@@ -62,7 +62,7 @@ KNOWN = (
     *("training_args.bin", "trainer_state.json", "train_log.jsonl", "train_loss.png", "runs/*", "ctxextend.yaml"),
     *("README.md", "LICENSE", "LICENSE.*", "LICENCE", "LICENCE.*", "NOTICE", "NOTICE.*", ".gitattributes"),
 )
-# What tells that a folder holds a checkpoint, and its weights.
+# Files that identify a checkpoint folder, and its weights.
 CHECKPOINT_MARKS = ("config.json", "modules.json", "adapter_config.json", "ctxextend.yaml")
 CHECKPOINT_WEIGHTS = (
     *("adapter_model.safetensors", "model*.safetensors", "*/model*.safetensors"),
@@ -71,19 +71,19 @@ CHECKPOINT_WEIGHTS = (
 
 
 def is_known(path: PurePosixPath) -> bool:
-    """Whether a checkpoint as it is written here commonly holds a file of that name."""
+    """Whether a checkpoint with safetensors weights usually contains a file of that name."""
     if len(path.parts) == 2 and fnmatchcase(path.parts[0], "[0-9]*_*"):  # a module of sentence-transformers
         return path.name == "pytorch_model.bin" or first_match(PurePosixPath(path.name), KNOWN) is not None
     return first_match(path, KNOWN) is not None
 
 
 def is_code(path: PurePosixPath) -> bool:
-    """Whether a file of that name is code, at any depth."""
-    return first_match(path, (f"**/*.{suffix}" for suffix in RUN)) is not None
+    """Whether a file is code by its suffix, at any depth."""
+    return first_match(path, (f"**/*.{suffix}" for suffix in CODE)) is not None
 
 
 def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
-    """Return the first pattern that matches a path in any case; None if none does."""
+    """Return the first pattern that matches a path, ignoring case; None if none does."""
     first, name, depth = path.parts[0].lower(), path.name.lower(), len(path.parts)
     for pattern in patterns:
         if pattern.startswith("**/"):
@@ -98,7 +98,7 @@ def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
 
 
 def first_weights(folder: Path, variant: str | None) -> str | None:
-    """Return the weights file or index that a folder is read by, whatever has that name; None where nothing has."""
+    """Return the first name in `NAMES`, or nanoGPT's, that a folder contains, of any file type; None if it has none."""
     names = [with_variant(name, variant) for name in NAMES]
     if variant is None and not (folder / "config.json").is_file():
         names.append(NANOGPT_FILE)
@@ -106,19 +106,19 @@ def first_weights(folder: Path, variant: str | None) -> str | None:
 
 
 def with_variant(name: str, variant: str | None) -> str:
-    """Return what a weights file or an index is called in a variant."""
+    """Return the name of a weights file or an index in a variant, such as ``model.fp16.safetensors``."""
     stem, _, suffix = name.rpartition(".")
     return name if variant is None else f"{stem}.{variant}.{suffix}"
 
 
 def output_name(name: str) -> str:
-    """Return what a single weights file is called in the output, where transformers and PEFT must find it."""
+    """Return the name of a single weights file in the output: one that transformers and PEFT look for."""
     stem = name.rpartition(".")[0].removeprefix("pytorch_")
     return f"{stem}.safetensors" if re.fullmatch(r"model|model\.[^.]+|adapter_model", stem) else SINGLE_FILE
 
 
 def shard_name(name: str) -> str:
-    """Return what a shard is called as safetensors: its index says where it is."""
+    """Return the name of a shard as safetensors."""
     path = PurePosixPath(name)
     if path.suffix == ".safetensors":
         return name
@@ -126,6 +126,6 @@ def shard_name(name: str) -> str:
 
 
 def stays_inside(name: str) -> bool:
-    """Whether a relative path cannot lead out of its folder."""
+    """Whether a path is relative and cannot leave its folder."""
     path = PurePosixPath(name.replace("\\", "/"))
     return bool(name) and not path.is_absolute() and ".." not in path.parts and ":" not in name

@@ -1,4 +1,4 @@
-"""Models of the Hub, fetched into the cache of its client, and what its errors mean."""
+"""Downloads from the Hub through huggingface_hub's cache, uploads, and messages for their errors."""
 
 import glob
 import warnings
@@ -9,64 +9,64 @@ from pathlib import Path
 from ctxextend.errors import CtxextendError, OutputError, SourceError
 
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
-LOGS = "runs"  # a folder of what other programs log of a training: paths and names of the machine
-AGAIN = "Run the same command again (files that were fetched whole are kept)"
-FAILED = "{id} could not be fetched from the Hub: "
-# What went wrong, and what to do next, by the name of the error or by the answer's status; the first that fits holds.
-EXPLAINED = {
+LOGS = "runs"  # TensorBoard logs, which contain local paths and the host name
+AGAIN = "Run the same command again (complete files are kept)"
+FAILED = "{id} could not be downloaded from the Hub: "
+# Message and hint by exception class or HTTP status; the first match applies.
+MESSAGES = {
     "GatedRepoError": (
-        "Access to {id} on the Hub is restricted, and this account was not let in.",
-        f"Ask for access on its page, then {LOGIN}.",
+        "{id} is a gated model on the Hub, and this account has no access.",
+        f"Request access on its page, then {LOGIN}.",
     ),
     "RevisionNotFoundError": ("{id} has no revision {revision!r} on the Hub.", "Check its branches and tags."),
     "RepositoryNotFoundError": (
-        "There is no folder {id} here, and no model {id} on the Hub that this account may see.",
-        f"Check the spelling; for a private model {LOGIN}.",
+        "{id} was not found: no local folder, and no Hub model that this account can access.",
+        f"Check the spelling; for a private model, {LOGIN}.",
     ),
     "RemoteEntryNotFoundError": (
-        "{id} lists a file that the Hub does not hold: {said}.",
-        f"It may have been changed meanwhile. {AGAIN}, or name a commit with --revision.",
+        "{id} lists a file that does not exist on the Hub: {reason}.",
+        f"It may have changed in the meantime. {AGAIN}, or pass a commit with --revision.",
     ),
     "OfflineModeIsEnabled": (
-        "There is no folder {id} here, and the Hub's cache does not hold it.",
-        "HF_HUB_OFFLINE forbids to fetch it: unset that, or name a local folder.",
+        "{id} is not a local folder, and not in the Hub cache.",
+        "HF_HUB_OFFLINE disables downloads: unset it, or pass a local folder.",
     ),
     **dict.fromkeys(
         ("HTTP 401", "HTTP 403"),
         (
-            FAILED + "it is refused to this account or token ({said}).",
-            f"For what is not public {LOGIN}; a fine-grained token must be allowed to read it.",
+            FAILED + "this account or token has no access ({reason}).",
+            f"For a private model, {LOGIN}; a fine-grained token needs read access to it.",
         ),
     ),
-    "HTTP 429": (FAILED + "too many requests were made ({said}).", f"Wait a few minutes. {AGAIN}."),
-    "HTTP 5xx": (FAILED + "the Hub failed ({said}).", f"Wait, and see https://status.huggingface.co. {AGAIN}."),
-    "HTTP 4xx": (FAILED + "the Hub refused the request ({said}).", f"Check HF_ENDPOINT if it is set. {AGAIN}."),
+    "HTTP 429": (FAILED + "too many requests ({reason}).", f"Wait a few minutes. {AGAIN}."),
+    "HTTP 5xx": (FAILED + "Hub server error ({reason}).", f"Wait, and check https://status.huggingface.co. {AGAIN}."),
+    "HTTP 4xx": (FAILED + "the Hub rejected the request ({reason}).", f"Check HF_ENDPOINT if it is set. {AGAIN}."),
     **dict.fromkeys(
         ("ConnectError", "ProxyError", "TimeoutException", "UnsupportedProtocol", "InvalidURL"),
         (
-            FAILED + "the Hub could not be reached: {said}.",
+            FAILED + "the Hub could not be reached: {reason}.",
             f"Check the connection, HF_ENDPOINT, HTTPS_PROXY and SSL_CERT_FILE. {AGAIN}.",
         ),
     ),
-    "errno": (FAILED + "{said}.", "Make room in the Hub's cache, or name another place: HF_HOME."),
+    "errno": (FAILED + "{reason}.", "Free space in the Hub cache, or set HF_HOME to another folder."),
     "Exception": (
-        FAILED + "{said}.",
-        f"{AGAIN}. A proxy or a network's login page may have answered in the Hub's place: open "
+        FAILED + "{reason}.",
+        f"{AGAIN}. A proxy or a network's login page may have answered instead of the Hub: open "
         "https://huggingface.co in a browser, and check HF_ENDPOINT and HTTPS_PROXY.",
     ),
 }
 
 
-def fetch(
+def download(
     hub_id: str,
     revision: str | None,
     config: str,
     choose: Callable[[list[str]], list[str]],
     check: Callable[[Path], None],
 ) -> tuple[Path, list[str]]:
-    """Fetch those of a model's files that are chosen from all of them; return its folder, and the names of all.
+    """Download the files that `choose` selects from a Hub model's; return the local folder and all file names.
 
-    The file `config` comes first, for `check` to refuse. If the Hub cannot be asked, its cache may do, without names.
+    `config` comes first, so that `check` can reject it. If the Hub is unreachable, return the cached folder, no names.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
@@ -78,8 +78,8 @@ def fetch(
             raise
         except Exception as error:
             with suppress(Exception):
-                kept = snapshot_download(hub_id, revision=revision, allow_patterns=config, local_files_only=True)
-                return Path(kept), []
+                cached = snapshot_download(hub_id, revision=revision, allow_patterns=config, local_files_only=True)
+                return Path(cached), []
             raise error
         files = [sibling.rfilename for sibling in siblings or []]
         if siblings is not None and all(name.startswith(".git") for name in files):
@@ -90,41 +90,41 @@ def fetch(
         return Path(snapshot_download(hub_id, revision=revision, allow_patterns=chosen)), files
     except CtxextendError:
         raise
-    except Exception as error:  # the client's, that of HTTP, and what a malformed answer makes of either
-        kinds, said = _reasons(error)
+    except Exception as error:  # errors of huggingface_hub and HTTP, and any error from a malformed response
+        kinds, reason = _error_kinds(error)
         kinds |= {"errno"} if isinstance(error, OSError) and error.errno is not None else set()
-        message, hint = next(words for kind, words in EXPLAINED.items() if kind in kinds)
-        raise SourceError(message.format(id=hub_id, revision=revision, said=said), hint) from error
+        message, hint = next(texts for kind, texts in MESSAGES.items() if kind in kinds)
+        raise SourceError(message.format(id=hub_id, revision=revision, reason=reason), hint) from error
 
 
 def push_folder(folder: Path, repo_id: str, texts: Mapping[str, bytes]) -> str:
-    """Upload a folder but `LOGS`, with `texts` in place of its files, to a repository, perhaps new; return its URL."""
+    """Upload a folder except `LOGS`, with `texts` replacing files by name, to a new or existing repository."""
     from huggingface_hub import CommitOperationAdd, HfApi
 
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    shared = (name for name in names if not name.startswith(f"{LOGS}/"))
-    added = [CommitOperationAdd(name, texts.get(name, folder / name)) for name in shared]
+    uploaded = (name for name in names if not name.startswith(f"{LOGS}/"))
+    operations = [CommitOperationAdd(name, texts.get(name, folder / name)) for name in uploaded]
     try:
         repo = HfApi().create_repo(repo_id, exist_ok=True)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a card needs no metadata
-            HfApi().create_commit(repo.repo_id, added, commit_message="Upload a checkpoint made by ctxextend")
-    except Exception as error:  # as in `fetch`
-        kinds, said = _reasons(error)
-        refused = "the token may not write there: " if kinds & {"HTTP 401", "HTTP 403"} else ""
-        hint = f"Check the connection and HF_ENDPOINT, and {LOGIN}. {folder} is complete and stays."
-        raise OutputError(f"{repo_id} could not be pushed to the Hub: {refused}{said}.", hint) from error
+            warnings.simplefilter("ignore")  # the client warns about cards without metadata
+            HfApi().create_commit(repo.repo_id, operations, commit_message="Upload checkpoint created with ctxextend")
+    except Exception as error:  # as in `download`
+        kinds, reason = _error_kinds(error)
+        denied = "the token has no write access: " if kinds & {"HTTP 401", "HTTP 403"} else ""
+        hint = f"Check the connection and HF_ENDPOINT, and {LOGIN}. The local folder {folder} is complete."
+        raise OutputError(f"{repo_id} could not be pushed to the Hub: {denied}{reason}.", hint) from error
     return str(repo)
 
 
-def _reasons(error: Exception) -> tuple[set[str], str]:
-    """Return the kinds of an error and of its causes, which the client wraps, and what the first cause says."""
+def _error_kinds(error: Exception) -> tuple[set[str], str]:
+    """Return the classes and HTTP statuses of an error and its causes, and the message of the root cause."""
     kinds = set[str]()
     cause: BaseException | None = error
     while cause is not None:
         kinds |= {kind.__name__ for kind in type(cause).__mro__}
-        said = (str(cause).strip().splitlines() or [type(cause).__name__])[0][:400].rstrip(".")
+        reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0][:400].rstrip(".")
         if (response := getattr(cause, "response", None)) is not None:
             kinds |= {f"HTTP {response.status_code}", f"HTTP {response.status_code // 100}xx"}
         cause = cause.__cause__
-    return kinds, said
+    return kinds, reason

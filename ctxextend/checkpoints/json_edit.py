@@ -1,4 +1,4 @@
-"""JSON files: read with checks, and edited in place so that key order, formatting and all other bytes stay."""
+"""Read JSON files with checks, and edit their text in place: key order, formatting and all other bytes are kept."""
 
 import json
 import stat
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from ctxextend.checkpoints.copy import reading
 from ctxextend.errors import CheckpointError
 
-MAX_BYTES = 100_000_000  # far more than any side file holds, and what safetensors allows for a header
-# Objects and lists in each other: more than any config has, and less than what recursive functions can follow.
+MAX_BYTES = 100_000_000  # far more than any side file needs; also safetensors' limit for headers
+# Nested objects and lists: more than any config has, and below Python's recursion limit.
 MAX_DEPTH = 100
 
 _DECODER = json.JSONDecoder()
@@ -21,56 +21,56 @@ def read_bytes(path: Path) -> bytes:
     """Read a whole text file of a checkpoint."""
     with reading(path):
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for, and a device never ends
-            raise CheckpointError(f"{path} is not a regular file.", "Put the file itself there.")
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe blocks, and a device may never end
+            raise CheckpointError(f"{path} is not a regular file.", "Replace it with the file itself.")
         if status.st_size > MAX_BYTES:
-            what = f"{path} has {status.st_size:,} bytes; no such file needs more than {MAX_BYTES:,}."
-            raise CheckpointError(what, "Fetch the file again.")
+            message = f"{path} has {status.st_size:,} bytes; the maximum is {MAX_BYTES:,}."
+            raise CheckpointError(message, "Download the file again.")
         return path.read_bytes()
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 file, line ends untouched."""
+    """Read a UTF-8 file, keeping its line endings."""
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path} is not UTF-8 text (byte {error.start}).", "Fetch the file again.") from None
+        raise CheckpointError(f"{path} is not UTF-8 text (byte {error.start}).", "Download the file again.") from None
 
 
 def load_object(path: Path) -> dict[str, Any]:
-    """Read a file that holds one JSON object."""
+    """Read a file that contains one JSON object."""
     value = parse_json(read_text(path), str(path))
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds a JSON {type(value).__name__}, not an object.", "Fetch the file again.")
+        raise CheckpointError(f"{path} is a JSON {type(value).__name__}, not an object.", "Download the file again.")
     return value
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parse one JSON value; a key that stands twice in one object, and deep nesting, are refused as invalid."""
+    """Parse one JSON value; raise CheckpointError also for duplicate keys and deep nesting."""
     try:
         value = json.loads(text, object_pairs_hook=unique_keys)
         level = [value]
         for _ in range(MAX_DEPTH + 1):
-            groups = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
-            level = [one for group in groups for one in group]
+            nested = [node for node in level if isinstance(node, dict | list)]
+            level = [value for node in nested for value in (node.values() if isinstance(node, dict) else node)]
         if level:
             raise RecursionError
         return value
     except (RecursionError, ValueError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise CheckpointError(f"{where} is not valid JSON: {reason}.", "Fetch the file again.") from None
+        raise CheckpointError(f"{where} is not valid JSON: {reason}.", "Download the file again.") from None
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object's members; raise ValueError where a key stands twice. For `json.loads`."""
+    """Return an object's members, as `object_pairs_hook` of `json.loads`; raise ValueError for duplicate keys."""
     members = dict(pairs)
     if len(members) < len(pairs):
         repeated = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"key {repeated!r:.200} stands twice in one object")
+        raise ValueError(f"duplicate key {repeated!r:.200}")
     return members
 
 
-class _Member(NamedTuple):  # where one member of an object is in the text
+class _Member(NamedTuple):  # positions of one member of an object in the text
     start: int
     key_end: int
     value: int
@@ -78,7 +78,7 @@ class _Member(NamedTuple):  # where one member of an object is in the text
 
 
 def edit(text: str, changes: Mapping[tuple[str, ...], Any]) -> str:
-    """Return a JSON object's text with other values at some paths; a key that is missing in its object is put last."""
+    """Return a JSON object's text with new values at these paths; missing keys are appended to their object."""
     for path, value in changes.items():
         (start, members), new = _members(text, path[:-1]), json.dumps(value, ensure_ascii=False)
         if found := members.get(path[-1]):
@@ -86,7 +86,7 @@ def edit(text: str, changes: Mapping[tuple[str, ...], Any]) -> str:
         elif members:
             first, last = next(iter(members.values())), next(reversed(members.values()))
             colon = text[last.key_end : last.value]
-            # A line break and its indentation, or on one line the space that is usual after a comma.
+            # A line break and its indentation; on a single line, a space if one follows each colon.
             space = text[start + 1 : first.start] or (" " if colon.endswith(" ") else "")
             text = f"{text[: last.end]},{space}{json.dumps(path[-1])}{colon}{new}{text[last.end :]}"
         else:
@@ -95,19 +95,19 @@ def edit(text: str, changes: Mapping[tuple[str, ...], Any]) -> str:
 
 
 def delete(text: str, path: Sequence[str], names: Collection[str]) -> str:
-    """Return a JSON object's text without some members of the object at `path`."""
+    """Return a JSON object's text without the named members of the object at `path`."""
     members = _members(text, path)[1]
     kept = [text[member.start : member.end] for key, member in members.items() if key not in names]
     if len(kept) == len(members):
         return text
     all_members = list(members.values())
-    # Between two members stands what stood between the first two: a comma, a line break and its indentation.
-    between = text[all_members[0].end : all_members[1].start] if len(members) > 1 else ""
-    return text[: all_members[0].start] + between.join(kept) + text[all_members[-1].end :]
+    # The text between the first two members: a comma, a line break and its indentation.
+    separator = text[all_members[0].end : all_members[1].start] if len(members) > 1 else ""
+    return text[: all_members[0].start] + separator.join(kept) + text[all_members[-1].end :]
 
 
 def _members(text: str, path: Sequence[str], start: int = 0) -> tuple[int, dict[str, _Member]]:
-    """Return where the object at `path` begins, and its members by key; the text is valid JSON, or has changed."""
+    """Return the start of the object at `path` in valid JSON text, and its members by key."""
     members: dict[str, _Member] = {}
     try:
         start = _skip(text, start)
@@ -124,7 +124,7 @@ def _members(text: str, path: Sequence[str], start: int = 0) -> tuple[int, dict[
 
 
 def _skip(text: str, position: int) -> int:
-    """Return where the next token begins, behind white space and what separates members."""
+    """Return the start of the next token, after whitespace, commas and colons."""
     while text[position] in " \t\r\n,:":
         position += 1
     return position

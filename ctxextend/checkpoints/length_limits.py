@@ -1,4 +1,4 @@
-"""The side files that state how much text is read, and what they must say at another length."""
+"""Length limits in tokenizer and side files, and their edits for another context length."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,49 +12,49 @@ from ctxextend.families.lookup import nested
 from ctxextend.json_output import not_in_json
 
 Kind: TypeAlias = Literal["tokenizer", "sentence", "truncation", "padding", "generation"]
-# Where limits are stated, and who obeys them: transformers' tokenizer or generate, sentence-transformers (which reads
-# the name of several families in place of bert), or by the others the tokenizers library.
-PLACES: tuple[tuple[str, Kind, tuple[str, ...]], ...] = (
+# File pattern, kind and key path of each limit. transformers uses those of kind tokenizer and generation, sentence-
+# transformers those of kind sentence (its file name contains one of several model types), tokenizers the others.
+LOCATIONS: tuple[tuple[str, Kind, tuple[str, ...]], ...] = (
     ("tokenizer_config.json", "tokenizer", ("model_max_length",)),
     ("tokenizer.json", "truncation", ("truncation", "max_length")),
     ("tokenizer.json", "padding", ("padding", "strategy")),
     ("sentence_*_config.json", "sentence", ("max_seq_length",)),
     ("generation_config.json", "generation", ("max_length",)),
 )
-NO_LIMIT = 10**9  # from here on a number is no limit that anybody meant: transformers writes 1e30
+NO_LIMIT = 10**9  # larger values mean "no limit": transformers writes 1e30
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One value that changes in one JSON file."""
+    """One changed value in a JSON file."""
 
-    file: str  # below the checkpoint's root
+    file: str  # relative to the checkpoint's root
     path: tuple[str, ...] = field(metadata=not_in_json)
-    before: Any  # None where the key was missing
+    before: Any  # None if the key was missing
     after: Any
-    is_limit: bool = field(default=False, metadata=not_in_json)  # a number of tokens at which texts are cut
-    reason: str = ""  # a reason where the change is not plain
+    is_limit: bool = field(default=False, metadata=not_in_json)  # a number of tokens that texts are truncated to
+    reason: str = ""  # shown to the user if the change is not obvious
 
     json_properties: ClassVar = ("key",)
 
     @property
     def key(self) -> str:
-        """The path of keys, with dots."""
+        """The key path, joined with dots."""
         return ".".join(self.path)
 
 
 @dataclass(frozen=True)
 class StatedLimit:
-    """One place in a side file that states how much text is read."""
+    """One length limit in a side file."""
 
-    file: str  # below the checkpoint's root
+    file: str  # relative to the checkpoint's root
     path: tuple[str, ...]
-    value: Any  # as it stands there; None where the key is missing
+    value: Any  # as in the file; None if the key is missing
     kind: Kind
 
     @property
     def tokens(self) -> int | None:
-        """The number of tokens that it states; None where it states none."""
+        """The limit in tokens; None if there is none."""
         value = self.value.get("Fixed") if isinstance(self.value, dict) else self.value
         return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < NO_LIMIT else None
 
@@ -62,10 +62,10 @@ class StatedLimit:
 def limit_edits(
     checkpoint: Checkpoint, before: int, after: int, tokenizer: str = "", *, fix_limits: bool = False
 ) -> tuple[Edit, ...]:
-    """Return the edits that make a folder's tokenizer and side files read `after` tokens.
+    """Return the edits that set the limits in tokenizer and side files from `before` to `after` tokens.
 
-    A longer table, or `mend`, raises every limit to its length, but for that of generated texts, which is only lowered;
-    a shorter one lowers those above it. `tokenizer` is the tokenizer's folder if it has one of its own.
+    A longer table, or `fix_limits`, sets every limit to `after`, except that of generated texts, which is only lowered;
+    a shorter table lowers the limits above `after`. `tokenizer` is the tokenizer's folder if it has a separate one.
     """
     edits = []
     for limit in stated_limits(checkpoint, tokenizer) if fix_limits or after != before else ():
@@ -74,9 +74,9 @@ def limit_edits(
         is_raised = (fix_limits or after > before) and limit.kind != "generation"
         new, reason = "BatchLongest" if limit.kind == "padding" else after, ""
         if limit.kind == "padding":
-            reason = f"padding every text to {after} tokens would make short ones as slow as long ones"
+            reason = f"padding every text to {after} tokens would make short texts as slow as long ones"
         elif limit.kind == "tokenizer" and limit.tokens is None:
-            reason = "it stated no limit, and longer texts would fail"
+            reason = "no limit was stated, and longer texts would fail"
         if (is_raised or not is_within) and limit.value != new:
             is_limit = limit.kind not in ("generation", "padding")
             edits.append(Edit(limit.file, limit.path, limit.value, new, is_limit, reason))
@@ -84,16 +84,16 @@ def limit_edits(
 
 
 def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[StatedLimit]:
-    """Yield every place in a folder's tokenizer and side files that states how much text is read."""
+    """Yield the length limits in a folder's tokenizer and side files."""
     folders = (PurePosixPath(tokenizer),) if tokenizer else (PurePosixPath("."), checkpoint.model)
     for name in checkpoint.copied:
         path = PurePosixPath(name)
-        places = [(kind, keys) for pattern, kind, keys in PLACES if fnmatchcase(path.name, pattern)]
-        if path.parent not in folders or not places:
+        locations = [(kind, keys) for pattern, kind, keys in LOCATIONS if fnmatchcase(path.name, pattern)]
+        if path.parent not in folders or not locations:
             continue
         values = load_object(checkpoint.root / name)
-        for kind, keys in places:
-            # transformers goes by the old name where the new one is not there at all.
+        for kind, keys in locations:
+            # transformers uses the old name if the new one is missing.
             is_old = kind == "tokenizer" and "max_len" in values and keys[0] not in values
             found = ("max_len",) if is_old else keys
             value = nested(values, found)

@@ -1,6 +1,6 @@
-"""Checkpoints that nanoGPT's train.py wrote, as the GPT-2 checkpoints of transformers that compute the same.
+"""Convert checkpoints of nanoGPT's train.py to equivalent GPT-2 checkpoints of transformers.
 
-Source: https://github.com/karpathy/nanoGPT, model.py; its `from_pretrained` goes the other way.
+Source: https://github.com/karpathy/nanoGPT, model.py; its `from_pretrained` converts in the other direction.
 """
 
 import io
@@ -18,54 +18,54 @@ from ctxextend.checkpoints.copy import open_source
 from ctxextend.checkpoints.pytorch_file import find_tensors
 from ctxextend.errors import CheckpointError, one_line
 
-# Exact since https://github.com/karpathy/nanoGPT/pull/274, whose merge changed what older files compute.
+# nanoGPT uses exact GELU since https://github.com/karpathy/nanoGPT/pull/274; it used the tanh approximation before.
 NOTE = (
-    "The activation is taken to be nanoGPT's exact GELU, as the file does not say: where nanoGPT trained the model "
-    'before 14 June 2023, write "activation_function": "gelu_new" into config.json.'
+    "nanoGPT files do not state the activation; exact GELU is assumed. If nanoGPT trained the model "
+    'before 14 June 2023, set "activation_function": "gelu_new" in config.json.'
 )
 HINT = "Use a checkpoint of the original nanoGPT, or convert this one with the program that wrote it."
 
 EMBEDDINGS, POSITIONS, HEAD = "transformer.wte.weight", "transformer.wpe.weight", "lm_head.weight"
 MASK = re.compile(r"transformer\.h\.\d+\.attn\.bias")
-# Shapes of a block's weights in widths, as torch's Linear keeps them: outputs first. Each has a bias as well.
+# Shapes of a block's weights in multiples of n_embd, (out, in) as in torch's Linear. Each also has a bias.
 BLOCK = {
     **{"ln_1": (1,), "attn.c_attn": (3, 1), "attn.c_proj": (1, 1)},
     **{"ln_2": (1,), "mlp.c_fc": (4, 1), "mlp.c_proj": (1, 4)},
 }
 LENGTHS = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
-END_OF_TEXT = 50256  # the end of text in GPT-2's vocabulary, which nanoGPT pads to 50,304
-MAX_VOCABULARY = 4_000_000  # bytes; more than all characters of Unicode need
+END_OF_TEXT = 50256  # id of <|endoftext|> in GPT-2's vocabulary, which nanoGPT pads to 50,304
+MAX_VOCABULARY = 4_000_000  # bytes; all characters of Unicode need less
 
 
 class PlainUnpickler(Unpickler):
-    """Reads numbers, texts and collections of them, and refuses whatever else a pickle names: nothing in it is run."""
+    """Unpickle numbers, strings and collections; reject every class and function, so that no code is executed."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        """Refuse any class or function."""
-        raise UnpicklingError(f"it names {module}.{name}")
+        """Raise UnpicklingError for any class or function."""
+        raise UnpicklingError(f"it references {module}.{name}")
 
 
 def read_characters(path: Path) -> dict[str, int]:
-    """Return the ids of characters in a ``meta.pkl`` of nanoGPT, as its data/shakespeare_char/prepare.py writes it."""
+    """Read token ids by character from nanoGPT's ``meta.pkl``, as written by data/shakespeare_char/prepare.py."""
     try:
         with open_source(path) as file:
             content = file.read(MAX_VOCABULARY + 1)
         if len(content) > MAX_VOCABULARY:
             raise UnpicklingError(f"it is larger than {MAX_VOCABULARY:,} bytes")
-        for opcode, number, _ in pickletools.genops(content):  # the unpickler takes memory up to any such number
+        for opcode, number, _ in pickletools.genops(content):  # the unpickler allocates a memo of that size
             if opcode.name.endswith("PUT") and (number or 0) > len(content):
-                raise UnpicklingError(f"it asks for memory that {len(content):,} bytes cannot need")
+                raise UnpicklingError(f"its memo index {number:,} is too large for {len(content):,} bytes")
         found = dict(PlainUnpickler(io.BytesIO(content)).load()["stoi"])
         if not found or not all(type(key) is str and type(value) is int for key, value in found.items()):
-            raise UnpicklingError("its stoi has no number for each character")
+            raise UnpicklingError("its stoi does not map characters to integers")
     except Exception as error:  # a damaged pickle can raise anything
-        what = f"{path} holds no vocabulary of characters: {type(error).__name__}: {one_line(error).rstrip('.')}."
-        raise CheckpointError(what, "Name the meta.pkl beside the text that nanoGPT was trained on.") from error
+        message = f"{path} is not a character vocabulary: {type(error).__name__}: {one_line(error).rstrip('.')}."
+        raise CheckpointError(message, "Pass the meta.pkl next to nanoGPT's training text.") from error
     return found
 
 
 def is_nanogpt(content: Any) -> bool:
-    """Whether a loaded pickle is a checkpoint of nanoGPT."""
+    """Whether a loaded pickle is a nanoGPT checkpoint."""
     match content:
         case {"model": dict(), "model_args": {"block_size": _}}:
             return True
@@ -73,21 +73,21 @@ def is_nanogpt(content: Any) -> bool:
 
 
 def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Return a GPT-2 config and tensors for transformers that compute what nanoGPT's model computes.
+    """Return the equivalent GPT-2 config and tensors of transformers.
 
-    The tensors are named, shaped and ordered as GPT2LMHeadModel saves them, Linear weights as (in, out) views, missing
-    biases as zeros; the head only where it is not the embeddings. `NOTE` says which activation is assumed.
+    Names, shapes and order are those of GPT2LMHeadModel: linear weights are (in, out) views, missing biases are zeros,
+    and the LM head is included only if it is not tied. `NOTE` states the assumed activation.
     """
     sizes = _sizes(content["model_args"], path)
     found = find_tensors(content["model"], path)
     tensors = {name: _converted(found, name, shape, sizes, path) for name, shape in _shapes(sizes)}
-    head, embeddings = found.get(HEAD), tensors[EMBEDDINGS]  # nanoGPT keeps one tensor; saving by hand may split it
+    head, embeddings = found.get(HEAD), tensors[EMBEDDINGS]  # nanoGPT ties them; other programs may save two tensors
     is_tied = head is None or (head.dtype == embeddings.dtype and torch.equal(head, embeddings))
     if not is_tied:
         tensors[HEAD] = _converted(found, HEAD, tuple(embeddings.shape), sizes, path)
-    strange = next((name for name in found if name not in {*tensors, HEAD} and not MASK.fullmatch(name)), None)
-    if strange:
-        raise CheckpointError(f"{path} holds {strange!r:.200}, which nanoGPT's model has not.", HINT)
+    unexpected = next((name for name in found if name not in {*tensors, HEAD} and not MASK.fullmatch(name)), None)
+    if unexpected:
+        raise CheckpointError(f"{path} contains {unexpected!r:.200}, which nanoGPT's model does not have.", HINT)
     end = END_OF_TEXT if sizes["vocab_size"] > END_OF_TEXT else None
     config = {
         "architectures": ["GPT2LMHeadModel"],
@@ -106,8 +106,8 @@ def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, to
 
 
 def _sizes(arguments: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return what nanoGPT calls model_args, checked: forks add arguments that change what the tensors compute."""
-    # Before it had these arguments, nanoGPT always had biases, and dropout is of no matter but in training.
+    """Return nanoGPT's model_args with defaults; reject arguments of forks, which may change the computation."""
+    # Older versions of nanoGPT lack these arguments and always have biases; dropout matters only in training.
     sizes = {**dict.fromkeys(LENGTHS), "bias": True, "dropout": 0.0, **arguments}
     wrong = [name for name in sizes if name not in (*LENGTHS, "bias", "dropout")]
     wrong += [name for name in LENGTHS if type(sizes[name]) is not int or sizes[name] < 1]
@@ -116,21 +116,21 @@ def _sizes(arguments: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if not wrong and sizes["n_embd"] % sizes["n_head"]:
         wrong = ["n_head"]
     if wrong:
-        said = f"{reprlib.repr(wrong[0])} = {reprlib.repr(sizes[wrong[0]])}"
-        raise CheckpointError(f"{path}: model_args says {said}, which nanoGPT's model cannot have.", HINT)
+        argument = f"{reprlib.repr(wrong[0])} = {reprlib.repr(sizes[wrong[0]])}"
+        raise CheckpointError(f"{path}: model_args contains {argument}, which nanoGPT does not support.", HINT)
     return sizes
 
 
 def _shapes(sizes: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield every tensor but the head that transformers wants, in its order, with its shape in nanoGPT."""
+    """Yield every tensor except the LM head in transformers' order, with its shape in nanoGPT."""
     width = sizes["n_embd"]
     yield EMBEDDINGS, (sizes["vocab_size"], width)
     yield POSITIONS, (sizes["block_size"], width)
     for layer in range(sizes["n_layer"]):
-        for part, widths in BLOCK.items():
+        for module, widths in BLOCK.items():
             shape = tuple(width * count for count in widths)
-            yield f"transformer.h.{layer}.{part}.weight", shape
-            yield f"transformer.h.{layer}.{part}.bias", shape[:1]
+            yield f"transformer.h.{layer}.{module}.weight", shape
+            yield f"transformer.h.{layer}.{module}.bias", shape[:1]
     yield "transformer.ln_f.weight", (width,)
     yield "transformer.ln_f.bias", (width,)
 
@@ -142,10 +142,10 @@ def _converted(
     if is_absent and name not in found:
         return torch.zeros(shape, dtype=found[name.removesuffix("bias") + "weight"].dtype)
     if is_absent or name not in found:
-        has = f"holds {name}" if is_absent else f"holds no {name}"
-        raise CheckpointError(f"{path} {has}, which is not nanoGPT's model by its model_args.", HINT)
+        contains = "contains" if is_absent else "does not contain"
+        raise CheckpointError(f"{path} {contains} {name}, which contradicts its model_args.", HINT)
     tensor = found[name]
     if tensor.shape != shape:
-        raise CheckpointError(f"{path}: {name} is {tuple(tensor.shape)}; by model_args it should be {shape}.", HINT)
-    # transformers keeps GPT-2's linear layers as TensorFlow did, inputs first.
+        raise CheckpointError(f"{path}: {name} has shape {tuple(tensor.shape)}, model_args require {shape}.", HINT)
+    # transformers stores GPT-2's linear weights as (in, out), like the original TensorFlow code.
     return tensor.T if ".h." in name and len(shape) == 2 else tensor

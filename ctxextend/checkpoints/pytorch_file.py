@@ -1,6 +1,6 @@
-"""PyTorch files (`torch.save`), read as the safetensors files that they will be written as; nothing in them is run.
+"""PyTorch files (`torch.save`), presented as the safetensors files they are converted to; their code is never executed.
 
-The format is a pickle that names every tensor, and the tensors' bytes, since torch 1.6 in one zip file; see
+The format is a pickle of all tensor names and the tensors' bytes, in one zip file since torch 1.6; see
 https://docs.pytorch.org/docs/stable/notes/serialization.html, section "Serialized file format for torch.save".
 """
 
@@ -22,30 +22,30 @@ from ctxextend.checkpoints.copy import read_range
 from ctxextend.checkpoints.safetensors_file import METADATA, OF_ML_DTYPES, OF_NUMPY, TensorFile, parse_header
 from ctxextend.errors import CheckpointError
 
-# The zip's records of numbers, and the one that states their byte order.
-NUMBERS = re.compile(r"[^/]+/data/[^/]+")
+# The zip's records of tensor data, and the one that states their byte order.
+DATA = re.compile(r"[^/]+/data/[^/]+")
 BYTE_ORDER = re.compile(r"[^/]+/byteorder")
 
-SAVE_TENSORS = "In the program that wrote it, save dense tensors alone: torch.save(model.state_dict(), NAME)."
+SAVE_TENSORS = "Save only dense tensors in the program that wrote it: torch.save(model.state_dict(), NAME)."
 
-NESTED = ("state_dict", "model")  # where training programs keep the model's tensors beside the optimizer's
-WRAPPERS = ("module.", "_orig_mod.")  # prefixes that DataParallel and torch.compile add to every name
-# Names in models that were ported from TensorFlow, which transformers renames on loading.
+NESTED = ("state_dict", "model")  # keys of the model's tensors in training checkpoints
+WRAPPERS = ("module.", "_orig_mod.")  # prefixes that DataParallel and torch.compile add to all names
+# Names in models ported from TensorFlow; transformers renames them on loading.
 RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
-# What transformers ties again when it loads a model, and so leaves out of a file: `_tied_weights_keys`.
-TIED_AGAIN = re.compile(
+# Tensors that transformers ties when it loads a model, and so does not save: `_tied_weights_keys`.
+TIED_ON_LOADING = re.compile(
     r"(?P<owner>(?:.+?\.)??)(?:(?:cls\.)?predictions\.decoder\.(?:weight|bias)|lm_head\.(?:decoder\.)?(?:weight|bias)"
     r"|(?:encoder|decoder)\.(?:embed_tokens|word_embeddings)\.weight|entity_predictions\.decoder\.weight"
     r"|(?:generator_lm_head|output_projection|pred_layer\.proj|proj_out|vocab_projector)\.weight)"
 )
-# transformers writes a tied tensor under its embedding's name; relatives of RoBERTa have the head before it.
+# transformers saves a tied tensor under its embedding's name; RoBERTa-like models have the head before it.
 LM_HEAD = ".lm_head."
 
-# Bytes that a tensor may take beyond those that are stored: a stride of 0 makes terabytes of a few.
+# Bytes that a tensor may have beyond those stored: a stride of 0 expands a few bytes to terabytes.
 MAX_EXPANSION = 1 << 30
 
-# What safetensors calls each of torch's dtypes.
+# Safetensors' names of torch's dtypes.
 DTYPES: Mapping[str, str] = {
     **{np.dtype(dtype).name: name for name, dtype in OF_NUMPY.items()},
     **{dtype: name for name, dtype in OF_ML_DTYPES.items()},
@@ -55,32 +55,32 @@ DTYPES: Mapping[str, str] = {
 
 @dataclass(frozen=True, eq=False)
 class PytorchFile(TensorFile):
-    """A PyTorch file, seen as the safetensors file that it will be written as."""
+    """A PyTorch file, presented as the safetensors file it is converted to."""
 
-    tensors: Mapping[str, torch.Tensor]  # by name, of any strides; tied ones once
-    mapped: range | None  # the addresses at which the file is mapped into memory; None if its tensors were read
+    tensors: Mapping[str, torch.Tensor]  # by name, with any strides; tied ones once
+    mapped: range | None  # the memory addresses of the mapped file; None if its tensors were read
 
     def offset(self, name: str) -> int | None:
-        """Return the file offset of a tensor's bytes; None if the file does not hold them as safetensors would."""
+        """Return the file offset of a tensor's bytes; None if they are not stored as in safetensors."""
         tensor = self.tensors[name]
         return self._mapped_offset(tensor) if tensor.is_contiguous() else None
 
     def stored_range(self, name: str) -> tuple[int, int] | None:
-        """Return where the file holds a tensor's numbers: first byte, and size in bytes; None if it was read."""
+        """Return the file offset and size in bytes of a tensor's values; None if it is empty or not mapped."""
         tensor = self.tensors[name]
         offset = self._mapped_offset(tensor)
         reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         return None if offset is None else (offset, reach * tensor.element_size())
 
     def read_bytes(self, name: str) -> NDArray[np.uint8]:
-        """Read a copy of the bytes of a tensor as safetensors stores them, shape (size,)."""
+        """Read a copy of a tensor's bytes in safetensors' layout, shape (size,)."""
         tensor, stored = self.tensors[name], self.stored_range(name)
         if stored is not None:
-            # Read from the file, so that no page of the map stays in memory.
+            # Read from the file, so that no page of the mapping stays in memory.
             data = torch.frombuffer(read_range(self.path, *stored), dtype=torch.uint8)
             tensor = data.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
         tensor = tensor.clone(memory_format=torch.contiguous_format)
-        # Not reshape(-1): a single number may have any stride and be contiguous, and then cannot be seen as bytes.
+        # Not reshape(-1): a contiguous tensor of one value may have any stride, and then view(torch.uint8) fails.
         flat: NDArray[np.uint8] = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
         return flat
 
@@ -90,9 +90,9 @@ class PytorchFile(TensorFile):
 
 
 def unpickle(path: Path) -> tuple[Any, range | None]:
-    """Load a PyTorch file, running nothing in it; also where it is mapped into memory, None if it was read whole."""
+    """Load a PyTorch file without executing code; also return its mapped addresses, None if it was read into memory."""
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):  # CVE-2025-32434, in spite of weights_only
-        message = f"torch {torch.__version__} can be made to run code by a file that it loads."
+        message = f"torch {torch.__version__} may execute code from a file that it loads."
         raise CheckpointError(message, "Upgrade it: pip install 'torch>=2.6'")
     addresses = set[int]()
 
@@ -104,67 +104,67 @@ def unpickle(path: Path) -> tuple[Any, range | None]:
     try:
         offsets = _data_offsets(path) if zipfile.is_zipfile(path) else None
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what torch says of odd files is in the error, or does not matter
+            warnings.simplefilter("ignore")  # torch's warnings are in the error, or irrelevant
             content = torch.load(path, map_location=note_address, weights_only=True, mmap=offsets is not None)
         if offsets is None:
             return content, None
         start = min(addresses, default=0) - min(offsets, default=0)
         if {address - start for address in addresses} != offsets:
-            raise CheckpointError(f"{path} holds records of numbers that are not its tensors'.", SAVE_TENSORS)
+            raise CheckpointError(f"{path} contains data records that belong to no tensor.", SAVE_TENSORS)
         return content, range(start, start + path.stat().st_size)
     except (CheckpointError, MemoryError):
         raise
-    except Exception as error:  # hostile files raise whatever the code that they lead to raises
-        what, unknown = f"{path} is no whole torch file that holds tensors alone", "Fetch or save it again."
-        if asked := re.search(r"GLOBAL ([\w.]+)", str(error)):
-            what = f"{path} asks for {asked[1].rstrip('.')}, which is no tensor; nothing in it was run"
-            unknown = SAVE_TENSORS
-        hint = f"Do not load it elsewhere unless you know who wrote it. {unknown}"
-        raise CheckpointError(f"{what} ({type(error).__name__}).", hint) from error
+    except Exception as error:  # hostile files can raise any exception
+        message, advice = f"{path} is not a valid PyTorch file with only tensors", "Download or save it again."
+        if found := re.search(r"GLOBAL ([\w.]+)", str(error)):
+            message = f"{path} references {found[1].rstrip('.')}, which is not a tensor type; no code was executed"
+            advice = SAVE_TENSORS
+        hint = f"Do not load it elsewhere unless you trust its source. {advice}"
+        raise CheckpointError(f"{message} ({type(error).__name__}).", hint) from error
 
 
 def _data_offsets(path: Path) -> set[int] | None:
-    """Return where in a zip file each tensor's numbers begin; None if they are in another byte order."""
+    """Return the offsets of all tensor data in a zip file; None if it has another byte order than this machine."""
     offsets = set[int]()
     with zipfile.ZipFile(path) as archive:
         for record in archive.infolist():
-            if record.compress_type != zipfile.ZIP_STORED:  # torch would take the compressed bytes for numbers
-                raise CheckpointError(f"{path}: {record.filename!r} in it is compressed.", SAVE_TENSORS)
+            if record.compress_type != zipfile.ZIP_STORED:  # torch would read the compressed bytes as values
+                raise CheckpointError(f"{path}: its record {record.filename!r} is compressed.", SAVE_TENSORS)
             if BYTE_ORDER.fullmatch(record.filename) and archive.read(record) != sys.byteorder.encode():
                 return None
-            if NUMBERS.fullmatch(record.filename) and record.file_size:
-                lengths = read_range(path, record.header_offset + 26, 4)  # of the name and of what follows it
-                skipped = 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
-                offsets.add(record.header_offset + skipped)
+            if DATA.fullmatch(record.filename) and record.file_size:
+                lengths = read_range(path, record.header_offset + 26, 4)  # of the file name and the extra field
+                header_size = 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
+                offsets.add(record.header_offset + header_size)
     return offsets
 
 
 def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
-    """Return the model's tensors under the names that transformers gives them, in their order.
+    """Return the model's tensors by their names in transformers, in file order.
 
-    `content`, from the file at `path`, is a state dict or holds one. Each tensor has a dtype that safetensors has.
+    `content`, loaded from `path`, is a state dict or contains one. Tensors without a dtype in safetensors raise.
     """
     state = content
     if isinstance(content, dict) and not all(map(_is_tensor, content.values())):
         nested = (content.get(key) for key in NESTED)
-        states = [one for one in nested if isinstance(one, dict) and one and all(map(_is_tensor, one.values()))]
-        state = states[0] if states else content
+        states = [value for value in nested if isinstance(value, dict) and value]
+        state = next((value for value in states if all(map(_is_tensor, value.values()))), content)
     if not isinstance(state, dict) or not state:
-        message = f"{path} holds no tensors by name, only an object of type {type(state).__name__}."
+        message = f"{path} contains no named tensors, only an object of type {type(state).__name__}."
         raise CheckpointError(message, SAVE_TENSORS)
     for key, value in state.items():
-        if fault := _fault(key, value):
-            raise CheckpointError(f"{path}: {key!r:.200} is {fault}.", SAVE_TENSORS)
+        if problem := _problem(key, value):
+            raise CheckpointError(f"{path}: {key!r:.200} is {problem}.", SAVE_TENSORS)
     prefix = ""
-    while further := [part for part in WRAPPERS if all(key.startswith(prefix + part) for key in state)]:
-        prefix += further[0]
+    while wrappers := [wrapper for wrapper in WRAPPERS if all(key.startswith(prefix + wrapper) for key in state)]:
+        prefix += wrappers[0]
     found: dict[str, torch.Tensor] = {}
     for key, value in state.items():
         name = key.removeprefix(prefix)
         for old, new in RENAMED.items():
             name = name.removesuffix(old) + new if name.endswith(old) else name
         if name in found:
-            raise CheckpointError(f"{path} names {name!r} twice, by an old name and by a new one.", SAVE_TENSORS)
+            raise CheckpointError(f"{path} contains {name!r} twice, under its old and its new name.", SAVE_TENSORS)
         found[name] = value.detach()
     return found
 
@@ -173,28 +173,28 @@ def _is_tensor(value: Any) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter)
 
 
-def _fault(key: Any, value: Any) -> str | None:
-    """Return why safetensors cannot hold something under a key; None if it can."""
+def _problem(key: Any, value: Any) -> str | None:
+    """Return why safetensors cannot store a value under a key; None if it can."""
     if not isinstance(key, str) or key == METADATA:
-        return "a key that names no tensor"
+        return "not a valid tensor name"
     if not _is_tensor(value):
         return f"of type {type(value).__name__}, not a tensor"
     if value.is_meta or value.is_nested or value.is_quantized or value.layout != torch.strided:
-        return f"no dense tensor ({value.layout}, {value.dtype}, on {value.device})"
+        return f"not a dense tensor ({value.layout}, {value.dtype}, on {value.device})"
     if str(value.dtype).removeprefix("torch.") not in DTYPES or value.is_conj() or value.is_neg():
-        return f"a tensor of {value.dtype} or a view of one, which safetensors cannot hold"
+        return f"a conjugate view, a negative view or of {value.dtype}, which safetensors cannot store"
     stored = value.untyped_storage().nbytes()
     is_expanded = value.numel() * value.element_size() > stored + MAX_EXPANSION
-    return f"expanded from {stored:,} bytes to the shape {tuple(value.shape)}" if is_expanded else None
+    return f"expanded from {stored:,} bytes to shape {tuple(value.shape)}" if is_expanded else None
 
 
 def as_tensor_file(path: Path, tensors: Mapping[str, torch.Tensor], mapped: range | None, *, ties: bool) -> PytorchFile:
-    """Describe the safetensors file that tensors will be written as; with `ties`, those tied on loading stand once."""
+    """Return the safetensors view of tensors; with `ties`, keep one name of those that transformers ties on loading."""
     tied = _tied_names(tensors) if ties else set()
     kept = {name: tensor for name, tensor in tensors.items() if name not in tied}
     described: dict[str, Any] = {METADATA: {"format": "pt"}, **dict.fromkeys(kept)}
     start = 0
-    # As safetensors does, the widest dtypes first, so that each stands at a multiple of its size.
+    # The widest dtypes first, as in safetensors, so that each tensor is aligned to its item size.
     for name, tensor in sorted(kept.items(), key=lambda item: -item[1].element_size()):
         end = start + tensor.numel() * tensor.element_size()
         dtype = DTYPES[str(tensor.dtype).removeprefix("torch.")]
@@ -208,15 +208,15 @@ def as_tensor_file(path: Path, tensors: Mapping[str, torch.Tensor], mapped: rang
 
 
 def _tied_names(tensors: Mapping[str, torch.Tensor]) -> set[str]:
-    """Return the names that are left out; of each tensor's names the first is kept, LM heads counted last."""
+    """Return the names to drop: all but the first of each tied tensor, with LM heads sorted last."""
     kept: dict[Any, str] = {}
     tied = set()
     for name in sorted(tensors, key=lambda name: LM_HEAD in f".{name}"):
         tensor = tensors[name]
-        # Tensors without numbers have no storage either, and so all have the same.
+        # Empty tensors have no storage, so they all share one address.
         first = kept.setdefault((tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype), name)
-        again = TIED_AGAIN.fullmatch(name)
-        # Whatever else shares its numbers is written out: nothing is tied again across models in a model.
-        if first != name and tensor.numel() and again and first.startswith(again["owner"]):
+        match = TIED_ON_LOADING.fullmatch(name)
+        # Other tensors that share storage are written out: transformers does not tie across submodels.
+        if first != name and tensor.numel() and match and first.startswith(match["owner"]):
             tied.add(name)
     return tied

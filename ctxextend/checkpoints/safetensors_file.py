@@ -1,4 +1,4 @@
-"""Safetensors files: the header is read and checked once, tensors are read by name.
+"""Safetensors files: read and check the header once, then read tensors by name.
 
 The format is 8 bytes of header length (little-endian), a JSON header, and the tensors' bytes without gaps; see
 https://huggingface.co/docs/safetensors, section "Format".
@@ -22,7 +22,7 @@ from ctxextend.errors import CheckpointError
 MAX_HEADER_BYTES = 100_000_000
 METADATA = "__metadata__"
 
-# Dtypes as safetensors spells them: those that numpy has, and those that ml_dtypes adds.
+# Dtypes of numpy and of ml_dtypes by their names in safetensors.
 OF_NUMPY = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BOOL": "?"},
     **{f"I{8 * size}": f"<i{size}" for size in (1, 2, 4, 8)},
@@ -34,8 +34,8 @@ OF_ML_DTYPES = {
     **{"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"},
 }
 NUMPY_DTYPES = (*OF_NUMPY, *OF_ML_DTYPES)
-FLOATS = ("F64", "F32", "F16", *OF_ML_DTYPES)  # the dtypes in which a position table may be stored
-# Bits per value of every dtype that safetensors has.
+FLOATS = ("F64", "F32", "F16", *OF_ML_DTYPES)  # the dtypes that a position table may have
+# Bits per value of every dtype in safetensors.
 BITS: Mapping[str, int] = {
     **{name: 8 * np.dtype(dtype).itemsize for name, dtype in OF_NUMPY.items()},
     **{name: 16 if name == "BF16" else 8 for name in OF_ML_DTYPES},
@@ -44,13 +44,13 @@ BITS: Mapping[str, int] = {
 
 
 class TensorEntry(NamedTuple):
-    """One tensor of a header."""
+    """The header entry of one tensor."""
 
     name: str
-    dtype: str  # as safetensors spells it (F32, BF16, …)
+    dtype: str  # its name in safetensors: F32, BF16, …
     shape: tuple[int, ...]
-    start: int  # its first byte, counted from the end of the header
-    end: int  # the byte after its last
+    start: int  # its first byte, relative to the end of the header
+    end: int  # the byte after its last one
 
     @property
     def size(self) -> int:
@@ -60,13 +60,13 @@ class TensorEntry(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TensorFile:
-    """A weights file whose header was read and checked; `PytorchFile` is the other kind."""
+    """A weights file with a checked header; the subclass `PytorchFile` is for PyTorch's format."""
 
     path: Path
-    header: Mapping[str, Any]  # as parsed JSON, in its order
-    entries: Mapping[str, TensorEntry]  # by name, in the header's order
+    header: Mapping[str, Any]  # parsed JSON, in file order
+    entries: Mapping[str, TensorEntry]  # by name, in header order
     data_start: int  # the file offset of the first tensor byte
-    is_in_memory: bool = field(default=False, kw_only=True)  # its tensors were read when it was opened
+    is_in_memory: bool = field(default=False, kw_only=True)  # whether opening it read its tensors
 
     @property
     def tensor_bytes(self) -> int:
@@ -74,58 +74,59 @@ class TensorFile:
         return sum(entry.size for entry in self.entries.values())
 
     def offset(self, name: str) -> int | None:
-        """Return the file offset of a tensor's bytes; None if the file does not hold them as safetensors would."""
+        """Return the file offset of a tensor's bytes; None if they are not stored as in safetensors."""
         return self.data_start + self.entries[name].start
 
     def stored_range(self, name: str) -> tuple[int, int] | None:
-        """Return where the file holds a tensor's numbers, in whatever order: first byte, and size in bytes."""
+        """Return the file offset and size in bytes of a tensor's values, in any memory order."""
         entry = self.entries[name]
         return self.data_start + entry.start, entry.size
 
     def read_bytes(self, name: str) -> NDArray[np.uint8]:
-        """Read the bytes of a tensor as safetensors stores them, shape (size,)."""
+        """Read the bytes of a tensor in safetensors' layout, shape (size,)."""
         entry = self.entries[name]
         return np.frombuffer(read_range(self.path, self.data_start + entry.start, entry.size), np.uint8)
 
 
 def open_safetensors(path: Path) -> TensorFile:
-    """Read a file's header, and check that its tensors fill the file without gaps or overlaps; none is read."""
+    """Read a file's header, and check that its tensors fill the file without gaps or overlaps; read no tensor."""
     try:
         with reading(path), path.open("rb") as file:
             length, size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
             if 8 + length > size:
-                raise ValueError(f"its header should be {length:,} bytes, and the whole file is {size:,}")
+                raise ValueError(f"the header length is {length:,} bytes, the file size {size:,}")
             if length > MAX_HEADER_BYTES:
-                raise ValueError(f"its header of {length:,} bytes is over safetensors' limit of {MAX_HEADER_BYTES:,}")
+                raise ValueError(f"the header of {length:,} bytes exceeds safetensors' limit of {MAX_HEADER_BYTES:,}")
             header, entries = parse_header(file.read(length))
         position, available = 0, size - 8 - length
         for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):
             if entry.start != position:
-                kind = "overlaps the tensor before it" if entry.start < position else "leaves a hole before it"
+                kind = "overlaps the previous tensor" if entry.start < position else "starts after a gap"
                 raise ValueError(f"{entry.name!r:.200} {kind}, at byte {entry.start:,}")
             position = entry.end
         if position != available:
-            bounds = f"{position:,} bytes of tensors are described, not {available:,}"
-            raise ValueError(f"it is truncated or too long: {bounds}")
+            sizes = f"the header lists {position:,} bytes of tensors, the file has {available:,}"
+            raise ValueError(f"it is truncated or too long: {sizes}")
     except ValueError as error:
-        raise CheckpointError(f"{path} is no whole safetensors file: {error}.", "Fetch or save it again.") from None
+        message = f"{path} is not a valid safetensors file: {error}."
+        raise CheckpointError(message, "Download or save it again.") from None
     return TensorFile(path, header, entries, 8 + length)
 
 
 def parse_header(text: bytes) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
-    """Parse a header, check each tensor on its own; a ValueError's message continues a sentence on the file."""
+    """Parse a header and check each entry; raise ValueError with a clause that completes an error about the file."""
     try:
         header = json.loads(text.decode(), object_pairs_hook=unique_keys)
-        # Not everything that Python reads can be written again: NaN, and half of a surrogate pair.
+        # Python reads NaN and lone surrogates, but cannot write them as JSON.
         json.dumps(header, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"its header is not valid JSON: {error!s:.200}") from None
+        raise ValueError(f"the header is not valid JSON: {error!s:.200}") from None
     if not isinstance(header, dict):
-        raise ValueError("its header is not an object")
+        raise ValueError("the header is not a JSON object")
     metadata = header.get(METADATA)
     is_mapping = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
     if metadata is not None and not is_mapping:
-        raise ValueError("its __metadata__ is not a mapping of texts")
+        raise ValueError("__metadata__ does not map strings to strings")
     return header, {name: _entry(name, described) for name, described in header.items() if name != METADATA}
 
 
@@ -142,32 +143,32 @@ def _entry(name: str, described: Any) -> TensorEntry:
                 if bits >= 2**64:  # safetensors counts in 64 bits
                     break
             if bits != (end - start) * 8:
-                what = f"{name!r:.200} is {dtype} {shape!s:.200}"
-                raise ValueError(f"{what}, which does not fill its {end - start:,} bytes")
+                stated = f"dtype {dtype} and shape {shape!s:.200}"
+                raise ValueError(f"{stated} of {name!r:.200} do not match its {end - start:,} bytes")
             return TensorEntry(name, dtype, tuple(shape), start, end)
-    raise ValueError(f"its header describes {name!r:.200} in a way that cannot be read")
+    raise ValueError(f"the header entry of {name!r:.200} is invalid")
 
 
 def read_floats(file: TensorFile, name: str) -> NDArray[Any]:
-    """Read a float tensor: its shape, and its dtype as `numpy_dtype` gives it."""
+    """Read a float tensor, in its shape and with its `numpy_dtype`."""
     dtype = float_dtype(file, name)
     return file.read_bytes(name).view(dtype).reshape(file.entries[name].shape)
 
 
 def float_dtype(file: TensorFile, name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of a tensor; raise CheckpointError if it holds no floats that can be interpolated."""
+    """Return the numpy dtype of a tensor; raise CheckpointError if it is not one of `FLOATS`."""
     entry = file.entries[name]
     if entry.dtype not in FLOATS:
-        what = f"{file.path}: {name} is stored as {entry.dtype}, which holds no position rows that can be read."
-        raise CheckpointError(what, f"Use a checkpoint that keeps it as one of {', '.join(FLOATS)}.")
+        message = f"{file.path}: {name} has dtype {entry.dtype}, which is not supported for position tables."
+        raise CheckpointError(message, f"Use a checkpoint that stores it as one of {', '.join(FLOATS)}.")
     return numpy_dtype(entry.dtype)
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of one of `NUMPY_DTYPES`; raise KeyError for others."""
+    """Return the numpy dtype of a safetensors dtype; raise KeyError if it is not one of `NUMPY_DTYPES`."""
     if name in OF_NUMPY:
         return np.dtype(OF_NUMPY[name])
-    import ml_dtypes  # at use: most checkpoints need only numpy's own dtypes
+    import ml_dtypes  # imported at use: most checkpoints need only numpy's dtypes
 
-    added: np.dtype[Any] = np.dtype(getattr(ml_dtypes, OF_ML_DTYPES[name]))
-    return added
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, OF_ML_DTYPES[name]))
+    return dtype

@@ -1,4 +1,4 @@
-"""From what a user types to a folder on this machine, and which files in it may be opened."""
+"""Resolve a checkpoint reference to a local folder, and decide which of its files are safe to open."""
 
 import os
 import re
@@ -11,38 +11,36 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from ctxextend.checkpoints.filenames import IGNORED_NAMES, NAMES, READABLE, STALE, first_match, with_variant
-from ctxextend.checkpoints.hub import fetch
+from ctxextend.checkpoints.hub import download
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 
-# The checkpoints that ship with the package, by the name that users type.
+# The checkpoints that ship with the package, by name.
 BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_gpt2"}
 
-# Names of weights files that say nothing of the model, and so do not name it.
+# Generic stems of weights files: the output is not named after them.
 PLAIN_STEMS = {"model", "pytorch_model", "ckpt", "adapter_model"}
-
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*")
-# A snapshot in the Hub's cache: its commit, and the folder whose blobs its files are links to.
+# A snapshot in the Hub cache: its commit, and the cache folder whose blobs its files link to.
 CACHE_SNAPSHOT = re.compile(r"(?P<cache>.*/models--(?P<id>[^/]+))/snapshots/(?P<sha>[0-9a-f]{40})(?P<below>/.*)?")
 
-
-# Called with a config, may refuse it; called again with False where there are no weights that could tell its type.
+# Called with a config, may raise; called again with False if there are no weights to detect the model type from.
 ConfigCheck = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint's folder and where it came from."""
+    """A checkpoint's folder and its origin."""
 
     reference: str  # what the user typed
     kind: Literal["folder", "file", "bundled", "hub"]
     folder: Path
-    name: str  # for outputs: the last part of the reference
-    hub_id: str | None = None  # the Hub's owner/name, where it is known
-    revision: str | None = None  # the Hub's commit hash, where it is known
+    name: str  # for default outputs: the last part of the reference
+    hub_id: str | None = None  # owner/name, if known
+    revision: str | None = None  # commit hash on the Hub, if known
     notes: tuple[str, ...] = ()  # how the reference was understood
-    not_fetched: tuple[str, ...] = ()  # files of the Hub's repository that were not downloaded, where it could be asked
-    file: str | None = None  # the weights file in the folder that the user named
+    not_fetched: tuple[str, ...] = ()  # files of the Hub repository that were not downloaded, if known
+    file: str | None = None  # the weights file that was passed instead of its folder
 
 
 def resolve_source(
@@ -52,16 +50,16 @@ def resolve_source(
     variant: str | None = None,
     check: ConfigCheck = lambda *_: None,
 ) -> Source:
-    """Find the folder that a reference stands for; what is here wins, then a bundled name, then the Hub.
+    """Resolve a reference to a checkpoint folder: a local path first, then a bundled name, then a Hub id.
 
-    `check` is called with the config of a model of the Hub before its weights are fetched, and may refuse it.
-    A revision has a meaning on the Hub alone, a subfolder and a variant not for a single file.
+    `check` is called with the config of a Hub model before its weights are downloaded, and may raise. A revision is for
+    Hub models only, a subfolder and a variant for everything except a single file.
     """
     text = os.fspath(reference)
-    path = os.path.expanduser(text)  # noqa: PTH111 - Path's raises for unknown users, and has a folder for no name
+    path = os.path.expanduser(text)  # noqa: PTH111 - Path.expanduser raises for unknown users, and turns "" into "."
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116 - as above
-    except PermissionError as error:  # no model of the Hub is meant
+    except PermissionError as error:  # the path exists, so it is not a Hub id
         raise SourceError(f"{text} cannot be read: {error.strerror}.", "Check its permissions.") from error
     except (OSError, ValueError):
         mode = 0
@@ -69,15 +67,15 @@ def resolve_source(
     if is_folder or is_file or text in BUNDLED:
         for flag, value in {"revision": revision, "subfolder": subfolder, "variant": variant}.items():
             if value is not None and (is_file or flag == "revision"):
-                what = "local file" if is_file else "checkpoint"
-                raise SourceError(f"--{flag} {value} has no meaning for the {what} {text}.", "Leave it out.")
+                kind = "file" if is_file else "checkpoint"
+                raise SourceError(f"--{flag} {value} does not apply to the local {kind} {text}.", f"Remove --{flag}.")
         source = _local(text, Path(path), is_file=is_file) if is_folder or is_file else bundled_source(text)
     elif os.path.lexists(path) or not HUB_ID.fullmatch(text):
-        hint = "Name a checkpoint's folder, or a model of the Hub (owner/name)."
-        raise SourceError(f"There is no folder or regular file {text} that can be read.", hint)
+        hint = "Pass a checkpoint folder, a weights file or a Hub id (owner/name)."
+        raise SourceError(f"{text} is not an existing folder or regular file.", hint)
     else:
         try:
-            source = _download(text, revision, subfolder, variant, check)
+            source = _hub_source(text, revision, subfolder, variant, check)
         except SourceError as error:
             hints = filter(None, (did_you_mean(text, BUNDLED), error.hint))
             raise SourceError(error.message, " ".join(hints)) from error
@@ -85,24 +83,24 @@ def resolve_source(
         return source
     folder = source.folder / subfolder
     if not os.path.isdir(folder):  # noqa: PTH112 - never raises
-        raise SourceError(f"{source.reference} has no folder {subfolder}.", "Check --subfolder.")
+        raise SourceError(f"{source.reference} has no subfolder {subfolder}.", "Check --subfolder.")
     prefix = f"{PurePosixPath(subfolder).as_posix()}/"
     below = tuple(name.removeprefix(prefix) for name in source.not_fetched if name.startswith(prefix))
     return replace(source, folder=folder, name=f"{source.name}-{folder.name}", not_fetched=below)
 
 
 def bundled_source(name: str) -> Source:
-    """Return a checkpoint that ships with the package, whatever folder of that name there may be."""
+    """Return a bundled checkpoint, even if a local folder has the same name."""
     return Source(name, "bundled", BUNDLED[name], name)
 
 
 def _local(reference: str, path: Path, *, is_file: bool) -> Source:
-    """Return the source for a folder, or for one weights file: where that is a link, its neighbours are the link's."""
+    """Return the source for a local folder or weights file; the folder of a symlink is the symlink's folder."""
     if is_file and path.suffix not in READABLE:
-        hint = f"Name a file that ends in {', '.join(READABLE)}, or the folder that holds it: {path.parent}."
-        raise SourceError(f"{reference} is no weights file that can be read.", hint)
+        hint = f"Pass a file that ends in {', '.join(READABLE)}, or its folder: {path.parent}."
+        raise SourceError(f"{reference} is not a supported weights file.", hint)
     folder = (path.parent if is_file else path).resolve()
-    is_link = path.is_symlink() and not is_file  # then the output is named after the link, as it was typed
+    is_link = path.is_symlink() and not is_file  # then the output is named after the link
     name, hub_id = (path if is_link else folder).name or "model", None
     revision, notes = None, tuple[str, ...]()
     if is_file and path.stem not in PLAIN_STEMS and not (folder / "config.json").is_file():
@@ -112,20 +110,20 @@ def _local(reference: str, path: Path, *, is_file: bool) -> Source:
         hub_id, revision = cached["id"].replace("--", "/"), cached["sha"]
         name = hub_id.split("/")[-1]
     elif not is_file and "/" in reference and HUB_ID.fullmatch(reference):
-        notes = (f"{reference} is a local folder here, and it wins over a model of the Hub of that name.",)
+        notes = (f"{reference} is a local folder, used instead of the Hub model of the same name.",)
     kind: Literal["file", "folder"] = "file" if is_file else "folder"
     return Source(reference, kind, folder, name, hub_id, revision, notes, file=path.name if is_file else None)
 
 
-def _download(
+def _hub_source(
     hub_id: str, revision: str | None, subfolder: str | None, variant: str | None, check: ConfigCheck
 ) -> Source:
-    """Fetch a model's files: of the weights those that are read, and what lies beside them."""
+    """Download a Hub model: one format of its weights, and all other files that are copied."""
     below = f"{PurePosixPath(subfolder).as_posix()}/" if subfolder else ""
 
     def choose(files: list[str]) -> list[str]:
         names = [name.removeprefix(below) for name in files if name.startswith(below)]
-        weights = next((name for each in NAMES if (name := with_variant(each, variant)) in names), "")
+        weights = next((name for plain in NAMES if (name := with_variant(plain, variant)) in names), "")
         stem, _, suffix = weights.partition(".")
         shards = f"{stem}{f'.{variant}' if variant else ''}-*.{suffix.partition('.')[0]}"
         return [
@@ -136,49 +134,49 @@ def _download(
             or not (set(PurePosixPath(name).parts) & IGNORED_NAMES.keys() or first_match(PurePosixPath(name), STALE))
         ]
 
-    folder, files = fetch(hub_id, revision, f"{below}config.json", choose, lambda path: check(load_object(path)))
+    folder, files = download(hub_id, revision, f"{below}config.json", choose, lambda path: check(load_object(path)))
     snapshot = CACHE_SNAPSHOT.fullmatch(folder.as_posix())
     sha = snapshot["sha"] if snapshot else None
     not_fetched = tuple(file for file in files if not (folder / file).exists())
     return Source(hub_id, "hub", folder, hub_id.split("/")[-1], hub_id, sha, not_fetched=not_fetched)
 
 
-OUTSIDE = "a link that leads out of the folder"
+OUTSIDE = "a symlink that points outside the folder"
 IRREGULAR = "not a regular file"
 
 
 def has_file(source: Source, path: Path) -> bool:
-    """Whether a checkpoint has a file of that name; raise CheckpointError if it is irregular or a link out of it."""
+    """Whether a checkpoint has this file; raise CheckpointError if it is irregular or a symlink out of the folder."""
     try:
         path.lstat()
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last for names that no system has
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: names with NUL or surrogates
         return False
     if kind := not_a_file(path):
-        raise CheckpointError(f"{path} is {kind}.", "Put the file itself there, or fetch it again.")
-    is_named = source.file is not None and path == source.folder / source.file
-    if not is_named and leads_out(source.folder, path):
-        raise CheckpointError(f"{path} is {OUTSIDE}, and was not read.", as_copied(source.folder))
+        raise CheckpointError(f"{path} is {kind}.", "Replace it with the file itself, or download it again.")
+    is_passed = source.file is not None and path == source.folder / source.file
+    if not is_passed and points_outside(source.folder, path):
+        raise CheckpointError(f"{path} is {OUTSIDE}, and was not read.", dereference_hint(source.folder))
     return True
 
 
 def not_a_file(path: Path) -> str | None:
-    """Return what something is that is no regular file; None for a regular file."""
+    """Return the kind of a path that is not a regular file; None for a regular file."""
     try:
         mode = path.stat().st_mode
     except OSError:
-        return "a link that leads nowhere"  # or in a circle
+        return "a broken symlink"  # or a circular one
     return None if stat.S_ISREG(mode) else "a folder" if stat.S_ISDIR(mode) else IRREGULAR
 
 
-def leads_out(folder: Path, path: Path) -> bool:
-    """Whether a path below a folder leads elsewhere by a link: neither into it, nor to the blobs of the Hub's cache."""
+def points_outside(folder: Path, path: Path) -> bool:
+    """Whether a path resolves, through symlinks, outside a folder and the blobs of its Hub cache."""
     inside = Path(os.path.realpath(folder))
     cached = CACHE_SNAPSHOT.fullmatch(inside.as_posix())
     allowed = {inside, Path(cached["cache"]) / "blobs"} if cached else {inside}
     return allowed.isdisjoint(Path(os.path.realpath(path)).parents)
 
 
-def as_copied(folder: Path) -> str:
-    """Say how to go on with a folder whose links lead out of it."""
+def dereference_hint(folder: Path) -> str:
+    """Return the hint for a folder with symlinks to files outside it."""
     command = shlex.join(["cp", "-rL", str(folder), f"{folder.name}-copied"])
-    return f"If you know who made it, copy the folder with all that links lead to: {command}"
+    return f"If you trust its source, copy the folder with all link targets: {command}"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.filenames import stays_inside
 from ctxextend.checkpoints.folder import load_modules
 from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.source import leads_out
+from ctxextend.checkpoints.source import points_outside
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.eval_model import SENTENCE_MODULES, EvalModel, batches, prepare_inputs, reads_only_text
 
@@ -122,7 +122,7 @@ def read_pooling(root: Path) -> tuple[str, ...]:
     if other or len(folders) != 1:
         what = f"{path} names {[*other, f'{len(folders)} Pooling modules'][0]}; vectors are made by a Transformer, one "
         raise UnsupportedModelError(f"{what}Pooling, and Normalize.", USE_ITSELF)
-    if not stays_inside(folders[0]) or leads_out(root, root / folders[0]):
+    if not stays_inside(folders[0]) or points_outside(root, root / folders[0]):
         raise CheckpointError(f"{path} puts its Pooling outside the folder, at {folders[0]}.", "Fetch it again.")
     path = root / folders[0] / "config.json"
     config: Mapping[str, Any] = load_object(path)

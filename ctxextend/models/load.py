@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctxextend.checkpoints.folder import LINKED, Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
-from ctxextend.checkpoints.source import IRREGULAR, OUTSIDE, as_copied
+from ctxextend.checkpoints.source import IRREGULAR, OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError, one_line
 from ctxextend.models.extend import to_tensor
 
@@ -37,7 +37,7 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
     """Refuse what transformers cannot load alone, such as an adapter; `hint` says what to do instead."""
     for name, reason in checkpoint.omitted.items():
         if reason in (OUTSIDE, LINKED, IRREGULAR):
-            then = "Move it away, or put a file there." if reason == IRREGULAR else as_copied(checkpoint.root)
+            then = "Move it away, or put a file there." if reason == IRREGULAR else dereference_hint(checkpoint.root)
             raise CheckpointError(f"{checkpoint.root / name} is {reason}, and transformers might open it.", then)
     if checkpoint.adapter_of or not checkpoint.has_config:
         what = "an adapter" if checkpoint.adapter_of else "a weights file without a config.json"

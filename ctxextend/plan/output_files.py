@@ -10,7 +10,7 @@ from ctxextend.checkpoints.filenames import is_code
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import delete, edit, load_object, read_bytes
 from ctxextend.checkpoints.rewrite import Layout
-from ctxextend.checkpoints.source import HUB_ID, OUTSIDE, as_copied
+from ctxextend.checkpoints.source import HUB_ID, OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.recipe_file import read_provenance
@@ -95,8 +95,8 @@ def _keys(text: str) -> list[str]:
 def file_warnings(checkpoint: Checkpoint) -> Iterator[str]:
     """Yield a warning for links that leave the folder, for code files, and for auto_map entries."""
     if outside := [name for name, reason in checkpoint.omitted.items() if reason == OUTSIDE]:
-        are = "are links that lead" if len(outside) > 1 else "is a link that leads"
-        yield f"{_listed(outside)} {are} out of the folder, and not copied. {as_copied(checkpoint.root)}"
+        kind = "symlinks that point" if len(outside) > 1 else "a symlink that points"
+        yield f"Not copied: {_listed(outside)}, {kind} outside the folder. {dereference_hint(checkpoint.root)}"
     if copied := [name for name in checkpoint.copied if is_code(PurePosixPath(name))]:
         yield f"Code files are copied; they were not run: {_listed(copied)}."
     if checkpoint.code:

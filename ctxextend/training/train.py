@@ -13,7 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.atomic_output import atomic_folder, check_disk_space, check_output, existing_above
+from ctxextend.checkpoints.atomic_output import atomic_folder, check_disk_space, check_output, nearest_existing_parent
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
@@ -193,7 +193,7 @@ def train_recipe(
         if devices.is_main_process:  # for the rewritten weights, and for two saves meanwhile
             saves = dict.fromkeys((f"{SAVE}1", f"{SAVE}2"), setup.trainable.save_bytes)
             sizes = {name: layout.size for name, layout in weights.layouts.items()}
-            check_disk_space(existing_above(path), sizes | saves)
+            check_disk_space(nearest_existing_parent(path), sizes | saves)
         with running(model.model, settings.threads):
             result = run_training(setup, folder, progress, notify)
         planned_steps = task.planned_steps if task.planned_steps != settings.steps else None

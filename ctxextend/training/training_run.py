@@ -23,7 +23,7 @@ from ctxextend.checkpoints.atomic_output import (
     created_folders,
     locked,
     os_errors_as_output_error,
-    remove_at_once,
+    remove_atomically,
     remove_stale,
 )
 from ctxextend.errors import TrainingError
@@ -84,7 +84,7 @@ class RunFolder:
         """Remove the folder, or the saves of some steps; a killed removal leaves no part under their names."""
         with contextlib.suppress(OSError):
             for path in [self.path] if steps is None else [self.saves / f"{SAVE}{step}" for step in steps]:
-                remove_at_once(path)
+                remove_atomically(path)
 
 
 @contextlib.contextmanager
@@ -109,7 +109,7 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
             _check(folder, before, settings, resume=resume)
         if not resume or folder.save is None:
             before = {}
-            remove_at_once(folder.saves)  # at once, and before anything else
+            remove_atomically(folder.saves)  # at once, and before anything else
             for other in sorted(path.iterdir(), key=lambda other: other == noted):
                 if other.is_dir() and not other.is_symlink():
                     shutil.rmtree(other)

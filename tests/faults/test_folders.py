@@ -120,7 +120,7 @@ def test_resize_warns_of_links_that_lead_out_and_says_how_to_go_on(make_pico: Ma
     folder = make_pico("gpt2", name="a folder").folder
     link_out(folder / "vocab.txt")
     (warning,) = plan_resize(folder, to=NEW).warnings
-    assert warning.startswith("vocab.txt is a link that leads out of the folder, and not copied.")
+    assert warning.startswith("Not copied: vocab.txt, a symlink that points outside the folder.")
     assert warning.endswith(f"cp -rL '{folder}' 'a folder-copied'")
     copied = folder.with_name("a folder-copied")
     shutil.copytree(folder, copied)  # which follows links
@@ -267,7 +267,7 @@ def test_resize_leaves_code_out_and_says_so(with_code: Path) -> None:
     assert code_in(Path("out")) == set()
     assert (Path("out") / "happy.txt").exists()
     told = json.loads(done.stdout)
-    assert dict.fromkeys(CODE, "code, which was not run") == told["files"]["omitted"]
+    assert dict.fromkeys(CODE, "code, never executed") == told["files"]["omitted"]
     assert told["warnings"][0].endswith("Copy them with --copy-code.")
     assert "modeling_x.py" in told["warnings"][0] in done.stderr.replace("Warning: ", "")
 
@@ -304,7 +304,7 @@ def test_train_leaves_code_out_and_refuses_to_replace_it(gpt2: Path) -> None:
     assert "Copy them with --copy-code." in str(json.loads(done.stdout)["warnings"])
     Path("left/modeling_x.py").write_text("code")
     asked = ("source", "--data", "book.txt", "--steps", 1, "-o", "left", "--force")
-    assert "holds modeling_x.py" in trainings.invoke("train", *asked).stderr
+    assert "contains modeling_x.py" in trainings.invoke("train", *asked).stderr
     assert not Path("left.training").exists()  # it was said before anything was trained
 
 
@@ -326,9 +326,9 @@ def test_resize_warns_of_code_that_a_config_names(make_pico: MakePico, tmp_path:
 @pytest.mark.parametrize(
     ("kind", "what"),
     [
-        ("a link out", "a link that leads out of the folder"),
+        ("a link out", "a symlink that points outside the folder"),
         ("a pipe", "not a regular file"),
-        ("a linked folder", "a linked folder"),
+        ("a linked folder", "a symlink to a folder"),
     ],
 )
 def test_evaluate_refuses_what_transformers_might_open(kind: str, what: str, gpt2: Path) -> None:
@@ -349,4 +349,4 @@ def test_deep_verify_does_not_load_an_output_whose_links_lead_out(gpt2: Path) ->
     put("a link out", Path("out", "generation_config.json"))
     loads = next(claim for claim in verify("out", gpt2, deep=True).checks if claim.name == "loads")
     assert not loads.passed
-    assert "generation_config.json is a link that leads out of the folder, and transformers" in loads.evidence[0]
+    assert "generation_config.json is a symlink that points outside the folder, and transformers" in loads.evidence[0]

@@ -59,7 +59,7 @@ def fetched(repo: Repo) -> None:
 
 def test_resolve_source_gives_up_where_every_connection_is_cut(hub: Hub, repo: Repo, slept: list[float]) -> None:
     repo.is_cut = True
-    refused("owner/model could not be fetched from the Hub: ", "files that were fetched whole are kept")
+    refused("owner/model could not be downloaded from the Hub: ", "complete files are kept")
     assert sum(slept) <= 30
     repo.is_cut = False
     hub.requests.clear()
@@ -72,15 +72,15 @@ def test_resolve_source_gives_up_where_every_connection_is_cut(hub: Hub, repo: R
 ECHO = {"X-Error-Message": "You came with {authorization}"}
 API, HEAD, GET = "GET api/models", "HEAD .*/resolve/", f"GET .*/resolve/.*{WEIGHTS}"
 ANSWERS = [
-    (401, "", "refused to this account or token (Client error '401", "hf auth login"),
-    (401, "RepoNotFound", "no model owner/model on the Hub", "hf auth login"),
-    (403, "", "refused to this account or token (Client error '403", "a fine-grained token"),
-    (403, "GatedRepo", "Access to owner/model on the Hub is restricted", "Ask for access"),
+    (401, "", "this account or token has no access (Client error '401", "hf auth login"),
+    (401, "RepoNotFound", "no Hub model that this account can access", "hf auth login"),
+    (403, "", "this account or token has no access (Client error '403", "a fine-grained token"),
+    (403, "GatedRepo", "owner/model is a gated model on the Hub", "Request access"),
     (404, "RevisionNotFound", "has no revision", "Check its branches and tags"),
-    (404, "EntryNotFound", "owner/model lists a file that the Hub does not hold: ", "--revision"),
-    (404, "", "refused the request (Client error '404", "HF_ENDPOINT"),
-    (429, "", "too many requests were made (Client error '429", "Wait a few minutes"),
-    (503, "", "the Hub failed (Server error '503", "status.huggingface.co"),
+    (404, "EntryNotFound", "owner/model lists a file that does not exist on the Hub: ", "--revision"),
+    (404, "", "rejected the request (Client error '404", "HF_ENDPOINT"),
+    (429, "", "too many requests (Client error '429", "Wait a few minutes"),
+    (503, "", "Hub server error (Server error '503", "status.huggingface.co"),
 ]
 
 
@@ -120,7 +120,7 @@ MALFORMED = ["<!DOCTYPE html><title>Welcome to the hotel</title>", "", "null", '
 )
 def test_resolve_source_says_that_an_answer_is_not_the_hubs(hub: Hub, repo: Repo, asked: str, body: str) -> None:
     hub.faults.append(Fault(asked, body=body))
-    refused("owner/model could not be fetched from the Hub: ", "login page")
+    refused("owner/model could not be downloaded from the Hub: ", "login page")
 
 
 # ---- uploads
@@ -203,8 +203,8 @@ def test_push_to_hub_says_the_url_in_json_and_leaves_a_recipe_without_paths_as_i
 @pytest.mark.parametrize(
     ("asked", "status", "said"),
     [
-        ("POST .*repos/create", 401, "the token may not write there: Client error '401"),
-        ("POST .*commit/main", 403, "the token may not write there: Client error '403"),
+        ("POST .*repos/create", 401, "the token has no write access: Client error '401"),
+        ("POST .*commit/main", 403, "the token has no write access: Client error '403"),
         ("POST .*commit/main", 500, "Server error '500"),
     ],
 )
@@ -214,7 +214,7 @@ def test_push_to_hub_that_fails_leaves_the_folder(hub: Hub, asked: str, status: 
     assert (done.exit_code, done.stdout) == (1, "out\n")
     assert "Error: owner/long could not be pushed to the Hub: " in done.stderr
     assert said in done.stderr
-    assert "out is complete and stays." in done.stderr
+    assert "The local folder out is complete." in done.stderr
     assert TOKEN not in done.stderr
     assert resolve_source("./out").folder.is_dir()
 
@@ -257,7 +257,7 @@ def test_resolve_source_says_why_nothing_can_be_reached(
 
 def test_resolve_source_says_that_the_cache_cannot_be_written(repo: Repo, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where a folder should be")
-    refused("could not be fetched from the Hub: [Errno 20] Not a directory", "HF_HOME")
+    refused("could not be downloaded from the Hub: [Errno 20] Not a directory", "HF_HOME")
 
 
 # ---- what a listing may name

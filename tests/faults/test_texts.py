@@ -102,7 +102,7 @@ def test_a_text_file_that_is_too_long_is_refused_before_it_is_read(make_pico: Ma
     folder = make_pico("gpt2").folder
     with (folder / "config.json").open("r+b") as file:
         file.truncate(1 << 40)  # of which no byte takes room
-    with within(2), pytest.raises(CheckpointError, match="has 1,099,511,627,776 bytes; no such file needs more"):
+    with within(2), pytest.raises(CheckpointError, match="has 1,099,511,627,776 bytes; the maximum is 100,000,000"):
         plan_resize(folder, to=NEW)
 
 

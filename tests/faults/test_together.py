@@ -31,7 +31,7 @@ def test_resize_ten_times_at_once_has_one_winner(attempt: int, resizing: Nursery
     assert sorted(one.code for one in ended) == [0] + [1] * (RUNS - 1)
     for one in ended:
         if one.code:
-            assert f"{OUTPUT} exists" in one.stderr or "Another program made it meanwhile" in one.stderr, one
+            assert f"{OUTPUT} exists" in one.stderr or "Another program created it in the meantime" in one.stderr, one
     assert (found(), leftovers()) == (new, [])
 
 
