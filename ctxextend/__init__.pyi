@@ -247,10 +247,10 @@ def resize(
     """Resize the position table of a checkpoint and save the result as a new checkpoint."""
 
 def list_methods() -> list[Method]:
-    """Return every method, the default first."""
+    """Return all methods, the default first."""
 
 def register_method(name: str, function: Callable[..., Any]) -> None:
-    """Register a function as a method that `resize`, `extend_model` and `compare` take by its name."""
+    """Register a function as a method that `resize`, `extend_model` and `compare` accept by name."""
 
 def train(
     reference: str | PathLike[str],

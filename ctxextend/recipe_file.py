@@ -37,7 +37,7 @@ KINDS: dict[Any, str] = {
     **{dict: "a mapping", list: "a list", int | str: "a length, such as 4096, 4k or 4x"},
     **{tuple[str, ...]: "a text or a list of texts", tuple[int, ...]: "a whole number or a list of such"},
 }
-NAMED = re.compile(r"(?:--|There is no )([a-z][a-z-]*)")  # how a message names a key
+NAMED = re.compile(r"(?:--|There is no |Unknown )([a-z][a-z-]*)")  # how a message names a key
 # Of all weights of a source; see `Checkpoint.weights_fingerprint`. No tensor is called so.
 FINGERPRINT = "source_fingerprint"
 SHA256 = re.compile(r"[0-9a-f]{64}")

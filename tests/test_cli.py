@@ -358,17 +358,17 @@ def test_methods_shows_the_details_of_those_that_are_named() -> None:
 def test_methods_says_which_name_is_near() -> None:
     done = run("methods", "bands", "liner")
     assert done.exit_code == 2
-    assert "There is no method 'liner'. Did you mean linear?" in " ".join(done.stderr.split())
+    assert "Unknown method 'liner'. Did you mean linear?" in " ".join(done.stderr.split())
 
 
 def test_resize_says_what_bands_chose_and_takes_what_is_typed() -> None:
     command = ("resize", "tiny-gpt2", "--to", "256", "--method")
     done = run(*command, "bands:sigma=6,repeat=20:90", "--dry-run")
-    assert "transformer.wpe.weight: bands with sigma 6 (it leaves " in done.stderr
-    assert "repeat 20:90 (its ends match by " in done.stderr
+    assert "transformer.wpe.weight: bands with sigma 6 (" in done.stderr
+    assert "repeat 20:90 (ends correlate by " in done.stderr
     refused = run(*command, "bands:sgima=6")
     assert refused.exit_code == 2
-    assert "Did you mean sigma? It takes sigma, repeat, gain" in " ".join(refused.stderr.split())
+    assert "Did you mean sigma? Settings of bands: sigma, repeat, gain" in " ".join(refused.stderr.split())
     kept = run(*command, "bands", "--keep-first", "128", "--verify")
     assert "Inputs up to 128 tokens give identical outputs" in kept.stderr
 

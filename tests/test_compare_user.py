@@ -72,8 +72,8 @@ def test_compare_prints_one_json_object(source: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        (("--method", "no-such"), 2, "There is no method 'no-such'"),
-        (("--method", "linear:alpha=0.4"), 2, "--method linear does not take 'alpha'"),
+        (("--method", "no-such"), 2, "Unknown method 'no-such'"),
+        (("--method", "linear:alpha=0.4"), 2, "--method linear has no setting 'alpha'"),
         (("--method", "hierarchical", "--to", 999), 1, "256"),
         (("--to", 16), 1, "--to 64"),
         (("--length", 128), 2, "--length 128"),

@@ -307,19 +307,22 @@ def assert_rejected(source: Path, error: type[Exception], message: str, **option
     [
         ({"to": 0}, "--to must be at least 1, got 0"),
         ({"to": 4.5}, "--to must be a whole number, got 4.5"),
-        ({"keep_first": 16}, "--keep-first 16 by --method copy: of 16 learned positions none is left"),
-        ({"drop_last": 16}, "--drop-last 16 by --method copy: of 16 learned positions none is left"),
-        ({"keep_first": 8, "drop_last": 8}, "--keep-first 8 and --drop-last 8 by .* of 16 learned positions none"),
+        ({"keep_first": 16}, "--keep-first 16 with --method copy: none of the 16 learned positions is left"),
+        ({"drop_last": 16}, "--drop-last 16 with --method copy: none of the 16 learned positions is left"),
+        (
+            {"keep_first": 8, "drop_last": 8},
+            "--keep-first 8 and --drop-last 8 with .* none of the 16 learned positions",
+        ),
         ({"method": "hierarchical", "to": 257}, "extends 16 learned positions to at most 256, .*--to 256 or fewer"),
         (
             {"method": "hierarchical", "to": 102, "keep_first": 3, "drop_last": 4},
             "extends 9 learned positions to at most 81, .*--to 84 or fewer",
         ),
         ({"method": "hierarchical", "drop_last": 14}, "extends 2 learned positions to at most 4, .*Use another method"),
-        ({"method": "stretch"}, "--keep-first 20 by --method stretch: of 16 .*--keep-first 8"),
+        ({"method": "stretch"}, "--keep-first 20 with --method stretch: none of the 16 .*--keep-first 8"),
         (
             {"to": NEW, "method": "truncate"},
-            "--method truncate makes no new rows, and .* more than the 16 learned ones",
+            "--method truncate creates no new rows, and .* more than the 16 learned ones",
         ),
         (
             {"to": 8, "method": "linear"},

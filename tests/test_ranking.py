@@ -77,10 +77,10 @@ def test_read_methods_has_each_once_and_every_method_by_all_or_nothing(typed: li
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("", "There is no method ''"),
-        ("linear:keep-first=x", "keep-first must be a whole number"),
-        ("linear --keep-first 5", "There is no method 'linear --keep-first 5'"),
-        ("mean:seed=1", "--method mean does not take 'seed'"),
+        ("", "Unknown method ''"),
+        ("linear:keep-first=x", "keep-first must be an integer"),
+        ("linear --keep-first 5", "Unknown method 'linear --keep-first 5'"),
+        ("mean:seed=1", "--method mean has no setting 'seed'"),
     ],
 )
 def test_read_methods_refuses_what_resize_would(typed: str, said: str) -> None:

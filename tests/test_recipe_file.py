@@ -112,7 +112,7 @@ to: 4
         "recipe.yaml: source is missing",
         "recipe.yaml, line 1: there is no key sorce; did you mean source?",
         "recipe.yaml, line 3: --to must be at least 1, got 0.",
-        "recipe.yaml, line 4: There is no method 'magic'. Methods: copy",
+        "recipe.yaml, line 4: Unknown method 'magic'. Methods: copy",
         "recipe.yaml, line 5: there is no key resize.kep_first; did you mean resize.keep_first?",
         "recipe.yaml, line 6: train.data is missing",
         "recipe.yaml, line 7: there is no key train.setps; did you mean train.steps?",
@@ -135,7 +135,7 @@ to: 4
         ("to: 64\n  fix_limits: 1", "resize.fix_limits is a whole number, and should be true or false"),
         ("to: 64\n  part: 1", "resize.part is a whole number, and should be text: put it in quotes"),
         ("to: 64\n  method: hierarchical:alpha=high", "--method hierarchical: alpha must be between 0 and 1"),
-        ("to: 64\n  method: copy:alpha=0.3", "--method copy does not take 'alpha'."),
+        ("to: 64\n  method: copy:alpha=0.3", "--method copy has no setting 'alpha'."),
         ("to: 64\n  method: 5", "resize.method is a whole number, and should be text: put it in quotes"),
         ("to: 64\n  alpha: 0.3", "there is no key resize.alpha"),
         ("to: 64\n  to: 65", "resize.to stands there twice"),
@@ -226,7 +226,7 @@ def test_read_recipe_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_parse_recipe_reports_faults_beside_values_of_a_wrong_type() -> None:
     text = "source: a\noutput: 5\nresize: {to: [8], method: foo, keep_first: -1}\ntrain: {seq_len: 4}"
-    said = ["line 2: output is", "line 3: --keep-first", "line 3: There is no method", "line 3: resize.to is"]
+    said = ["line 2: output is", "line 3: --keep-first", "line 3: Unknown method", "line 3: resize.to is"]
     said += ["line 4: --seq-len", "line 4: train.data is missing", "line 4: train.steps is missing"]
     assert [line for line, wanted in zip(faults(text), said, strict=True) if wanted not in line] == []
 

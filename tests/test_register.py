@@ -1,4 +1,4 @@
-"""Methods of one's own, and methods whose choice is recorded: what recipes say of them, and who can make them again."""
+"""User-defined methods, and methods with recorded settings: their recipes, and reproducing their rows."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ WPE = "transformer.wpe.weight"
 
 
 def fade(rows: Any, length: int, *, power: float = 1.0) -> Any:
-    """The last row, nearer to the mean from row to row."""
+    """Fade new rows from the last learned row to the mean."""
     new, mean = np.arange(len(rows), length)[:, None] / len(rows), rows.mean(axis=0)
     return np.vstack([rows, mean + (rows[-1] - mean) / new**power])
 
@@ -39,7 +39,7 @@ def registered() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("registered")
-def test_register_method_is_taken_by_resize_extend_model_and_compare() -> None:
+def test_register_method_adds_a_method_to_resize_extend_model_and_compare() -> None:
     from transformers import GPT2LMHeadModel
 
     out = ctxextend.resize("tiny-gpt2", 256, "fade:power=2", keep_first=1, output="out").output
@@ -49,15 +49,15 @@ def test_register_method_is_taken_by_resize_extend_model_and_compare() -> None:
     model = GPT2LMHeadModel.from_pretrained(ctxextend.plan_resize("tiny-gpt2", 256).checkpoint.root)
     ctxextend.extend_model(model, 256, "fade:power=2", keep_first=1)
     assert model.transformer.wpe.weight.detach().numpy().tobytes() == table.tobytes()
-    asked: dict[str, Any] = {"methods": ["fade:power=2", "copy"], "tokens": 512, "measure": ["position"]}
-    rows = ctxextend.compare("tiny-gpt2", 256, write_texts(300, 4), **asked).rows
+    settings: dict[str, Any] = {"methods": ["fade:power=2", "copy"], "tokens": 512, "measure": ["position"]}
+    rows = ctxextend.compare("tiny-gpt2", 256, write_texts(300, 4), **settings).rows
     assert {row.method for row in rows} == {"fade:power=2", "copy"}
     assert {yaml.safe_load(row.recipe)["resize"]["method"] for row in rows} == {"fade:power=2", "copy"}
     assert "fade" in [method.name for method in ctxextend.list_methods()]
 
 
 @pytest.mark.usefixtures("registered")
-def test_register_method_makes_outputs_that_run_and_verify_while_it_is_registered() -> None:
+def test_run_and_verify_need_the_method_to_be_registered() -> None:
     out = ctxextend.resize("tiny-gpt2", 256, "fade", output="out").output
     recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
     assert recipe["resize"] == {"to": 256, "method": "fade:power=1", "keep_first": 0}
@@ -66,7 +66,7 @@ def test_register_method_makes_outputs_that_run_and_verify_while_it_is_registere
     assert again is not None
     assert pico.contents(again) == pico.contents(out)
     METHODS.pop("fade")
-    with pytest.raises(RecipeError, match=r"line 4: There is no method 'fade'\. .*ctxextend\.register_method"):
+    with pytest.raises(RecipeError, match=r"line 4: Unknown method 'fade'\. .*ctxextend\.register_method"):
         ctxextend.run(out / "ctxextend.yaml", "again", force=True)
     done = invoke("verify", out)
     assert done.exit_code == 3
@@ -79,57 +79,57 @@ def test_register_method_makes_outputs_that_run_and_verify_while_it_is_registere
 
 
 @pytest.mark.usefixtures("registered")
-def test_evaluate_knows_the_base_of_a_method_that_is_not_registered() -> None:
+def test_evaluate_finds_the_base_if_the_method_is_not_registered() -> None:
     ctxextend.resize("tiny-gpt2", 256, "fade", output="out")
     METHODS.pop("fade")
     found = ctxextend.evaluate("out", write_texts(300, 4), tokens=512, measure=["position"])
     assert found.positions is not None
-    assert "sliding" in found.positions.losses  # which the base gives
+    assert "sliding" in found.positions.losses  # measured on the base
 
 
 @pytest.mark.parametrize("name", ["linear", "truncate", "all", "Fade", "fade it", "fade:x", "1st", ""])
-def test_register_method_refuses_a_name_that_there_is_or_that_can_be_none(name: str) -> None:
-    with pytest.raises(ResizeError, match="is a method's name already, or can be none"):
+def test_register_method_rejects_names_that_are_in_use_or_invalid(name: str) -> None:
+    with pytest.raises(ResizeError, match=f"The method name {name!r} is in use or invalid. Choose another"):
         ctxextend.register_method(name, fade)
 
 
 @pytest.mark.usefixtures("registered")
-def test_register_method_refuses_its_own_name_again() -> None:
-    with pytest.raises(ResizeError, match="'fade' is a method's name already"):
+def test_register_method_rejects_a_registered_name() -> None:
+    with pytest.raises(ResizeError, match="The method name 'fade' is in use"):
         ctxextend.register_method("fade", fade)
 
 
 @pytest.mark.parametrize("default", [True, False, "a,b", " a", "a\n"])
-def test_register_method_refuses_a_default_that_cannot_be_typed(default: Any) -> None:
-    def own(rows: Any, length: int, *, mode: Any = default) -> Any:
+def test_register_method_rejects_defaults_that_cannot_be_typed(default: Any) -> None:
+    def custom(rows: Any, length: int, *, mode: Any = default) -> Any:
         return np.resize(rows, (length, rows.shape[1]))
 
-    with pytest.raises(ResizeError, match=r"Method own: mode=.* can be no setting\. Use 0 or 1 for a bool"):
-        ctxextend.register_method("own", own)
-    assert "own" not in METHODS
+    with pytest.raises(ResizeError, match=r"Method custom: mode=.* is not a valid default\. Use 0 or 1 for a bool"):
+        ctxextend.register_method("custom", custom)
+    assert "custom" not in METHODS
 
 
-def test_register_method_is_given_text_settings_as_they_are_typed() -> None:
+def test_register_method_passes_text_settings_unchanged() -> None:
     seen = list[str]()
 
-    def own(rows: Any, length: int, *, mode: str = "v1.0", power: float = 1.0) -> Any:
+    def custom(rows: Any, length: int, *, mode: str = "v1.0", power: float = 1.0) -> Any:
         seen.append(f"{mode} {power}")
         return np.resize(rows, (length, rows.shape[1]))
 
-    ctxextend.register_method("own", own)
+    ctxextend.register_method("custom", custom)
     try:
-        ctxextend.resize("tiny-gpt2", 256, "own", output="out")
+        ctxextend.resize("tiny-gpt2", 256, "custom", output="out")
         recipe = yaml.safe_load(Path("out/ctxextend.yaml").read_text())
-        assert recipe["resize"]["method"] == "own:mode=v1.0,power=1"
-        ctxextend.resize("tiny-gpt2", 256, "own:mode=v2.0,power=2.0", output="other")
+        assert recipe["resize"]["method"] == "custom:mode=v1.0,power=1"
+        ctxextend.resize("tiny-gpt2", 256, "custom:mode=v2.0,power=2.0", output="other")
         assert {*seen} == {"v1.0 1.0", "v2.0 2.0"}
         assert ctxextend.verify("other").passed
     finally:
-        METHODS.pop("own")
+        METHODS.pop("custom")
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (lambda rows, length: rows, r"returned shape \(128, \d+\), not \(256, \d+\)"),
         (lambda rows, length: np.zeros((length, 3)), r"returned shape \(256, 3\), not \(256, \d+\)"),
@@ -137,41 +137,41 @@ def test_register_method_is_given_text_settings_as_they_are_typed() -> None:
         (lambda rows, length: np.resize(rows, (length, rows.shape[1])) * np.inf, "returned NaN or infinity"),
     ],
 )
-def test_resize_refuses_what_a_method_of_ones_own_must_not_return(function: Any, said: str) -> None:
-    ctxextend.register_method("own", function)
+def test_resize_rejects_wrong_shapes_and_non_finite_rows_of_a_user_method(function: Any, message: str) -> None:
+    ctxextend.register_method("custom", function)
     try:
-        with pytest.raises(ResizeError, match=said):
-            ctxextend.resize("tiny-gpt2", 256, "own", output="out")
+        with pytest.raises(ResizeError, match=message):
+            ctxextend.resize("tiny-gpt2", 256, "custom", output="out")
     finally:
-        METHODS.pop("own")
+        METHODS.pop("custom")
     assert not Path("out").exists()
 
 
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize(
-    ("method", "said"), [("fade:powr=2", "Did you mean power"), ("fade:power=x", "power must be a number")]
+    ("method", "message"), [("fade:powr=2", "Did you mean power"), ("fade:power=x", "power must be a number")]
 )
-def test_resize_refuses_settings_that_a_method_of_ones_own_does_not_take(method: str, said: str) -> None:
-    with pytest.raises(ResizeError, match=said):
+def test_resize_rejects_unknown_settings_of_a_user_method(method: str, message: str) -> None:
+    with pytest.raises(ResizeError, match=message):
         ctxextend.resize("tiny-gpt2", 256, method)
 
 
-# ---- what was chosen is recorded
+# ---- chosen settings are recorded
 
 
-def forget_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every choice by a table fail, as another version may choose otherwise."""
+def break_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make choosing settings from a table fail, because another version may choose differently."""
     for name in ("_typical_rows", "_valley_sigma", "_best_ranges", "default_gain"):
         monkeypatch.setattr(f"ctxextend.tables.bands.{name}", None)
 
 
 @pytest.mark.parametrize("method", ["bands", "auto", "bands:sigma=6"])
-def test_run_makes_the_same_again_whatever_would_be_chosen_now(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_reproduces_outputs_without_choosing_settings_again(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     out = ctxextend.resize("tiny-gpt2", 512, method, output="out").output
     written = yaml.safe_load((out / "ctxextend.yaml").read_text())["resize"]["method"]
     assert written.startswith("bands:sigma=")
     assert "gain=" in written
-    forget_choices(monkeypatch)
+    break_choices(monkeypatch)
     again = ctxextend.run(out / "ctxextend.yaml", "again").output
     assert again is not None
     assert pico.contents(again) == pico.contents(out)
@@ -180,7 +180,7 @@ def test_run_makes_the_same_again_whatever_would_be_chosen_now(method: str, monk
 
 @pytest.fixture
 def two_tables(tmp_path: Path) -> Path:
-    """A model with two tables of 64 rows: one with a fast part of its own, and one without any."""
+    """A model with two tables, one with and one without a high-frequency part."""
     source = pico.make_led(tmp_path / "led")
     path = source / "model.safetensors"
     tensors = load_file(path)
@@ -194,7 +194,7 @@ def two_tables(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("method", ["bands", "auto"])
-def test_run_makes_tables_again_for_which_different_settings_were_chosen(
+def test_run_reproduces_tables_with_different_settings(
     method: str, two_tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = ctxextend.resize(two_tables, 128, method, output="out")
@@ -203,8 +203,8 @@ def test_run_makes_tables_again_for_which_different_settings_were_chosen(
     assert recipe["resize"]["method"] == method
     assert len({*stated.values()}) == len(stated) == 2
     assert result.plan.methods == stated
-    with monkeypatch.context() as without_choice:
-        forget_choices(without_choice)
+    with monkeypatch.context() as patch:
+        break_choices(patch)
         assert ctxextend.verify("out", two_tables).passed
         again = ctxextend.run("out/ctxextend.yaml", "again").output
     assert again is not None
@@ -214,9 +214,9 @@ def test_run_makes_tables_again_for_which_different_settings_were_chosen(
     assert all("gain=1.01" in text for text in other.plan.methods.values())
 
 
-def test_run_refuses_a_table_method_that_is_none(two_tables: Path) -> None:
+def test_run_rejects_an_invalid_table_method(two_tables: Path) -> None:
     ctxextend.resize(two_tables, 128, "bands", output="out")
     path = Path("out/ctxextend.yaml")
     path.write_text(path.read_text().replace("method: bands:sigma", "method: bands:sgima"))
-    with pytest.raises(CtxextendError, match="does not take 'sgima'"):
+    with pytest.raises(CtxextendError, match="bands has no setting 'sgima'"):
         ctxextend.run(path, "again")

@@ -29,24 +29,26 @@ def dtype_of(name: str) -> np.dtype[Any]:
         ({"method": "linear", "drop_last": 1}, [0, 2, 4, 99], [0, 1, 2, 3, 4]),
     ],
 )
-def test_resize_table_by_eye(options: dict[str, Any], learned: list[float], resized: list[float]) -> None:
+def test_resize_table_returns_expected_rows(
+    options: dict[str, Any], learned: list[float], resized: list[float]
+) -> None:
     table = np.array(learned, np.float32)[:, None]
     assert resize_table(table, len(resized), MethodOptions(**options))[:, 0].tolist() == resized
 
 
 def test_resize_table_sinusoidal_new_keeps_dropped_rows_in_place() -> None:
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
-    made = resize_table(table, 7, MethodOptions(method="sinusoidal", keep_first=1, drop_last=1))
-    assert np.array_equal(made[:4], table)
+    result = resize_table(table, 7, MethodOptions(method="sinusoidal", keep_first=1, drop_last=1))
+    assert np.array_equal(result[:4], table)
     without_last = METHODS["sinusoidal"].function(table[1:3].astype(float), 6, start=1)
-    assert np.array_equal(made[4:], without_last[3:].astype(np.float32))
+    assert np.array_equal(result[4:], without_last[3:].astype(np.float32))
 
 
-def test_resize_table_sinusoidal_all_counts_positions_from_the_tables_start() -> None:
+def test_resize_table_sinusoidal_all_uses_absolute_positions() -> None:
     table = np.full((4, 2), 7, dtype=np.float64)
-    made = resize_table(table, 6, MethodOptions(method="sinusoidal:scope=all", keep_first=2))
-    assert np.array_equal(made[:2], table[:2])
-    np.testing.assert_allclose(made[2:], [[np.sin(t), np.cos(t)] for t in range(2, 6)])
+    result = resize_table(table, 6, MethodOptions(method="sinusoidal:scope=all", keep_first=2))
+    assert np.array_equal(result[:2], table[:2])
+    np.testing.assert_allclose(result[2:], [[np.sin(t), np.cos(t)] for t in range(2, 6)])
 
 
 @settings(deadline=None, max_examples=300)
@@ -57,46 +59,46 @@ def test_resize_table_sinusoidal_all_counts_positions_from_the_tables_start() ->
     keep=st.integers(0, 5),
     drop=st.integers(0, 5),
 )
-def test_resize_table_keeps_the_bits_of_rows_that_stay(name: str, method: str, more: int, keep: int, drop: int) -> None:
+def test_resize_table_keeps_learned_rows_bit_identical(name: str, method: str, more: int, keep: int, drop: int) -> None:
     dtype = dtype_of(name)
     bits = np.random.default_rng(more).integers(0, 256, (12, 3 * dtype.itemsize), dtype=np.uint8)
-    table = bits.view(dtype)  # NaN with payloads and signed zeros among them
+    table = bits.view(dtype)  # includes NaN payloads and signed zeros
     keep = 0 if METHODS[method].keep_first is None else keep
     maximum = (12 - keep - drop) ** 2 + keep if method == "hierarchical" else 12 + more
     rows = max(min(12 + more, maximum), 12)
     with np.errstate(all="ignore"):
-        made = resize_table(table, rows, MethodOptions(method=method, keep_first=keep, drop_last=drop))
+        result = resize_table(table, rows, MethodOptions(method=method, keep_first=keep, drop_last=drop))
     kept = 12 if METHODS[method].keeps_learned_rows else keep
-    assert (made.dtype, made.shape) == (dtype, (rows, 3))
-    assert made[:kept].tobytes() == table[:kept].tobytes()
+    assert (result.dtype, result.shape) == (dtype, (rows, 3))
+    assert result[:kept].tobytes() == table[:kept].tobytes()
 
 
-def test_resize_table_stretch_keeps_20_rows_unless_told() -> None:
+def test_resize_table_stretch_keeps_20_rows_by_default() -> None:
     table = np.random.default_rng(0).normal(size=(22, 2))
-    made = resize_table(table, 24, MethodOptions(method="stretch"))
-    assert np.array_equal(made[:20], table[:20])
-    np.testing.assert_allclose(made[20:], methods.stretch(table[20:], 4))
+    result = resize_table(table, 24, MethodOptions(method="stretch"))
+    assert np.array_equal(result[:20], table[:20])
+    np.testing.assert_allclose(result[20:], methods.stretch(table[20:], 4))
     whole = resize_table(table, 24, MethodOptions(method="stretch", keep_first=0))
     assert np.array_equal(whole, methods.stretch(table, 24))
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_cast_rounds_as_torch_does(name: str) -> None:
+def test_cast_rounds_like_torch(name: str) -> None:
     generator = np.random.default_rng(3)
     values = np.concatenate(
         [generator.normal(size=4000), generator.normal(size=4000) * 1e-6, generator.normal(size=4000) * 50]
     )
-    # Halfway cases, which direct and two-step rounding treat differently.
+    # Halfway cases, where rounding via float32 differs from rounding once.
     values = np.concatenate([values, 1 + np.arange(64) * 2.0**-11 + 2.0**-40, 1 + np.arange(64) * 2.0**-8 - 2.0**-40])
     values = np.concatenate([values, [1e3, -1e3, 465.67, 460, 1e6, -1e6, np.inf, -np.inf, 0.0, -0.0]])
     with np.errstate(over="ignore"):
-        ours = cast(values, dtype_of(name))
-    theirs = torch.from_numpy(values).to(getattr(torch, name))
-    assert ours.tobytes() == theirs.contiguous().view(torch.uint8).numpy().tobytes()
+        result = cast(values, dtype_of(name))
+    expected = torch.from_numpy(values).to(getattr(torch, name))
+    assert result.tobytes() == expected.contiguous().view(torch.uint8).numpy().tobytes()
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_nonfinite_rows_names_them(name: str) -> None:
+def test_nonfinite_rows_returns_their_indices(name: str) -> None:
     table = np.ones((5, 3)).astype(dtype_of(name))
     table[1, 2] = table[4, 0] = np.nan
     assert nonfinite_rows(table) == [1, 4]
@@ -104,9 +106,9 @@ def test_nonfinite_rows_names_them(name: str) -> None:
 
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.repeats_rows])
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"])
-def test_resize_table_by_methods_that_repeat_rows_gives_rows_bit_for_bit(method: str, dtype: str) -> None:
+def test_resize_table_repeats_rows_bit_identical(method: str, dtype: str) -> None:
     stored = np.random.default_rng(0).integers(0, 256, (7, 6 * numpy_dtype(dtype).itemsize), np.uint8)
-    table = stored.view(numpy_dtype(dtype))  # with what is no number among them
+    table = stored.view(numpy_dtype(dtype))  # includes NaN and infinity
     known = {row.tobytes() for row in table}
     for keep in {None, None if METHODS[method].keep_first is None else 2}:
         resized = resize_table(table, 19, MethodOptions(method=method, keep_first=keep))

@@ -1,1 +1,1 @@
-"""Position tables as plain arrays: how new rows are made from learned ones."""
+"""Resize and measure position tables as plain NumPy arrays."""

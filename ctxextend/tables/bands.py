@@ -1,8 +1,8 @@
-"""The methods `bands` and `auto`, and how they split a table into a slow and a fast band.
+"""The methods `bands` and `auto`, which split a table into a low-frequency and a high-frequency part.
 
-The slow band is a smooth curve that says where in the text a row stands; the fast band is what remains and says which
-neighbour it is. Interpolation keeps the slow band and ruins the fast one, by which heads find the previous token;
-copying keeps the fast band and breaks the slow one at every seam. `bands` stretches the one and repeats the other.
+The low-frequency part, a smooth curve, encodes the absolute position; the high-frequency part, the residual, encodes
+local order. Interpolation keeps the former but distorts the latter, which attention heads use to find the previous
+token; tiling keeps the latter but breaks the former at every seam. `bands` interpolates the one and tiles the other.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,47 +19,46 @@ from ctxextend.tables.stats import find_outliers, norms_and_neighbours
 Rows = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-# Rows on either side of a seam that are compared and blended, and rows below which a table is too short to be split.
+# Rows on either side of a seam that are compared and blended, and the fewest rows that can be split.
 SEAM = 8
 SHORTEST = 4 * SEAM
-# Settings of `bands` that repeat and widen nothing, which is linear interpolation.
+# Settings that turn `bands` into linear interpolation.
 LINEAR: dict[str, Any] = {"sigma": 0.0, "gain": 1.0}
-# Standard deviations of the narrowest and the widest Gaussian that are tried, in rows, and the share of the table that
-# the widest may have.
+# The smallest and the largest standard deviation of the Gaussian filter that are tried, in rows, and the largest as a
+# share of the table.
 MIN_SIGMA, MAX_SIGMA, MAX_SIGMA_SHARE = 4.5, 16.0, 1 / 8
-# The frequency at which a Gaussian of sigma rows leaves half the amplitude, in cycles per row times sigma.
+# The half-amplitude cutoff frequency of a Gaussian filter, in cycles per row, times its sigma in rows.
 HALF_AMPLITUDE = float(np.sqrt(np.log(2) / 2) / np.pi)
-# A valley of the spectrum reaches as far as its power stays below this many times its minimum, or this share of all.
+# A valley of the spectrum extends while its power is below this multiple of its minimum, or this share of the total.
 VALLEY_FACTOR, VALLEY_SHARE = 1.5, 0.002
-# Standard deviations beyond which a Gaussian is cut off.
+# Standard deviations at which the Gaussian is truncated.
 REACH = 6
-# The fast band counts where its autocorrelation over this many lags is this far from that of noise, and its share of
-# the rows' variance is this large.
-MIN_NOISE_DISTANCE, LAGS, MIN_FAST_SHARE = 0.1, 32, 0.1
-# Where the ends of the range that repeats are this alike, a seam costs nothing, and as much as possible is repeated.
+# The high-frequency part is tiled only if its autocorrelation over this many lags differs from that of noise by this
+# much, and its share of the variance is this large.
+MIN_NOISE_DISTANCE, LAGS, MIN_HIGH_SHARE = 0.1, 32, 0.1
+# Correlation between the ends of the tiled range from which seams cost nothing; the filter is then widened.
 GOOD_MATCH = 0.5
-# The range that repeats is at least this share of the table, and this many lengths are tried.
+# The tiled range is at least this share of the table, and this many lengths are tried.
 MIN_REPEAT_SHARE, LENGTHS = 1 / 2, 512
-# The share of the table within which rows must grow apart for near ones to differ from far ones.
+# The share of the table within which the autocorrelation must fall by half for rows to count as local.
 NEAR = 1 / 8
-# How much a table is widened around its mean per doubling, where near rows differ from far ones and elsewhere, and the
-# most.
+# Gain around the mean per doubling of the length, for local rows and for others, and the maximum.
 GAIN, FAR_GAIN, MAX_GAIN = 0.2, 0.1, 1.6
-# The share of the median norm below which a row was never trained.
+# Rows at the ends whose norm is below this share of the median are untrained.
 MIN_NORM = 0.2
-# Columns whose spectra are held at once.
+# Columns whose spectra are computed at once, to limit memory.
 COLUMNS = 64
-# What both methods cost texts that did not fit before.
-ALIKE = "order is kept, and neighbours where the table has a fast part, but more positions look alike"
+# Effect of both methods on inputs beyond the old length.
+ALIKE = "order is kept, and local structure if the table has a high-frequency part, but more positions look alike"
 
 
 def has_free_settings(*, sigma: Any = None, repeat: Any = None, gain: Any = None, within: Any = None) -> bool:
-    """Whether the table is to choose a number of `bands` beside the rows `within`; at sigma 0 nothing repeats."""
+    """Whether settings of `bands` other than `within` are unset; at sigma 0, `repeat` is not used."""
     return gain is None or (sigma != 0 and None in (sigma, repeat))
 
 
 def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = None, **given: Any) -> tuple[str, str]:
-    """Choose the settings of `bands` for a table, and say by which of its figures; arguments as there."""
+    """Choose the unset settings of `bands` for a table; returns the method as text, and the reason."""
     split = choose_split(table, keep=keep, **given)
     chosen = {
         "sigma": split.sigma,
@@ -67,41 +66,41 @@ def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = 
         "gain": default_gain(split, len(table), rows) if gain is None else gain,
         "within": (split.head, split.stop),
     }
-    near = "rows grow apart within an eighth of the table" if split.is_local else "far rows are much like near ones"
+    why = "distant rows are dissimilar" if split.is_local else "distant rows are similar"
     if not has_free_settings(gain=gain, **given):
         return method_text("bands", chosen), ""
-    reason = f"gain {chosen['gain']:.3g} ({'as given' if gain is not None else near})"
-    figures = f"leaves {split.fast_share:.0%} of the variance, {split.noise_distance:.2g} from noise"
+    used_gain = f"gain {chosen['gain']:.3g} ({'as given' if gain is not None else why})"
+    residual = f"{split.high_share:.0%} residual variance, noise distance {split.noise_distance:.2g}"
     if not _can_be_split(table[split.head : split.stop]):
-        what = "bands without a fast part: the rows are too few to part, or no numbers"
+        reason = "bands without a high-frequency part (too few rows, or NaN or infinity): plain interpolation"
     elif not split.sigma:
-        figures = f" (smoothing {figures})" if given.get("sigma") is None else ""
-        what = f"bands without a fast part{figures}: the rows are stretched"
+        residual = f" ({residual})" if given.get("sigma") is None else ""
+        reason = f"bands without a high-frequency part{residual}: plain interpolation"
     else:
-        what = f"bands with sigma {split.sigma:.3g} (it {figures}), repeat {split.repeat[0]}:{split.repeat[1]}"
-        what += f" (its ends match by {split.match:.2f})"
-    return method_text("bands", chosen), f"{what}, {reason}"
+        reason = f"bands with sigma {split.sigma:.3g} ({residual}), repeat {split.repeat[0]}:{split.repeat[1]}"
+        reason += f" (ends correlate by {split.match:.2f})"
+    return method_text("bands", chosen), f"{reason}, {used_gain}"
 
 
 @method(
-    summary="stretch the slow part of the table and repeat the fast part",
+    summary="interpolate the low frequencies of the table, tile the high ones",
     settings={
         "sigma": Setting(
-            "rows that smoothing to the slow part reaches; 0 repeats nothing",
-            "0, or at least 0.5",
+            "width in rows of the low-pass filter; 0 disables the high-frequency part",
+            "0 or at least 0.5",
             None,
             float,
             lambda sigma: sigma == 0 or 0.5 <= sigma < np.inf,
         ),
-        "repeat": Setting("rows A to B-1 of the fast part repeat", "A:B with 0 <= A < B", None, read_rows),
-        "gain": Setting("rows move from their mean by this factor", "above 0", None, float, lambda g: 0 < g < np.inf),
-        "within": Setting("rows A to B-1 are typical, and split", "A:B with 0 <= A < B", None, read_rows),
+        "repeat": Setting("rows A to B-1 of the high-frequency part to tile", "A:B with 0 <= A < B", None, read_rows),
+        "gain": Setting("factor that scales rows around their mean", "above 0", None, float, lambda g: 0 < g < np.inf),
+        "within": Setting("rows A to B-1 to split, without outliers at ends", "A:B with 0 <= A < B", None, read_rows),
     },
     keeps_learned_rows=False,
-    convention="slow: local lines with Gaussian weights, stretched; fast: what they leave, repeated, the ends "
-    "blended over 16 rows; both moved away from the mean by the gain; chosen from the table where not given",
+    convention="low-pass: local linear regression with Gaussian weights, interpolated; residual: tiled, cross-faded "
+    "over 16 rows; the sum is scaled around the mean by the gain; unset values are chosen from the table",
     long_inputs=ALIKE,
-    when="long texts must work at once, and short ones may change",
+    when="long inputs must work without training, and outputs for short ones may change",
     reads_kept_rows=True,
     choose=choose_bands,
     tolerance=TOLERANCE,
@@ -116,52 +115,53 @@ def bands(
     gain: float | None = None,
     within: tuple[int, int] | None = None,
 ) -> Rows:
-    """Stretch the slow band of the learned rows, and repeat the fast one as it was learned.
+    """Interpolate the low-frequency part of the learned rows, and tile the high-frequency part.
 
-    The slow band S is the rows smoothed by a Gaussian of `sigma` rows (local linear, so that its ends do not bend), the
-    fast band F the residual. Row t is mean + gain·(S(u) - mean + F(v)): u is where linear interpolation that keeps both
-    ends reads the table, and v advances row by row, from `repeat`'s end back to its start, blended over 8 rows on
-    either side. Rows outside `within` take no part; those before it stay, and so do `keep` rows: the slow band is
-    stretched from the last of them on. At sigma 0 it is linear interpolation, widened by `gain`. The idea is YaRN's,
-    which stretches slow rotations and keeps fast ones. What is None is chosen from the table, see `choose_bands`.
+    The low-frequency part L is the output of a Gaussian low-pass filter of `sigma` rows (local linear regression, which
+    is unbiased at the ends); the high-frequency part H is the residual. Row t is mean + gain·(L(u) - mean + H(v)): u is
+    the position that linear interpolation with aligned ends reads, v advances row by row and jumps from the end of
+    `repeat` back to its start, cross-faded over 8 rows on either side. Rows outside `within` are not used; rows before
+    it and the first `keep` rows are kept, and interpolation starts at the last of them. At sigma 0 this is linear
+    interpolation, scaled by `gain`. Like YaRN, it interpolates low frequencies and keeps high ones. See `choose_split`
+    and `default_gain` for settings that are None.
 
-    Source: our own; after YaRN, Peng et al. 2023, sections 3.2 and 3.4, arXiv:2309.00071 (rotary positions).
+    Source: ctxextend; after YaRN, Peng et al. 2023, sections 3.2 and 3.4, arXiv:2309.00071 (rotary positions).
     """
     if rows == len(table):
         return table.copy()
     split = choose_split(table, keep=keep, sigma=sigma, repeat=repeat, within=within)
     source = table[split.head : split.stop]
-    slow = smoothed(source, split.sigma) if split.sigma else source
-    finite = np.isfinite(slow).all(axis=1)  # a row that is not must not spoil all others
-    mean = slow[finite].mean(axis=0) if finite.any() else np.zeros(table.shape[1])
+    low = smoothed(source, split.sigma) if split.sigma else source
+    finite = np.isfinite(low).all(axis=1)  # one non-finite row must not make the mean NaN
+    mean = low[finite].mean(axis=0) if finite.any() else np.zeros(table.shape[1])
     gain = default_gain(split, len(table), rows) if gain is None else gain
-    # The slow band is read in place up to row `still`, from there to its last row in equal steps.
-    first, still, last = max(split.head, keep), max(split.head, keep - 1), split.stop - 1
-    steps = np.maximum(np.arange(rows) - still, 0)
-    position = np.minimum(np.arange(rows), still) + steps * (max(last - still, 0) / max(rows - 1 - still, 1))
-    position = np.minimum(position - split.head, len(slow) - 1)
-    lower = np.floor(position).astype(np.int64).clip(0, max(len(slow) - 2, 0))
-    upper, weight = np.minimum(lower + 1, len(slow) - 1), (position - lower)[:, None]
+    # Rows up to `fixed` keep their position in the low-frequency part; later ones are spread evenly up to its last row.
+    first, fixed, last = max(split.head, keep), max(split.head, keep - 1), split.stop - 1
+    steps = np.maximum(np.arange(rows) - fixed, 0)
+    position = np.minimum(np.arange(rows), fixed) + steps * (max(last - fixed, 0) / max(rows - 1 - fixed, 1))
+    position = np.minimum(position - split.head, len(low) - 1)
+    lower = np.floor(position).astype(np.int64).clip(0, max(len(low) - 2, 0))
+    upper, weight = np.minimum(lower + 1, len(low) - 1), (position - lower)[:, None]
     result = np.empty((rows, table.shape[1]))
     result[:first] = table[:first]
     for start in range(first, rows, BLOCK_ROWS):
         block = np.arange(start, min(start + BLOCK_ROWS, rows))
-        made = (1 - weight[block]) * slow[lower[block]] + weight[block] * slow[upper[block]]
+        values = (1 - weight[block]) * low[lower[block]] + weight[block] * low[upper[block]]
         if split.sigma:
-            before, after, share = _fast_rows(split, block)
-            made += (1 - share[:, None]) * (source[before] - slow[before])
-            made += share[:, None] * (source[after] - slow[after])
-        result[block] = made + (gain - 1) * (made - mean)
+            before, after, share = _tiled_rows(split, block)
+            values += (1 - share[:, None]) * (source[before] - low[before])
+            values += share[:, None] * (source[after] - low[after])
+        result[block] = values + (gain - 1) * (values - mean)
     return result
 
 
-def _fast_rows(split: "BandSplit", rows: Indices) -> tuple[Indices, Indices, Rows]:
-    """Return for each row of a longer table its row of the fast band, the one it blends into, and that one's share."""
+def _tiled_rows(split: "BandSplit", rows: Indices) -> tuple[Indices, Indices, Rows]:
+    """Return for each row its high-frequency source row, the one it fades into at a seam, and the weight of that."""
     start, stop = (end - split.head for end in split.repeat)
     last, length = split.stop - split.head - 1, max(stop - start, 1)
     beyond = rows - split.head - stop
     since = beyond % length
-    step = np.where(length - since <= SEAM, since - length, since)  # from the nearest seam, where one is near
+    step = np.where(length - since <= SEAM, since - length, since)  # signed distance to a seam, if one is near
     is_near = (beyond >= -SEAM) & (step < SEAM)
     before = np.where(is_near, stop + step, np.where(beyond < 0, rows - split.head, start + since))
     after = np.where(is_near, start + step, before)
@@ -170,43 +170,43 @@ def _fast_rows(split: "BandSplit", rows: Indices) -> tuple[Indices, Indices, Row
 
 
 def choose_auto(table: Rows, rows: int, *, keep: int = 0) -> tuple[str, str]:
-    """Choose the settings of `bands` that `auto` takes, and say why; arguments as there."""
+    """Choose the settings of `bands` for `auto`; returns the method as text, and the reason."""
     is_short = len(table) < SHORTEST
     method, reason = choose_bands(table, rows, keep=keep, **(LINEAR if is_short else {}))
-    few = f"linear: {len(table)} rows tell too little of themselves to part them"
-    return method, f"auto took {few if is_short else reason}"
+    too_few = f"linear: {len(table)} rows are too few to split"
+    return method, f"auto chose {too_few if is_short else reason}"
 
 
 @method(
-    summary="choose the settings of bands from the table, or from --data",
+    summary="bands with settings chosen from the table, or tuned on --data",
     keeps_learned_rows=False,
-    convention="as bands with all defaults, or as linear",
+    convention="as bands with default settings, or as linear",
     long_inputs=ALIKE,
-    when="long texts must work at once, and short ones may change",
+    when="long inputs must work without training, and outputs for short ones may change",
     reads_kept_rows=True,
     choose=choose_auto,
     tolerance=TOLERANCE,
 )
 def auto(table: Rows, rows: int, *, keep: int = 0) -> Rows:
-    """Create the new rows by `bands`, or by `linear` where a table has fewer than 32 rows, which is too few to split.
+    """Create the new rows with `bands`, or with `linear` if the table has fewer than 32 rows.
 
-    Source: our own.
+    Source: ctxextend.
     """
     return bands(table, rows, keep=keep, **(LINEAR if len(table) < SHORTEST else {}))
 
 
 @dataclass(frozen=True)
 class BandSplit:
-    """How a table is split into a slow and a fast band."""
+    """How a table is split into a low-frequency and a high-frequency part."""
 
-    head: int  # rows at the start that are unlike the others, such as an attention sink; they stay
-    stop: int  # the row behind the last one that is like the others
-    is_local: bool = False  # rows an eighth of the table apart have less than half in common of what neighbours have
-    sigma: float = 0.0  # standard deviation of the Gaussian that gives the slow band, in rows; 0: nothing is repeated
-    noise_distance: float = 0.0  # sum of squared differences of the fast band's autocorrelation from that of noise
-    fast_share: float = 0.0  # of the variance of the rows, 0 to 1
-    repeat: tuple[int, int] = (0, 0)  # the first row of the fast band that repeats, and the row behind the last
-    match: float = 0.0  # how alike the rows around both ends of these are, -1 to 1
+    head: int  # outlier rows at the start, such as an attention sink, which are kept
+    stop: int  # end of the rows to split; later ones are outliers or untrained
+    is_local: bool = False  # within an eighth of the table, the autocorrelation falls below half of that at lag 1
+    sigma: float = 0.0  # standard deviation of the low-pass filter, in rows; 0: no high-frequency part
+    noise_distance: float = 0.0  # squared distance of the high-frequency part's autocorrelation from that of noise
+    high_share: float = 0.0  # share of the high-frequency part in the variance, 0 to 1
+    repeat: tuple[int, int] = (0, 0)  # half-open range of rows whose high-frequency part is tiled
+    match: float = 0.0  # correlation of the rows around both ends of the range, -1 to 1
 
 
 def choose_split(
@@ -217,12 +217,12 @@ def choose_split(
     repeat: tuple[int, int] | None = None,
     within: tuple[int, int] | None = None,
 ) -> BandSplit:
-    """Choose from a table alone, shape (n, d), float64, how it is split; what is given is taken as it is.
+    """Choose how to split a table, shape (n, d), float64; settings that are passed are used as they are.
 
-    Sigma is where the valley begins that the spectrum of the rows has between slow and fast; where the fast band is
-    little, or has the autocorrelation of noise, 0. Of the ranges of half the table, and up to 511 rows more, the one
-    whose ends are most alike repeats, from behind the `keep` rows on; where they are much alike, sigma is an eighth of
-    the table, so that everything but its trend repeats.
+    Sigma puts the cutoff at the start of the valley between low and high frequencies in the spectrum; it is 0 if the
+    high-frequency part is small or has the autocorrelation of noise. Among the ranges of half the table and up to 511
+    rows more that end at row `keep` or later, the one whose ends correlate best is tiled. If they correlate well, sigma
+    is raised to an eighth of the table, so that everything except the trend is tiled.
     """
     split = _typical_rows(table) if within is None else BandSplit(*within)
     source = table[split.head : split.stop]
@@ -230,18 +230,18 @@ def choose_split(
         return split
     common = _autocorrelation((block - block.mean(axis=0) for block in _columns(source)), len(source), NEAR)
     split = replace(split, is_local=bool((common < common[0] / 2).any()))
-    wanted = _valley_sigma(source) if sigma is None else sigma
-    if not wanted:
+    cutoff_sigma = _valley_sigma(source) if sigma is None else sigma
+    if not cutoff_sigma:
         return split
     given = None
-    if repeat is not None:  # as rows of `source`, as far as they are in it
+    if repeat is not None:  # clipped to `source`
         first = min(max(repeat[0], split.head), split.stop - 1) - split.head
         given = first, max(min(repeat[1], split.stop) - split.head, first + 1)
     min_stop = max(min(keep, split.stop) - split.head, 0)
-    found = _split_at(split, source, wanted, min_stop, given)
-    is_noise = found.noise_distance < MIN_NOISE_DISTANCE or found.fast_share < MIN_FAST_SHARE
+    found = _split_at(split, source, cutoff_sigma, min_stop, given)
+    is_noise = found.noise_distance < MIN_NOISE_DISTANCE or found.high_share < MIN_HIGH_SHARE
     if sigma is None and repeat is None and is_noise:
-        return replace(split, noise_distance=found.noise_distance, fast_share=found.fast_share)
+        return replace(split, noise_distance=found.noise_distance, high_share=found.high_share)
     if sigma is None and found.match >= GOOD_MATCH:
         wider = _split_at(split, source, MAX_SIGMA_SHARE * len(source), min_stop, given)
         found = max(found, wider, key=lambda one: (one.match >= GOOD_MATCH, one.sigma))
@@ -249,9 +249,9 @@ def choose_split(
 
 
 def find_repeats(table: Rows, sigma: float, maximum: int, *, keep: int = 0) -> list[tuple[int, int]]:
-    """Return the ranges whose ends are most alike, the best first, and last the range of all typical rows.
+    """Return up to `maximum` ranges to tile, best correlated ends first, followed by the range of all split rows.
 
-    No two have nearly the same length, since those would differ in little; `sigma` and `keep` are as in `choose_split`.
+    Lengths differ by at least 8 rows, because similar lengths give similar results.
     """
     split = _typical_rows(table)
     source = table[split.head : split.stop]
@@ -266,13 +266,13 @@ def find_repeats(table: Rows, sigma: float, maximum: int, *, keep: int = 0) -> l
 
 
 def default_gain(split: BandSplit, learned: int, rows: int) -> float:
-    """Return 1 + `GAIN`, or where far rows are much like near ones `FAR_GAIN`, per doubling; at most `MAX_GAIN`."""
+    """Return 1 plus `GAIN` (`FAR_GAIN` if rows are not local) per doubling of the length, at most `MAX_GAIN`."""
     doublings = np.log2(max(rows / max(learned, 1), 1))
     return float(min(1 + (GAIN if split.is_local else FAR_GAIN) * doublings, MAX_GAIN))
 
 
 def smoothed(rows: Rows, sigma: float) -> Rows:
-    """Return rows smoothed by lines fitted around each by least squares, with Gaussian weights of `sigma` rows.
+    """Low-pass filter rows: local linear least-squares fits with Gaussian weights of `sigma` rows.
 
     Source: local linear regression, Fan & Gijbels 1996, "Local Polynomial Modelling and Its Applications", section 2.3.
     """
@@ -294,13 +294,13 @@ def _can_be_split(rows: Rows) -> bool:
 
 
 def _typical_rows(table: Rows) -> BandSplit:
-    """Return a split that leaves out rows at both ends that are unlike those around them."""
+    """Return a split that excludes outlier and untrained rows at both ends."""
     if len(table) < SHORTEST:
         return BandSplit(0, len(table))
     norms, cosines, _ = norms_and_neighbours(table)
     outliers = set(find_outliers(norms, cosines))
     finite = norms[np.isfinite(norms)]
-    if finite.size:  # where many rows at the end were never trained, none of them stands out from those around it
+    if finite.size:  # many untrained rows in sequence are not outliers among each other
         outliers.update(np.flatnonzero(norms < MIN_NORM * np.median(finite)).tolist())
     head, stop = 0, len(table)
     while head in outliers and head < len(table) // 4:
@@ -311,59 +311,59 @@ def _typical_rows(table: Rows) -> BandSplit:
 
 
 def _valley_sigma(rows: Rows) -> float:
-    """Return the sigma that splits a table where the valley of its spectrum begins, between slow and fast."""
+    """Return the sigma whose cutoff is at the start of the valley between low and high frequencies."""
     widest = min(MAX_SIGMA, MAX_SIGMA_SHARE * len(rows))
     line = np.linspace(0, 1, len(rows))[:, None]
     taper = np.hanning(len(rows) + 2)[1:-1, None]
-    levelled = (
+    detrended = (
         (block - (1 - line) * block[:SEAM].mean(axis=0) - line * block[-SEAM:].mean(axis=0)) * taper
         for block in _columns(rows)
     )
-    power = _power(levelled, len(rows))
+    power = _power(detrended, len(rows))
     frequencies = np.fft.rfftfreq(len(rows))
     tried = np.flatnonzero((frequencies >= HALF_AMPLITUDE / widest) & (frequencies <= HALF_AMPLITUDE / MIN_SIGMA))
-    if not len(tried):  # few rows have few frequencies
+    if not len(tried):  # too few rows for a frequency in this range
         return widest
     floor = max(VALLEY_FACTOR * power[tried].min(), VALLEY_SHARE * power.sum())
     return float(HALF_AMPLITUDE / frequencies[tried[power[tried] <= floor][0]])
 
 
 def _split_at(split: BandSplit, rows: Rows, sigma: float, min_stop: int, given: tuple[int, int] | None) -> BandSplit:
-    """Return a split of typical rows at one sigma, with the figures of the fast band.
+    """Split rows at one sigma, and measure the high-frequency part.
 
-    The range that repeats is the given one, or the best of half the table or more that ends at `least_stop` or later.
+    The tiled range is `given`, or the best one of at least half the table that ends at `min_stop` or later.
     """
-    fast = smoothed(rows, sigma)
-    np.subtract(rows, fast, out=fast)
+    high = smoothed(rows, sigma)
+    np.subtract(rows, high, out=high)
     variance = sum(float(np.square(block - block.mean(axis=0)).sum()) for block in _columns(rows))
-    share = float(np.einsum("td,td->", fast, fast)) / variance if variance > 0 else 0.0
-    found = _autocorrelation(_columns(fast), len(rows), min(LAGS / len(rows), 1 / 2))
+    share = float(np.einsum("td,td->", high, high)) / variance if variance > 0 else 0.0
+    found = _autocorrelation(_columns(high), len(rows), min(LAGS / len(rows), 1 / 2))
     difference = found - _noise_autocorrelation(min(sigma, float(len(rows))), len(found))
     distance = float(np.square(difference).sum()) if share > 0 else 0.0
     if given is None:
-        ranges = _best_ranges(fast, min_stop)
-        (first, stop), match = max(ranges, key=lambda one: one[1], default=((0, len(fast)), -1.0))
+        ranges = _best_ranges(high, min_stop)
+        (first, stop), match = max(ranges, key=lambda one: one[1], default=((0, len(high)), -1.0))
     else:
         (first, stop), length = given, given[1] - given[0]
-        # Of all rows, there is none behind the range to compare with.
-        match = 0.0 if length == len(fast) else float(next(_matches(fast, range(length, length + 1)))[first])
+        # No rows follow a range of the whole table, so there is nothing to correlate.
+        match = 0.0 if length == len(high) else float(next(_matches(high, range(length, length + 1)))[first])
     repeat = first + split.head, stop + split.head
-    return replace(split, sigma=sigma, noise_distance=distance, fast_share=share, repeat=repeat, match=match)
+    return replace(split, sigma=sigma, noise_distance=distance, high_share=share, repeat=repeat, match=match)
 
 
 def _columns(rows: Rows) -> Iterator[Rows]:
-    """Yield some columns at a time, so that no second table is held."""
+    """Yield blocks of columns, to avoid a second table in memory."""
     for start in range(0, rows.shape[1], COLUMNS):
         yield rows[:, start : start + COLUMNS]
 
 
 def _power(blocks: Iterable[Rows], length: int) -> Rows:
-    """Return the power at each frequency of rows, padded to a length, all columns together."""
+    """Return the power spectrum of rows, zero-padded to a length and summed over all columns."""
     return sum((np.square(np.abs(np.fft.rfft(block, length, axis=0))).sum(axis=1) for block in blocks), np.zeros(1))
 
 
 def _autocorrelation(blocks: Iterable[Rows], count: int, maximum: float) -> Rows:
-    """Return the correlation of rows with those 1, 2, … behind them, -1 to 1, up to a share `most` of their count."""
+    """Return the autocorrelation of rows at lags 1, 2, …, `maximum`·`count`; -1 to 1."""
     lags = np.arange(1, max(round(maximum * count), 1) + 1)
     power, squares = np.zeros(count + 1), np.zeros(count)
     for block in blocks:
@@ -376,7 +376,7 @@ def _autocorrelation(blocks: Iterable[Rows], count: int, maximum: float) -> Rows
 
 
 def _noise_autocorrelation(sigma: float, lags: int) -> Rows:
-    """Return the autocorrelation of noise minus its smoothed rows, away from the ends, shape (lags,)."""
+    """Return the autocorrelation of high-pass filtered white noise, shape (lags,), ignoring the ends."""
     reach = int(REACH * sigma) + 1
     weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
     residual = -weights / weights.sum()
@@ -385,35 +385,35 @@ def _noise_autocorrelation(sigma: float, lags: int) -> Rows:
     return np.asarray(products[1:] / products[0], np.float64)
 
 
-def _best_ranges(fast: Rows, min_stop: int) -> Iterator[tuple[tuple[int, int], float]]:
-    """Yield for each length the range that ends at `least_stop` or later whose ends are most alike, and how alike."""
-    shortest = max(int(MIN_REPEAT_SHARE * len(fast)), SEAM)
-    lengths = range(shortest, min(shortest + LENGTHS, len(fast) - SEAM + 1))
-    for length, matches in zip(lengths, _matches(fast, lengths), strict=True):
-        # Rows on both sides are compared, unless all learned rows stay, so that the seam lies behind the last.
-        starts = np.arange(max(SEAM, min_stop - length), max(len(fast) - SEAM, min_stop) - length + 1)
+def _best_ranges(high: Rows, min_stop: int) -> Iterator[tuple[tuple[int, int], float]]:
+    """Yield for each length the range with the best correlated ends that ends at `min_stop` or later, and its match."""
+    shortest = max(int(MIN_REPEAT_SHARE * len(high)), SEAM)
+    lengths = range(shortest, min(shortest + LENGTHS, len(high) - SEAM + 1))
+    for length, matches in zip(lengths, _matches(high, lengths), strict=True):
+        # Both sides need rows to compare, unless all learned rows are kept: the seam then follows the last one.
+        starts = np.arange(max(SEAM, min_stop - length), max(len(high) - SEAM, min_stop) - length + 1)
         if len(starts):
             start = int(starts[np.argmax(matches[starts])])
             yield (start, start + length), float(matches[start])
 
 
-def _matches(fast: Rows, lengths: range) -> Iterator[Rows]:
-    """Yield for each length how alike the 16 rows around each row are to those that far behind, -1 to 1.
+def _matches(high: Rows, lengths: range) -> Iterator[Rows]:
+    """Yield for each length the windowed correlation of rows with those `length` rows later, -1 to 1.
 
-    Each is of shape (n - length + 1,): item i compares the rows around the boundary before row i.
+    Each has shape (n - length + 1,): item i uses the 16 rows around the boundary before row i.
     """
     window = np.hanning(2 * SEAM + 2)[1:-1]
-    squares = np.einsum("td,td->t", fast, fast)
-    # The product of each row and the one `length` rows behind it, shape (lengths, n); 0 where there is none.
-    products = np.zeros((len(lengths), len(fast)))
-    for start in range(0, len(fast) - lengths[0], BLOCK_ROWS):
-        block = fast[start : start + BLOCK_ROWS]
-        found = block @ fast[start + lengths[0] : start + BLOCK_ROWS + lengths[-1]].T
+    squares = np.einsum("td,td->t", high, high)
+    # Dot products of each row with the one `length` rows later, shape (lengths, n); 0 past the last row.
+    products = np.zeros((len(lengths), len(high)))
+    for start in range(0, len(high) - lengths[0], BLOCK_ROWS):
+        block = high[start : start + BLOCK_ROWS]
+        found = block @ high[start + lengths[0] : start + BLOCK_ROWS + lengths[-1]].T
         for row in range(len(block)):
-            behind = found[row, row : row + len(lengths)]
-            products[: len(behind), start + row] = behind
+            values = found[row, row : row + len(lengths)]
+            products[: len(values), start + row] = values
     for length in lengths:
-        count = len(fast) - length
+        count = len(high) - length
         both, one, other = (
             np.convolve(values, window)[SEAM - 1 : SEAM + count]
             for values in (products[length - lengths[0], :count], squares[length:], squares[:count])

@@ -1,4 +1,4 @@
-"""What is known of a method besides its maths. Nothing here imports numpy, so that `--help` can list the names."""
+"""The metadata of resize methods. Imports no numpy, so that `--help` can list the names quickly."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,35 +14,35 @@ METHOD_NAMES = (
     *("copy", "linear", "sinusoidal", "cubic", "nearest", "mirror", "stretch", "hierarchical"),
     *("last", "mean", "random", "spectral", "rotation", "bands", "auto"),
 )
-# Names what a shorter table is made by: its first rows.
+# The method of a shorter table: keep the first rows.
 TRUNCATE = "truncate"
 
-# What methods that keep learned rows cost texts that fitted before, and others.
-UNCHANGED = "texts that fitted before give exactly what they gave"
-MOVED = "short texts change too, since the positions moved"
+# Effects on inputs up to the old length: of methods that keep learned rows, and of all others.
+UNCHANGED = "inputs up to the old length give identical outputs"
+MOVED = "outputs for short inputs change too, because positions move"
 
-# For methods that go through LAPACK or BLAS: their last bits differ between machines, and where a table of 16-bit
-# floats is rounded, a few numbers of a row may then differ by one in their own last bit.
+# For methods that use LAPACK or BLAS, whose last bits differ between machines. After rounding to 16-bit floats, a few
+# values of a row may then differ by one unit in the last place.
 TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A value that a method takes, typed behind the method's name: ``bands:sigma=4,gain=1.2``."""
+    """A setting of a method, given after the method's name: ``bands:sigma=4,gain=1.2``."""
 
-    does: str  # what it is, in a phrase
-    must: str  # what its value must be, in a phrase
-    default: Any  # None is chosen from the table
-    read: Callable[[str], Any] = field(metadata=not_in_json)  # ValueError where a text is no such value
+    does: str  # what it controls, as a phrase
+    must: str  # its allowed values, as a phrase that follows "must be"
+    default: Any  # None: chosen from the table
+    read: Callable[[str], Any] = field(metadata=not_in_json)  # raises ValueError for invalid text
     allows: Callable[[Any], bool] = field(default=lambda value: True, metadata=not_in_json)
 
 
-# What a setting that is a whole number must be, its default, and what reads it and allows it.
-WHOLE: tuple[str, int, Any, Any] = "a whole number from 0 to 2**63 - 1", 0, int, lambda number: 0 <= number < 2**63
+# The last four fields of an integer `Setting`.
+INTEGER: tuple[str, int, Any, Any] = "an integer from 0 to 2**63 - 1", 0, int, lambda number: 0 <= number < 2**63
 
 
 def read_rows(text: str) -> tuple[int, int]:
-    """Read ``A:B`` as the first of some rows and the one behind the last; raise ValueError for other texts."""
+    """Parse ``A:B`` into a half-open range of rows; raise ValueError if the text is not one."""
     first, stop = map(int, text.split(":"))
     if not 0 <= first < stop < 2**63:
         raise ValueError
@@ -50,7 +50,7 @@ def read_rows(text: str) -> tuple[int, int]:
 
 
 def method_text(name: str, settings: Mapping[str, Any]) -> str:
-    """Return a method as it is typed, ``bands:sigma=4,gain=1.2``, bit for bit, without settings that are None."""
+    """Format a method and its settings, ``bands:sigma=4,gain=1.2``, without those that are None; floats round-trip."""
 
     def text(value: Any) -> str:
         whole = isinstance(value, float) and value.is_integer()
@@ -62,46 +62,46 @@ def method_text(name: str, settings: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method and what users need to know of it."""
+    """A resize method with its documentation and implementation."""
 
     name: str
-    summary: str  # what it does, in one line
-    keeps_learned_rows: bool = True  # whether they stay as they are, bit for bit
-    keep_first: int | None = 0  # the default of ``keep_first``; None for methods that do not take it
-    # Its own, beside ``keep_first`` and ``drop_last``, by name.
+    summary: str  # what it does, as an imperative phrase
+    keeps_learned_rows: bool = True  # whether they stay bit-identical
+    keep_first: int | None = 0  # default of ``keep_first``; None: not supported
+    # By name, in addition to ``keep_first`` and ``drop_last``.
     settings: Mapping[str, Setting] = field(default_factory=dict)
-    when: str  # when to use it, in a phrase
-    source: str  # where it comes from: the last paragraph of the function's docstring
-    convention: str  # what must be known to compute the same rows elsewhere
-    short_inputs: str  # what it costs texts that fitted before
-    long_inputs: str  # what it costs texts that did not
-    tolerance: float = 0.0  # largest difference, relative to the median row norm, that recomputing may give
-    # ``function(table, rows, **settings) -> rows``, float64 in and out but for those that repeat rows.
+    when: str  # when to use it, as a clause
+    source: str  # paper or code, from the "Source:" paragraph of the docstring
+    convention: str  # details needed to reproduce the rows elsewhere
+    short_inputs: str  # effect on inputs up to the old length, as a clause
+    long_inputs: str  # effect on longer inputs before training, as a clause
+    tolerance: float = 0.0  # largest allowed difference between machines, relative to the median row norm
+    # ``function(table, rows, **settings) -> rows``, float64 in and out, except for methods that repeat rows.
     function: "Callable[..., NDArray[np.float64]]" = field(metadata=not_in_json)
-    # Whether `function` needs the absolute position of the first source row, as ``start``.
+    # Whether `function` takes ``start``, the absolute position of the first source row.
     takes_start: bool = field(default=False, metadata=not_in_json)
-    # Whether `function` is given the rows that ``keep_first`` keeps too, and their number as ``keep``.
+    # Whether `function` also reads the rows kept by ``keep_first``, and takes their number as ``keep``.
     reads_kept_rows: bool = field(default=False, metadata=not_in_json)
-    # Whether new rows are copies of source rows; these are then passed as stored: half the time and memory.
+    # Whether new rows are copies of source rows. These are passed in the stored dtype: half the time and memory.
     repeats_rows: bool = field(default=False, metadata=not_in_json)
-    # The most rows that `function` can make of a number of source rows.
+    # The largest number of rows that `function` can return for a number of source rows.
     max_rows: Callable[[int], int] | None = field(default=None, metadata=not_in_json)
-    # Chooses by a table what settings leave open, with the arguments of `function`: the method as it is typed, and why.
+    # Chooses unset settings from a table, with the arguments of `function`; returns the method's text and the reason.
     choose: Callable[..., tuple[str, str]] | None = field(default=None, metadata=not_in_json)
 
 
-FACTS: dict[str, Method] = {}  # by name, of the methods whose modules were imported
+FACTS: dict[str, Method] = {}  # by name; filled when the modules with the methods are imported
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def method(**facts: Any) -> Callable[[Function], Function]:
-    """Describe the decorated function as the method of its name; `facts` are the other fields of `Method`."""
+    """Register the decorated function as a method of the same name; `facts` are further fields of `Method`."""
 
-    def describe(function: Function) -> Function:
+    def register(function: Function) -> Function:
         source = " ".join(str(function.__doc__).partition("Source:")[2].split()).removesuffix(".")
-        cost = UNCHANGED if facts.get("keeps_learned_rows", True) else MOVED
+        effect = UNCHANGED if facts.get("keeps_learned_rows", True) else MOVED
         name = function.__name__
-        FACTS[name] = Method(name=name, source=source, function=function, short_inputs=cost, **facts)
+        FACTS[name] = Method(name=name, source=source, function=function, short_inputs=effect, **facts)
         return function
 
-    return describe
+    return register

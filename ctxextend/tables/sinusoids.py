@@ -1,4 +1,4 @@
-"""Sinusoids: the fixed formula of positions, and sums fitted to the principal components of learned rows."""
+"""Sinusoidal position embeddings, and sums of sinusoids fitted to the principal components of learned rows."""
 
 from typing import NamedTuple
 
@@ -7,27 +7,26 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# Rows that are processed at once, so that no second table of the new length is held.
+# Rows processed at once, to avoid a second table of the new length in memory.
 BLOCK_ROWS = 256
-# The share of the largest component's variance below which a component is only rounding.
+# Components below this share of the largest one's variance are rounding errors.
 ROUNDING = 1e-12
 
-# Frequencies of the periodogram in each cycle per table.
+# Frequencies of the periodogram per cycle per table.
 OVERSAMPLING = 8
-# The share of the curves' sum of squares below which the residual is only rounding.
+# Residuals below this share of the curves' sum of squares are rounding errors.
 RESIDUAL_ROUNDING = 1e-20
-# Frequencies closer to each other than this, in cycles per table, cannot be distinguished.
+# Frequencies closer than this, in cycles per table, cannot be resolved.
 RESOLUTION = 0.75
-# The most steps that refine the frequencies, how often a step that makes the fit worse is halved, and the share of the
-# error that a step must remove for another to follow.
+# Maximum Gauss-Newton steps, maximum halvings of a step that increases the error, and the relative decrease of the
+# error below which the iteration stops.
 MAX_STEPS, MAX_HALVINGS, MIN_GAIN = 20, 4, 1e-6
 
 
 def sinusoidal_rows(positions: NDArray[np.int64], width: int) -> Floats:
-    """Return PE(t) for absolute positions t of shape (m,), shape (m, d): sin and cos interleaved.
+    """Return sinusoidal embeddings PE(t), shape (m, d), of absolute positions t, shape (m,): sin and cos interleaved.
 
-    PE(t)[2i] = sin(t / 10000^(2i/d)), PE(t)[2i+1] = cos(t / 10000^(2i/d)); with an odd d the last column is a sine
-    without its cosine.
+    PE(t)[2i] = sin(t / 10000^(2i/d)), PE(t)[2i+1] = cos(t / 10000^(2i/d)); if d is odd, the last column is a sine.
 
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
     """
@@ -40,26 +39,26 @@ def sinusoidal_rows(positions: NDArray[np.int64], width: int) -> Floats:
 
 
 class PrincipalComponents(NamedTuple):
-    """A table as mean + coordinates @ directions, as far as its leading components go."""
+    """A table approximated as mean + coordinates @ directions."""
 
-    mean: Floats  # shape (d,); NaN where a row is not finite
+    mean: Floats  # shape (d,); NaN if a row is not finite
     coordinates: Floats  # shape (n, k)
     directions: Floats  # shape (k, d)
 
 
 def principal_components(table: Floats, maximum: int) -> PrincipalComponents:
-    """Return at most so many leading principal components of a table of shape (n, d) around its mean row.
+    """Return up to `maximum` leading principal components of a table, shape (n, d).
 
-    A constant table has none, nor has one with a row that is not finite.
+    Constant tables and tables with non-finite rows have none.
     """
     mean = table.mean(axis=0)
     unit = max(np.abs(table[start : start + BLOCK_ROWS] - mean).max() for start in range(0, len(table), BLOCK_ROWS))
     if not np.isfinite(unit):
         mean[:] = np.nan
-    if not unit > 1e-14 * np.abs(mean).max():  # constant rows may differ from their mean by rounding
+    if not unit > 1e-14 * np.abs(mean).max():  # constant rows differ from their mean by rounding errors
         return PrincipalComponents(mean, np.zeros((len(table), 0)), np.zeros((0, table.shape[1])))
     centred = table - mean
-    centred /= unit  # so that squares of very large and very small numbers neither overflow nor vanish
+    centred /= unit  # so that squares neither overflow nor underflow
     is_wide = len(table) < table.shape[1]
     values, vectors = np.linalg.eigh(centred @ centred.T if is_wide else centred.T @ centred)
     values, vectors = values[::-1][:maximum], vectors[:, ::-1][:, :maximum]
@@ -72,23 +71,23 @@ def principal_components(table: Floats, maximum: int) -> PrincipalComponents:
 
 
 def periodogram(positions: NDArray[np.intp], values: Floats) -> tuple[Floats, Floats]:
-    """Fit a constant, a cosine and a sine to a curve by least squares, at closely spaced frequencies.
+    """Return frequencies and the sum of squares that each explains, both of shape (f,): a Lomb-Scargle periodogram.
 
-    The curve is known at ascending positions ≥ 0, shape (n,). Frequencies, in cycles per position, are an eighth of a
-    cycle per table apart, from half a cycle per table on: a plain Fourier transform would favour whole cycles. Returned
-    are these, and the sum of squares that each explains, shape (f,) both.
+    Fits a constant, a cosine and a sine per frequency to `values` at ascending `positions` ≥ 0, shape (n,), with least
+    squares. Frequencies, in cycles per position, start at half a cycle per table in steps of 1/8 cycle per table; a
+    plain Fourier transform would favour integer numbers of cycles.
 
     Source: Zechmeister & Kürster 2009, "The generalised Lomb-Scargle periodogram", section 2, arXiv:0901.2573.
     """
     length, count = int(positions[-1]) + 1, len(positions)
     curve, ones = np.zeros(length), np.zeros(length)
     curve[positions], ones[positions] = values - values.mean(), 1
-    # Bin k of the padded transforms is the frequency k / (8·length).
+    # Bin k of the zero-padded transforms is the frequency k / (8·length).
     bins = np.arange(OVERSAMPLING // 2, OVERSAMPLING * length // 2)
     waves = np.fft.rfft(curve, OVERSAMPLING * length)[bins]
     window = np.fft.fft(ones, OVERSAMPLING * length)
     once, twice = window[bins], window[2 * bins % (OVERSAMPLING * length)]
-    # The names of the paper: sums over positions of products of the curve (y), cosine (c) and sine (s).
+    # As named in the paper: sums over positions of products of the curve (y), cosine (c) and sine (s).
     cosine, sine = once.real / count, -once.imag / count
     cc = (1 + twice.real / count) / 2 - cosine**2
     ss = (1 - twice.real / count) / 2 - sine**2
@@ -100,7 +99,7 @@ def periodogram(positions: NDArray[np.intp], values: Floats) -> tuple[Floats, Fl
 
 
 def highest_peak(frequencies: Floats, power: Floats) -> tuple[float, float]:
-    """Return the highest of evenly spaced powers, and where the parabola through it and those beside it is highest."""
+    """Return the maximum power and its frequency, refined with a parabola through the adjacent bins."""
     best = int(np.argmax(power))
     frequency, three = frequencies[best], power[max(best - 1, 0) : best + 2]
     if len(three) == 3 and three[1] > max(three[0], three[2]):
@@ -110,14 +109,14 @@ def highest_peak(frequencies: Floats, power: Floats) -> tuple[float, float]:
 
 
 class SinusoidFit:
-    """Several curves over the same positions, each a constant and sinusoids of the same frequencies, fitted.
+    """A least-squares fit of several curves with a constant and sinusoids of common frequencies.
 
-    `weights`, shape (1 + 2f, k), are of the constant, each cosine and each sine in each curve; `residual`, shape (n,
-    k), is the curves minus the fit, and `error` its sum of squares.
+    `weights`, shape (1 + 2f, k), are those of the constant, each cosine and each sine per curve; `residual`, shape
+    (n, k), is the curves minus the fit, and `error` its sum of squares.
     """
 
     def __init__(self, curves: Floats, frequencies: Floats) -> None:
-        """Fit the weights of given frequencies to curves of shape (n, k), by least squares."""
+        """Fit the weights for fixed frequencies to curves of shape (n, k)."""
         self.frequencies = frequencies
         self._middle = (len(curves) - 1) / 2
         left, sizes, right = np.linalg.svd(self._waves(np.arange(len(curves))), full_matrices=False)
@@ -128,16 +127,16 @@ class SinusoidFit:
         self.error = float(np.square(self.residual).sum())
 
     def at(self, positions: NDArray[np.int64]) -> Floats:
-        """Return the curves' values at positions of shape (m,), shape (m, k)."""
+        """Evaluate the fit at positions of shape (m,): shape (m, k)."""
         return np.asarray(self._waves(positions) @ self.weights)
 
     def newton_step(self) -> Floats:
-        """Return the Gauss-Newton step of the frequencies, shape (f,), with the weights fitted again.
+        """Return the Gauss-Newton step of the frequencies, shape (f,), by variable projection.
 
         Source: Kaufman 1975, BIT 15, pages 49-57, on Golub & Pereyra 1973, SIAM J. Numer. Anal. 10(2).
         """
         count, positions = len(self.frequencies), np.arange(len(self.residual))
-        # The derivatives by a frequency are t·sin and t·cos, times 2π, with its cosine's and its sine's weights.
+        # The derivatives with respect to a frequency: -2πt·sin and 2πt·cos, times the weights of its cosine and sine.
         waves = (positions - self._middle)[:, None] * self._waves(positions)[:, 1:]
         slopes = 2 * np.pi * self._residual_of(np.hstack([waves[:, count:], waves[:, :count]]))
         weights = np.vstack([-self.weights[1 : 1 + count], self.weights[1 + count :]])
@@ -150,16 +149,15 @@ class SinusoidFit:
         return np.hstack([np.ones((len(positions), 1)), np.cos(angles), np.sin(angles)])
 
     def _residual_of(self, curves: Floats) -> Floats:
-        """Return curves minus what sinusoids of these frequencies can express of them."""
+        """Return curves minus their projection on sinusoids of these frequencies."""
         return np.asarray(curves - self._basis @ (self._basis.T @ curves))
 
 
 def fit_sinusoids(curves: Floats, maximum: int) -> SinusoidFit:
     """Fit a constant and sinusoids of common frequencies to finite curves, shape (n, k).
 
-    Frequencies are added one by one, at most `most` and a quarter of n, each where a sinusoid explains most of the
-    residual of all curves, and all are refined after each. They are half a cycle per table or more, and far enough
-    apart that none cancels another.
+    Adds frequencies one by one, at most `maximum` and n / 4, each where a sinusoid explains most of the residual, and
+    refines all of them after each. They are at least half a cycle per table, and far enough apart to be resolved.
     """
     fit, positions = SinusoidFit(curves, np.zeros(0)), np.arange(len(curves))
     for _ in range(min(maximum, len(curves) // 4)):
@@ -175,7 +173,7 @@ def fit_sinusoids(curves: Floats, maximum: int) -> SinusoidFit:
 
 
 def _refine(curves: Floats, fit: SinusoidFit) -> SinusoidFit:
-    """Return the fit with its frequencies moved to where the error is least."""
+    """Minimise the error over the frequencies with Gauss-Newton steps."""
     for _ in range(MAX_STEPS):
         step = fit.newton_step()
         for _ in range(MAX_HALVINGS):

@@ -1,4 +1,4 @@
-"""What a position table looks like in numbers: norms, neighbours, spectrum, periods, and rows that stand out."""
+"""Statistics of a position table: norms, neighbours, spectrum, periods, outliers, repetitions and untrained rows."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,56 +15,56 @@ from ctxextend.tables.sinusoids import BLOCK_ROWS, highest_peak, periodogram
 Table = NDArray[Any]
 Floats = NDArray[np.float64]
 RowRange = tuple[int, int]
-"""The first row of a range, and the row behind its last."""
+"""A half-open range of rows: start and stop."""
 
-# Components whose periods are measured, and the share of the variance below which one is only rounding.
+# Principal components whose periods are measured, and the share of the variance below which one is a rounding error.
 LEADING_COMPONENTS = 4
 ROUNDING = 1e-12
-# The most rows that the spectrum is taken from, evenly spaced; of a table with more rows and columns than `WIDE`
-# fewer, since the time grows with the cube of the smaller number.
+# Maximum number of evenly spaced rows used for the spectrum; fewer for tables with more than `WIDE` rows and columns,
+# because time is cubic in the smaller of both.
 SPECTRUM_ROWS = 8192
 WIDE, WIDE_SPECTRUM_ROWS = 768, 512
-# Where the highest norm is more than this many medians, norms are shown on a logarithmic scale.
+# Norms are plotted on a logarithmic scale if the largest is more than this multiple of the median.
 WIDE_SPREAD = 4.0
 
-# The rows on either side that a row is compared with.
+# Rows on either side that a row is compared with.
 NEIGHBOURHOOD = 8
-# From a median absolute deviation to the standard deviation of a normal distribution.
+# Converts a median absolute deviation to the standard deviation of a normal distribution.
 MAD_TO_SIGMA = 1.4826
 # Standard deviations beyond which a row is an outlier.
 OUTLIER_SIGMAS = 6.0
-# The least deviation of an outlier, so that a table that is smooth throughout has none.
+# Minimum deviations of an outlier, so that smooth tables have none.
 NORM_FLOOR, COSINE_FLOOR = 0.2, 0.1
-# The shortest earlier length whose seams are looked for without being named.
+# The shortest old length whose seams are searched for when it is unknown.
 SHORTEST_LENGTH = 32
-# Standard errors within which a row counts as drawn by an initialiser, and the least width for that.
+# Standard errors within which a row counts as randomly initialised, and the minimum width for this test.
 UNTRAINED_ERRORS, UNTRAINED_WIDTH = 4.5, 64
-# Row ranges that are listed one by one.
+# Maximum number of row ranges that are listed.
 LISTED_RANGES = 10
 
 
 @dataclass(frozen=True)
 class Component:
-    """One principal component of a table, and the sinusoid over the positions that fits it best."""
+    """A principal component of a table, and its best sinusoidal fit over the positions."""
 
     share: float  # of the variance around the mean row, 0 to 1
-    period: float  # in positions; one longer than the table is an extrapolation
-    fit: float  # the share of the component's own variance that the sinusoid explains, 0 to 1
+    period: float  # in positions; extrapolated if longer than the table
+    fit: float  # share of the component's variance explained by the sinusoid, 0 to 1
 
 
 @dataclass(frozen=True)
 class TableStats:
-    """Figures of a table's rows, reserved rows removed."""
+    """Statistics of a table's rows, without reserved rows."""
 
-    norms: Floats  # Euclidean, shape (n,); NaN or infinity where the row holds one
-    cosines: Floats  # of each row to the next, shape (n - 1,); NaN where either has no direction
+    norms: Floats  # Euclidean, shape (n,); NaN or infinity if the row contains one
+    cosines: Floats  # of each row to the next, shape (n - 1,); NaN if either norm is zero or not finite
     steps: Floats  # Euclidean distance of each row to the next, shape (n - 1,)
-    # From here on without the rows that are not finite.
-    mean_norm: float  # distance of the mean row from zero
+    # The fields below ignore non-finite rows.
+    mean_norm: float  # norm of the mean row
     eigenvalues: Floats  # variance along each principal component, descending
     components: tuple[Component, ...]  # the leading ones
-    nonfinite: tuple[int, ...]  # rows that hold a NaN or an infinity
-    zeros: tuple[int, ...]  # rows that are zero throughout
+    nonfinite: tuple[int, ...]  # rows that contain NaN or infinity
+    zeros: tuple[int, ...]  # rows that are all zero
 
     @cached_property
     def finite_norms(self) -> Floats:
@@ -73,18 +73,18 @@ class TableStats:
 
     @property
     def norm_variation(self) -> float:
-        """Coefficient of variation of the norms: standard deviation by mean."""
+        """Coefficient of variation of the norms: standard deviation / mean."""
         norms = self.finite_norms
         return float(norms.std() / norms.mean()) if norms.size and norms.mean() > 0 else 0.0
 
     @property
     def worst_neighbours(self) -> int | None:
-        """The row whose cosine to the next one is the lowest; None where no two rows have a direction."""
+        """The row with the lowest cosine to the next one; None if all cosines are NaN."""
         return None if np.isnan(self.cosines).all() else int(np.nanargmin(self.cosines))
 
     @property
     def effective_rank(self) -> float:
-        """The participation ratio of the spectrum, (Σλ)² / Σλ²: how many directions share the variance.
+        """The participation ratio of the spectrum, (Σλ)² / Σλ²: the effective number of dimensions.
 
         Source: Gao et al. 2017, "A theory of multineuronal dimensionality, dynamics and measurement", bioRxiv 214262.
         """
@@ -94,7 +94,7 @@ class TableStats:
         return float(shares.sum() ** 2 / np.square(shares).sum())
 
     def components_for(self, share: float) -> int:
-        """Return how many leading components hold a share (0 to 1) of the variance around the mean row."""
+        """Return how many leading components explain a share (0 to 1) of the variance."""
         total = self.eigenvalues.sum()
         if not total > 0:
             return 0
@@ -102,7 +102,7 @@ class TableStats:
 
 
 def measure(table: Table) -> TableStats:
-    """Measure a table's rows, shape (n, d), any float dtype, reserved rows removed, in float64."""
+    """Compute statistics of a table, shape (n, d), any float dtype, without reserved rows, in float64."""
     norms, cosines, steps = norms_and_neighbours(table)
     finite = np.flatnonzero(np.isfinite(norms))
     total = sum((block.sum(axis=0) for block in _blocks(table, finite)), np.zeros(table.shape[1]))
@@ -121,9 +121,9 @@ def measure(table: Table) -> TableStats:
 
 
 def norms_and_neighbours(table: Table) -> tuple[Floats, Floats, Floats]:
-    """Return the norms of a table's rows, shape (n,), and cosine and distance of each to the next, shape (n - 1,)."""
+    """Return the norms of rows, shape (n,), and the cosine and distance of each to the next, shape (n - 1,)."""
     norms, dots, steps = np.empty(len(table)), np.empty(len(table) - 1), np.empty(len(table) - 1)
-    products = partial(np.einsum, "ij,ij->i")  # half the time of numpy.linalg.norm, which copies
+    products = partial(np.einsum, "ij,ij->i")  # half the time of numpy.linalg.norm, which makes a copy
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         for start in range(0, len(table), BLOCK_ROWS):
             block = table[start : start + BLOCK_ROWS + 1].astype(np.float64)
@@ -138,13 +138,13 @@ def norms_and_neighbours(table: Table) -> tuple[Floats, Floats, Floats]:
 
 
 def _blocks(table: Table, rows: NDArray[np.intp]) -> Iterator[Floats]:
-    """Yield rows as float64, a block at a time, so that no second table is held."""
+    """Yield blocks of rows as float64, to avoid a second table in memory."""
     for start in range(0, len(rows), BLOCK_ROWS):
         yield table[rows[start : start + BLOCK_ROWS]].astype(np.float64)
 
 
 def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Floats, tuple[Component, ...]]:
-    """Return the variances of rows around the mean one along all principal components, and the leading components."""
+    """Return the variances along all principal components, and the leading components."""
     width, found = table.shape[1], list[Component]()
     if len(rows) < 2:
         return np.zeros(0), ()
@@ -170,9 +170,9 @@ def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Float
 
 
 def needs_log_scale(reserved_norms: Floats, norms: Floats) -> bool:
-    """Whether the highest norm is so far above the median that a linear scale would show little of most.
+    """Whether the largest norm is so far above the median that a linear plot would hide most norms.
 
-    Of reserved rows a padding row, which is zero, does not count.
+    Ignores reserved rows that are zero, such as padding rows.
     """
     values = np.concatenate([reserved_norms[reserved_norms > 0], norms])
     values = values[np.isfinite(values)]
@@ -180,29 +180,28 @@ def needs_log_scale(reserved_norms: Floats, norms: Floats) -> bool:
 
 
 def find_outliers(norms: Floats, cosines: Floats) -> dict[int, str]:
-    """Return the rows that stand out from those around them, each with what stands out and what is usual there.
+    """Find outlier rows from norms, shape (n,), and cosines to the next row, shape (n - 1,); returns a reason per row.
 
-    Given are the norms, shape (n,), and the cosines of each row to the next, shape (n - 1,). Since norms drift along a
-    table, each row is compared with the 8 on either side of it. It is an outlier where its norm differs from their
-    median by more than 6 standard deviations and more than 20 % of it, or the better of its two cosines is below their
-    median by more than 6 standard deviations and more than 0.1; one is 1.4826 times the median absolute deviation of
-    all rows from their local medians. Rows that are zero or not finite do not count.
+    Norms drift along a table, so each row is compared with the median of the 8 rows on either side. It is an outlier if
+    its norm differs from that by more than 6 standard deviations and 20 %, or if the larger of its two cosines is lower
+    by more than 6 standard deviations and 0.1. The standard deviation is 1.4826 times the median absolute deviation of
+    all rows from their local medians. Rows that are zero or not finite are ignored.
     """
     found: dict[int, list[str]] = {}
     norms = np.where(np.isfinite(norms) & (norms > 0), norms, np.nan)
-    usual = _local_median(norms)
-    for row in _rows_beyond(np.abs(norms - usual), np.abs(usual) * NORM_FLOOR):
-        found.setdefault(row, []).append(f"norm {norms[row]:.3g} (usual {usual[row]:.3g})")
+    expected = _local_median(norms)
+    for row in _rows_beyond(np.abs(norms - expected), np.abs(expected) * NORM_FLOOR):
+        found.setdefault(row, []).append(f"norm {norms[row]:.3g} (expected {expected[row]:.3g})")
     padded = np.concatenate([[np.nan], cosines, [np.nan]])
     best = np.fmax(padded[1:], padded[:-1])
-    usual = _local_median(best)
-    for row in _rows_beyond(usual - best, COSINE_FLOOR):
-        found.setdefault(row, []).append(f"nearer cosine {best[row]:.2f} (usual {usual[row]:.2f})")
+    expected = _local_median(best)
+    for row in _rows_beyond(expected - best, COSINE_FLOOR):
+        found.setdefault(row, []).append(f"max cosine {best[row]:.2f} (expected {expected[row]:.2f})")
     return {row: ", ".join(reason) for row, reason in sorted(found.items())}
 
 
 def _rows_beyond(deviations: Floats, floors: Floats | float) -> list[int]:
-    """Return the rows whose deviation is above its floor and above 6 standard deviations of all."""
+    """Return the rows whose deviation exceeds its floor and 6 standard deviations."""
     known = np.abs(deviations[~np.isnan(deviations)])
     if not known.size:
         return []
@@ -211,12 +210,12 @@ def _rows_beyond(deviations: Floats, floors: Floats | float) -> list[int]:
 
 
 def _local_median(values: Floats) -> Floats:
-    """Return the median of the values around each one, itself included; NaN does not count."""
+    """Return a sliding median of the values, ignoring NaN."""
     if not len(values):
         return values
     padded = np.pad(values, NEIGHBOURHOOD, constant_values=np.nan)
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * NEIGHBOURHOOD + 1)
-    # np.nanmedian would warn of windows that are all NaN; sorting puts NaN last.
+    # np.nanmedian warns about windows that are all NaN; sorting puts NaN last.
     known = np.count_nonzero(~np.isnan(windows), axis=1)
     middle = np.stack([(known - 1) // 2, known // 2], axis=1).clip(0)
     found: Floats = np.take_along_axis(np.sort(windows, axis=1), middle, axis=1).mean(axis=1)
@@ -225,21 +224,21 @@ def _local_median(values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Repetition:
-    """Rows that occur more than once, byte for byte."""
+    """Rows that occur more than once, bit-identical."""
 
-    period: int | None  # rows after which the table repeats itself
-    start: int  # the first row of the part that repeats
-    stop: int  # the row behind it
-    groups: tuple[tuple[int, ...], ...]  # other rows that are equal, each group ascending; zero rows are not among them
+    period: int | None  # of the tiled part, in rows; None if nothing is tiled
+    start: int  # first row of the tiled part
+    stop: int  # end of the tiled part
+    groups: tuple[tuple[int, ...], ...]  # other groups of equal rows, each ascending, without zero rows
 
     @property
     def copies(self) -> float:
-        """How many copies of the period there are."""
+        """The number of copies of the period."""
         return (self.stop - self.start) / self.period if self.period else 0.0
 
 
 def find_repetition(table: Table) -> Repetition:
-    """Find the rows of a table, reserved rows removed, that occur more than once."""
+    """Find repeated rows of a table without reserved rows."""
     found: dict[bytes, list[int]] = {}
     for row in range(len(table)):
         if table[row].any():
@@ -252,14 +251,14 @@ def find_repetition(table: Table) -> Repetition:
 
 
 def _tiling(rows: int, groups: list[list[int]]) -> tuple[int | None, int, int]:
-    """Return the commonest distance of a row to its equal before it, and the longest range that repeats after it."""
+    """Return the most common distance between equal rows, and the longest range with that period."""
     distances = Counter(after - before for group in groups for before, after in pairwise(group))
     if not distances:
         return None, 0, 0
     period = min(distances, key=lambda distance: (-distances[distance], distance))
-    group_of = np.zeros(rows, dtype=np.int64)  # zero rows are equal too, but show nothing by themselves
-    for number, group in enumerate(groups, 1):
-        group_of[group] = number
+    group_of = np.zeros(rows, dtype=np.int64)  # zero rows match each other, but are no evidence of tiling
+    for index, group in enumerate(groups, 1):
+        group_of[group] = index
     same = group_of[period:] == group_of[:-period]
     edges = np.flatnonzero(np.diff(np.concatenate([[0], same.astype(np.int8), [0]])))
     starts, stops = edges[::2], edges[1::2]
@@ -271,18 +270,18 @@ def _tiling(rows: int, groups: list[list[int]]) -> tuple[int | None, int, int]:
 
 
 def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...]]:
-    """Find the positions at which the table jumps where an older one may have ended, by the older one's length.
+    """Find jumps of the table at multiples of an old length; returns positions by old length.
 
-    A jump is a step that is longer than the 8 on either side of it by more than 6 standard deviations (as in
-    `find_outliers`) and half of their median. Known lengths are tried first, then powers of two from 32 on.
+    A jump is a step that exceeds the median of the 8 steps on either side by more than 6 standard deviations (as in
+    `find_outliers`) and by half. `lengths` are tried first, then powers of two from 32 on.
     """
-    rows, usual = len(stats.norms), _local_median(stats.steps)
-    jumps = {step + 1 for step in _rows_beyond(stats.steps - usual, usual / 2)}
+    rows, expected = len(stats.norms), _local_median(stats.steps)
+    jumps = {step + 1 for step in _rows_beyond(stats.steps - expected, expected / 2)}
     powers = [2**k for k in range(SHORTEST_LENGTH.bit_length() - 1, rows.bit_length())]
     found: dict[int, tuple[int, ...]] = {}
     for length in [*sorted(lengths), *powers]:
         if length in jumps:
-            # A step as long as one within the older table is that step again: forwards, or back from a turn.
+            # A step as long as a learned one is a copy of it, forwards or reflected, and no seam.
             learned = set(stats.steps[: length - 1].tolist())
             multiples = (position for position in range(length, rows, length) if position in jumps)
             seams = tuple(position for position in multiples if stats.steps[position - 1] not in learned)
@@ -292,11 +291,11 @@ def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...
 
 
 def find_untrained_rows(table: Table, stats: TableStats, deviations: tuple[float, ...]) -> dict[int, float]:
-    """Find the rows that look as an initialiser left them, each with the given standard deviation that it fits.
+    """Find rows that look randomly initialised, each with the one of the given standard deviations that it fits.
 
-    Of d independent normal numbers of deviation s the norm is s·√d, with a standard error of s/√2, the cosine to any
-    other row 0 ± 1/√d, and the mean 0 ± s/√d; in such a row all of these hold within 4.5 standard errors. Tables less
-    than 64 wide have none: there chance alone would do.
+    For d independent normal values with deviation s, the norm is s·√d with a standard error of s/√2, the cosine to
+    other rows 0 ± 1/√d, and the mean 0 ± s/√d. An untrained row is within 4.5 standard errors of all three. Returns
+    nothing for tables less than 64 wide, because trained rows would pass by chance.
     """
     width = table.shape[1]
     if width < UNTRAINED_WIDTH:
@@ -313,7 +312,7 @@ def find_untrained_rows(table: Table, stats: TableStats, deviations: tuple[float
 
 
 def row_ranges(rows: Iterable[int]) -> list[RowRange]:
-    """Return ascending row numbers as ranges."""
+    """Merge ascending row indices into half-open ranges."""
     found: list[RowRange] = []
     for row in rows:
         start = found.pop()[0] if found and found[-1][1] == row else row
@@ -322,12 +321,12 @@ def row_ranges(rows: Iterable[int]) -> list[RowRange]:
 
 
 def describe_rows(rows: Iterable[int]) -> str:
-    """Return ascending row numbers as text, such as ``0, 510-511``."""
-    found = [describe_range(*one) for one in row_ranges(rows)]
-    more = f" and {len(found) - LISTED_RANGES} more" if len(found) > LISTED_RANGES else ""
-    return ", ".join(found[:LISTED_RANGES]) + more
+    """Format ascending row indices as text, such as ``0, 510-511``."""
+    ranges = [describe_range(*one) for one in row_ranges(rows)]
+    more = f" and {len(ranges) - LISTED_RANGES} more" if len(ranges) > LISTED_RANGES else ""
+    return ", ".join(ranges[:LISTED_RANGES]) + more
 
 
 def describe_range(start: int, stop: int) -> str:
-    """Return one range as text; `stop` is the row behind its last."""
+    """Format a half-open range as text."""
     return str(start) if stop == start + 1 else f"{start}-{stop - 1}"
