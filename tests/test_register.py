@@ -70,9 +70,9 @@ def test_run_and_verify_need_the_method_to_be_registered() -> None:
         ctxextend.run(out / "ctxextend.yaml", "again", force=True)
     done = invoke("verify", out)
     assert done.exit_code == 3
-    assert done.stdout.startswith("Not verified (table): method fade:power=1 is not registered here.\npassed ")
+    assert done.stdout.startswith("Not verified: method fade:power=1 is not registered (not checked: table).\npassed ")
     assert "FAILED" not in done.stdout
-    assert f"{WPE}: there is no method 'fade:power=1' here to make its rows again" in " ".join(done.stdout.split())
+    assert f"{WPE}: rows not checked, method 'fade:power=1' is not registered" in " ".join(done.stdout.split())
     found = {check.name: check.passed for check in ctxextend.verify(out).checks}
     assert found == {"tensors": True, "table": False, "files": True}
     assert json.loads(invoke("inspect", out, "--json").stdout)["models"][0]["method"] == "fade"

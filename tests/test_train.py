@@ -196,7 +196,7 @@ def test_train_is_proved_shown_and_measured_with_the_first_original(gpt2: Path, 
     train(gpt2, "out", "--trainable", trainable)
     for base in (source, gpt2):
         done = invoke("verify", "out", "--base", base)
-        said = "is not a pure resize" if trainable == "all" else "Verified: out is"
+        said = "is not a pure resize" if trainable == "all" else "Verified: out differs from"
         assert (done.exit_code, said in done.stdout) == (3 if trainable == "all" else 0, True), done.stdout
     inspected = invoke("inspect", "out").stdout
     assert f"(gpt2, made by copy, {shown} trained)" in inspected

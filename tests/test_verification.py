@@ -1,4 +1,4 @@
-"""What `verify` proves, and every corruption that it must catch."""
+"""`verify`: what passes, and every kind of corruption that must fail."""
 
 import json
 import math
@@ -38,7 +38,7 @@ SCHEMA = Draft202012Validator(json.loads((Path(__file__).parent / "schemas" / "v
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundled checkpoint in four shards with an index, its tokenizer beside it."""
+    """The bundled checkpoint saved as shards with an index, and its tokenizer files."""
     folder = tmp_path_factory.mktemp("sharded") / "tiny"
     transformers.GPT2LMHeadModel.from_pretrained(TINY).save_pretrained(folder, max_shard_size="1MB")
     for name in SIDE_FILES:
@@ -49,30 +49,30 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pair(sharded: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """The sharded checkpoint and a copy resize of it that a test may damage."""
+    """The sharded checkpoint and a resized copy (method copy) that a test can damage."""
     return sharded, resize(sharded, to=NEW, output=tmp_path / "out").output
 
 
 def failed(verification: Verification) -> dict[str, str]:
-    """The checks that failed, each with its evidence."""
+    """Return the evidence of failed checks by name."""
     return {check.name: " | ".join(check.evidence) for check in verification.checks if not check.passed}
 
 
 def passed(verification: Verification) -> dict[str, str]:
-    """The checks of a verification that must have passed, each with its evidence."""
+    """Assert that verification passed; return the evidence of its checks by name."""
     assert verification.passed, failed(verification)
     return {check.name: " | ".join(check.evidence) for check in verification.checks}
 
 
-def holder(folder: Path, name: str) -> Path:
-    """The file that holds a tensor."""
+def file_of(folder: Path, name: str) -> Path:
+    """Return the file that contains a tensor."""
     index = folder / INDEX
     return folder / (json.loads(index.read_text())["weight_map"][name] if index.exists() else "model.safetensors")
 
 
 def rewrite(folder: Path, name: str, change: Change) -> None:
-    """Change one tensor as a user of safetensors would."""
-    path = holder(folder, name)
+    """Change one tensor with the safetensors library."""
+    path = file_of(folder, name)
     tensors = load_file(path)
     tensors[name] = change(tensors[name]).contiguous()
     save_file(tensors, path, metadata={"format": "pt"})
@@ -84,7 +84,7 @@ def flip(path: Path, byte: int, bit: int = 0) -> None:
     path.write_bytes(data)
 
 
-# What it proves
+# What passes
 
 
 FLAGS = [
@@ -96,72 +96,73 @@ FLAGS = [
 
 
 @pytest.mark.parametrize(("method", "flags"), [*((method, {}) for method in METHODS), *FLAGS])
-def test_verify_proves_what_resize_writes(sharded: Path, tmp_path: Path, method: str, flags: dict[str, Any]) -> None:
+def test_verify_passes_for_every_method(sharded: Path, tmp_path: Path, method: str, flags: dict[str, Any]) -> None:
     out = resize(sharded, to=NEW, method=method, output=tmp_path / "out", **flags).output
     found = verify(out, sharded)
     evidence = passed(found)
     assert list(evidence) == ["tensors", "table", "files"]
     name, _, settings = method.partition(":")
-    method = "bands" if name == "auto" else name  # by what it chose
+    method = "bands" if name == "auto" else name  # the recipe records what auto chose
     assert (found.method, found.trainable) == (method, None)
     keeps = METHODS[method].keeps_learned_rows
-    assert ("128 of 128 learned rows are bit-equal" in evidence["table"]) == keeps
-    assert ("moved by up to" in evidence["table"]) != keeps
+    assert ("128 of 128 learned rows are bit-identical" in evidence["table"]) == keeps
+    assert ("changed by up to" in evidence["table"]) != keeps
     exact = "within 0.001 of the median norm" if METHODS[method].tolerance else "bit for bit"
     assert found.checks[1].evidence[0].endswith(exact)
     (out / RECIPE_FILE).unlink()
     found = verify(out, sharded)
-    assert "Every method was tried" in found.notes[0]
-    if flags or settings:  # without a recipe only default settings are tried
-        assert "rows are neither learned nor made by" in failed(found)["table"]
+    assert "All methods were tried" in found.notes[0]
+    if flags or settings:  # without a recipe, only default settings are tried
+        assert "rows do not match method" in failed(found)["table"]
     else:
         assert (found.passed, found.method) == (True, method)
-        assert f"{method} makes (found by trying" in found.checks[1].evidence[0]
+        assert f"rows match method {method} (found by trying" in found.checks[1].evidence[0]
 
 
 @pytest.mark.parametrize(("to", "method"), [(1, "truncate"), (128, "copy")])
-def test_verify_proves_shorter_and_equal_tables(sharded: Path, tmp_path: Path, to: int, method: str) -> None:
+def test_verify_passes_for_shorter_and_unchanged_tables(sharded: Path, tmp_path: Path, to: int, method: str) -> None:
     found = verify(resize(sharded, to=to, output=tmp_path / "out").output, sharded)
     assert passed(found)
     assert found.method == method
 
 
-def test_verify_tries_every_method_where_the_recipe_is_another_checkpoints(sharded: Path, tmp_path: Path) -> None:
+def test_verify_tries_all_methods_if_the_recipe_is_for_another_base(sharded: Path, tmp_path: Path) -> None:
     middle = resize(sharded, to=256, output=tmp_path / "middle").output
     out = resize(middle, to=512, output=tmp_path / "out").output
     assert passed(verify(out, middle))
     found = verify(out, sharded)
-    assert passed(found)  # repeating a repeated table is repeating the table
-    assert "256 rows" in found.notes[0]
+    assert passed(found)  # copying a copied table equals copying the base table
+    assert "Its recipe is for a table with 256 rows." in found.notes[0]
 
 
 @pytest.mark.parametrize("part", [None, "decoder"])
-def test_verify_finds_the_part_without_a_recipe(part: str | None, tmp_path: Path) -> None:
+def test_verify_detects_the_resized_part_without_a_recipe(part: str | None, tmp_path: Path) -> None:
     source = pico.make_led(tmp_path / "led")
     out = resize(source, to=128, part=part, output=tmp_path / "out").output
     (out / RECIPE_FILE).unlink()
     evidence = passed(verify(out, source))["table"]
-    assert evidence.count("rows are what copy makes") == (2 if part is None else 1)
+    assert evidence.count("rows match method copy") == (2 if part is None else 1)
 
 
-def test_verify_proves_mended_limits_where_the_recipe_asks_for_them(sharded: Path, tmp_path: Path) -> None:
+def test_verify_accepts_fixed_limits_only_if_the_recipe_has_fix_limits(sharded: Path, tmp_path: Path) -> None:
     base = Path(shutil.copytree(sharded, tmp_path / "base"))
     pico.edit_json(base / "tokenizer_config.json", model_max_length=64)
     out = resize(base, to=128, fix_limits=True, output=tmp_path / "out").output
-    assert passed(verify(out, base))
+    assert passed(found := verify(out, base))
+    assert found.conclusion == f"Verified: {out} differs from {base} only in its length limits."
     (out / RECIPE_FILE).unlink()
-    assert "model_max_length is 128, and should be 64" in failed(verify(out, base))["files"]  # nobody asked for it
+    assert "model_max_length is 128, expected 64" in failed(verify(out, base))["files"]
 
 
-@pytest.mark.parametrize("form", ["bin", "sentence", "variant in shards", "alone"])
+@pytest.mark.parametrize("form", ["bin", "sentence", "sharded variant", "weights file"])
 def test_verify_reads_every_form_of_a_source(form: str, make_pico: MakePico, tmp_path: Path) -> None:
     source, flags = make_pico("bert", base=True).folder, dict[str, Any]()
     weights = source / "model.safetensors"
-    if form == "alone":
+    if form == "weights file":
         source, flags = Path(shutil.copy(weights, tmp_path / "mine.safetensors")), {"model_type": "bert"}
     elif form == "bin":
         tensors = load_file(weights)
-        tensors[QUERY] = tensors[QUERY].T.contiguous().T  # the same numbers in other strides
+        tensors[QUERY] = tensors[QUERY].T.contiguous().T  # the same values with other strides
         torch.save(tensors, source / "pytorch_model.bin")
         weights.unlink()
     elif form == "sentence":
@@ -175,17 +176,17 @@ def test_verify_reads_every_form_of_a_source(form: str, make_pico: MakePico, tmp
     assert passed(verify(out, source, **flags))
 
 
-def test_verify_takes_a_table_described_by_hand(make_pico: MakePico, tmp_path: Path) -> None:
+def test_verify_accepts_an_explicit_table(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
-    pico.edit_json(source / "config.json", model_type="own")
-    by_hand: dict[str, Any] = {"tensor": TABLE, "config_key": "n_positions"}
-    out = resize(source, to=40, output=tmp_path / "out", **by_hand).output
-    assert passed(verify(out, source, **by_hand))
+    pico.edit_json(source / "config.json", model_type="custom")
+    table: dict[str, Any] = {"tensor": TABLE, "config_key": "n_positions"}
+    out = resize(source, to=40, output=tmp_path / "out", **table).output
+    assert passed(verify(out, source, **table))
     with pytest.raises(UnsupportedModelError, match="--model-type gpt2"):
         verify(out, source)
 
 
-def test_verify_allows_a_methods_tolerance_for_new_rows_alone(sharded: Path, tmp_path: Path) -> None:
+def test_verify_applies_a_methods_tolerance_to_new_rows_only(sharded: Path, tmp_path: Path) -> None:
     def nudge(table: torch.Tensor) -> torch.Tensor:
         return torch.cat([table[:128], table[128:] * (1 + 1e-6)])
 
@@ -194,13 +195,13 @@ def test_verify_allows_a_methods_tolerance_for_new_rows_alone(sharded: Path, tmp
     )
     for out in (copied, fitted):
         rewrite(out, TABLE, nudge)
-    assert "rows are neither" in failed(verify(copied, sharded))["table"]
+    assert "rows do not match method copy" in failed(verify(copied, sharded))["table"]
     assert passed(verify(fitted, sharded))
     rewrite(fitted, TABLE, lambda table: table * (1 + 1e-6))
-    assert "128 of 512 rows are neither" in failed(verify(fitted, sharded))["table"]
+    assert "128 of 512 rows do not match method spectral" in failed(verify(fitted, sharded))["table"]
 
 
-# What it catches
+# What fails
 
 
 def sets(name: str, **values: Any) -> Damage:
@@ -209,7 +210,7 @@ def sets(name: str, **values: Any) -> Damage:
 
 
 def writes(name: str, old: str, new: str, encoding: str = "utf-8") -> Damage:
-    """Put one text for another in a file."""
+    """Replace text in a file."""
     return lambda out: (out / name).write_text((out / name).read_text().replace(old, new, 1), encoding)
 
 
@@ -221,66 +222,66 @@ def saves(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], 
     """Change the tensors of one shard."""
 
     def save(out: Path) -> None:
-        path = holder(out, OTHER)
+        path = file_of(out, OTHER)
         save_file(change(load_file(path)), path, metadata={"format": kind})
 
     return save
 
 
-def unlisted(out: Path) -> None:
+def remove_from_index(out: Path) -> None:
     index = json.loads((out / INDEX).read_text())
     del index["weight_map"][OTHER]
     (out / INDEX).write_text(json.dumps(index))
 
 
-def missing(out: Path) -> None:
+def remove_tensor(out: Path) -> None:
     saves(lambda tensors: {name: value for name, value in tensors.items() if name != OTHER})(out)
-    unlisted(out)
+    remove_from_index(out)
 
 
-def swapped(out: Path) -> None:
-    one, other = sorted(out.glob("*.safetensors"))[:2]
-    one.rename(out / "aside")
-    other.rename(one)
-    (out / "aside").rename(other)
+def swap_shards(out: Path) -> None:
+    first, second = sorted(out.glob("*.safetensors"))[:2]
+    first.rename(out / "temporary")
+    second.rename(first)
+    (out / "temporary").rename(second)
 
 
-def number(tensor: torch.Tensor) -> torch.Tensor:
+def change_element(tensor: torch.Tensor) -> torch.Tensor:
     tensor.view(-1)[1000] += 1
     return tensor
 
 
 LIMITS = "tokenizer_config.json"
-# The check that fails, what it says, and what was done to the output.
+# The check that fails, its evidence, and the damage done to the output.
 DAMAGES: list[tuple[str, str, Damage]] = [
-    ("files", f"{LIMITS}: model_max_length is 128, and should be 512 (the new", sets(LIMITS, model_max_length=128)),
-    ("files", "config.json: n_positions is 4096, and should be 512 (the new", sets("config.json", n_positions=4096)),
-    ("files", "config.json: attn_pdrop is 0.5, and should be", sets("config.json", attn_pdrop=0.5)),
-    ("files", "metadata.total_size is 4, and should be", sets(INDEX, metadata={"total_size": 4})),
-    ("files", f"does not list {OTHER}", unlisted),
-    ("files", "tokenizer.json: model.vocab.the is missing", writes("tokenizer.json", '"the"', '"teh"')),
+    ("files", f"{LIMITS}: model_max_length is 128, expected 512 (the new length)", sets(LIMITS, model_max_length=128)),
+    ("files", "config.json: n_positions is 4096, expected 512 (the new length)", sets("config.json", n_positions=4096)),
+    ("files", "config.json: attn_pdrop is 0.5, expected 0", sets("config.json", attn_pdrop=0.5)),
+    ("files", "metadata.total_size is 4, expected ", sets(INDEX, metadata={"total_size": 4})),
+    ("files", f"does not list {OTHER}", remove_from_index),
+    ("files", "tokenizer.json: model.vocab.the is missing, expected ", writes("tokenizer.json", '"the"', '"teh"')),
     ("files", "tokenizer.json is missing", lambda out: (out / "tokenizer.json").unlink()),
     ("files", "tokenizer_config.json is not UTF-8", writes(LIMITS, "", "", "utf-16")),
     ("files", "duplicate key", writes(LIMITS, "{", '{"model_max_length": 5,')),
-    ("files", "pytorch_model.bin lies beside", lambda out: (out / "pytorch_model.bin").write_bytes(b"old")),
+    ("files", "unexpected pytorch_model.bin: ", lambda out: (out / "pytorch_model.bin").write_bytes(b"old")),
     ("files", "training_args.bin is not in the base", lambda out: (out / "training_args.bin").touch()),
-    ("tensors", "has the __metadata__ {'format': 'tf'}", saves(lambda tensors: tensors, "tf")),
-    ("tensors", f"{OTHER} is missing", missing),
+    ("tensors", "has __metadata__ {'format': 'tf'}, expected {'format': 'pt'}", saves(lambda tensors: tensors, "tf")),
+    ("tensors", f"{OTHER} is missing", remove_tensor),
     ("tensors", "extra is not in the base", saves(lambda tensors: {**tensors, "extra": torch.ones(2)})),
-    ("tensors", f"{OTHER} is F16 [128, 512], and should be F32 [128, 512]", changes(OTHER, torch.Tensor.half)),
-    ("tensors", f"{OTHER} differs, first in its byte 4,00", changes(OTHER, number)),
-    ("table", f"{TABLE} is F32 [511, 128], and should be F32 [512, 128]", changes(TABLE, lambda table: table[:511])),
-    ("table", "bit-equal; 0 moved by up to", changes(TABLE, lambda table: torch.cat((-table[:1], table[1:])))),
-    ("table", "512 of 512 rows are neither", changes(TABLE, lambda table: table + 1)),
-    ("table", "neither learned nor made by linear", writes(RECIPE_FILE, "method: copy", "method: linear")),
-    ("readable", "which does not contain it", swapped),
-    ("readable", "truncated", lambda out: holder(out, OTHER).write_bytes(holder(out, OTHER).read_bytes()[:-1])),
+    ("tensors", f"{OTHER} is F16 [128, 512], expected F32 [128, 512]", changes(OTHER, torch.Tensor.half)),
+    ("tensors", f"{OTHER} differs, first at byte 4,00", changes(OTHER, change_element)),
+    ("table", f"{TABLE} is F32 [511, 128], expected F32 [512, 128]", changes(TABLE, lambda table: table[:511])),
+    ("table", "identical; rows 0 changed by up to", changes(TABLE, lambda table: torch.cat((-table[:1], table[1:])))),
+    ("table", "512 of 512 rows do not match method copy", changes(TABLE, lambda table: table + 1)),
+    ("table", "rows do not match method linear", writes(RECIPE_FILE, "method: copy", "method: linear")),
+    ("readable", "which does not contain it", swap_shards),
+    ("readable", "truncated", lambda out: file_of(out, OTHER).write_bytes(file_of(out, OTHER).read_bytes()[:-1])),
     ("readable", "not valid JSON", lambda out: (out / "config.json").write_text("{")),
 ]
 
 
 @pytest.mark.parametrize(("check", "evidence", "damage"), DAMAGES, ids=[evidence for _, evidence, _ in DAMAGES])
-def test_verify_catches(check: str, evidence: str, damage: Damage, pair: tuple[Path, Path]) -> None:
+def test_verify_fails_for_damaged_output(check: str, evidence: str, damage: Damage, pair: tuple[Path, Path]) -> None:
     base, out = pair
     assert passed(verify(out, base))
     damage(out)
@@ -294,26 +295,26 @@ def one_row(table: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("change", "by_recipe", "by_trying"),
+    ("change", "with_recipe", "without_recipe"),
     [
-        (one_row, "1 of 512 rows is neither learned nor made by copy: 300", "made by copy: 300"),
-        (lambda table: table[:, :64], "is F32 [512, 64], and should be F32 [512, 128]", "gives these tables"),
-        (lambda table: table.flatten(), "is F32 [65536], and should be F32 [512, 128]", "gives these tables"),
+        (one_row, "1 of 512 rows do not match method copy: 300", "rows do not match method copy: 300"),
+        (lambda table: table[:, :64], "is F32 [512, 64], expected F32 [512, 128]", "creates these tables"),
+        (lambda table: table.flatten(), "is F32 [65536], expected F32 [512, 128]", "creates these tables"),
     ],
 )
-def test_verify_catches_a_table_without_its_recipe_too(
-    change: Change, by_recipe: str, by_trying: str, pair: tuple[Path, Path]
+def test_verify_fails_for_a_changed_table_with_and_without_a_recipe(
+    change: Change, with_recipe: str, without_recipe: str, pair: tuple[Path, Path]
 ) -> None:
     base, out = pair
     rewrite(out, TABLE, change)
-    assert by_recipe in failed(verify(out, base))["table"]
+    assert with_recipe in failed(verify(out, base))["table"]
     (out / RECIPE_FILE).unlink()
-    assert by_trying in failed(verify(out, base))["table"]
+    assert without_recipe in failed(verify(out, base))["table"]
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_verify_catches_any_flipped_bit(pair: tuple[Path, Path], data: st.DataObject) -> None:
+def test_verify_fails_for_any_flipped_bit(pair: tuple[Path, Path], data: st.DataObject) -> None:
     base, out = pair
     path = data.draw(st.sampled_from(sorted(out.glob("*.safetensors"))))
     start = 8 + int.from_bytes(path.read_bytes()[:8], "little")
@@ -323,10 +324,10 @@ def test_verify_catches_any_flipped_bit(pair: tuple[Path, Path], data: st.DataOb
     found = failed(verify(out, base))
     flip(path, byte, bit)
     assert set(found) in ({"tensors"}, {"table"}), found
-    assert "differs, first in its byte" in found.get("tensors", "differs, first in its byte")
+    assert "differs, first at byte" in found.get("tensors", "differs, first at byte")
 
 
-def test_verify_catches_rows_that_transformers_left_at_random(sharded: Path, tmp_path: Path) -> None:
+def test_verify_fails_for_rows_that_transformers_initialised_randomly(sharded: Path, tmp_path: Path) -> None:
     transformers.set_seed(0)
     model = transformers.GPT2LMHeadModel.from_pretrained(sharded, n_positions=NEW, ignore_mismatched_sizes=True)
     model.save_pretrained(tmp_path / "out")
@@ -335,32 +336,32 @@ def test_verify_catches_rows_that_transformers_left_at_random(sharded: Path, tmp
     pico.edit_json(tmp_path / "out" / LIMITS, model_max_length=NEW)
     found = failed(verify(tmp_path / "out", sharded))
     assert set(found) == {"table"}
-    assert "rows are neither learned nor made by" in found["table"]
+    assert "rows do not match method" in found["table"]
 
 
-def test_verify_catches_weights_of_another_variant(make_pico: MakePico, tmp_path: Path) -> None:
+def test_verify_fails_for_weights_of_another_variant(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     out = resize(source, to=40, output=tmp_path / "out").output
     (out / "model.safetensors").rename(out / "model.fp16.safetensors")
-    assert "are the variant fp16, and should be plain ones" in failed(verify(out, source))["files"]
+    assert "are variant fp16, expected no variant" in failed(verify(out, source))["files"]
 
 
-def test_verify_catches_a_stale_buffer(make_pico: MakePico, tmp_path: Path) -> None:
+def test_verify_fails_for_an_outdated_buffer(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     mask = torch.ones(16, 16).tril().view(1, 1, 16, 16)
     pico.add_tensors(source, {f"transformer.h.{layer}.attn.bias": mask.clone() for layer in range(2)})
     out = resize(source, to=40, output=tmp_path / "out").output
     assert passed(verify(out, source))
     pico.add_tensors(out, {"transformer.h.0.attn.bias": mask})
-    assert "transformer.h.0.attn.bias is a position buffer" in failed(verify(out, source))["tensors"]
+    assert "transformer.h.0.attn.bias is an outdated position buffer" in failed(verify(out, source))["tensors"]
 
 
-def test_verify_catches_a_buffer_that_transformers_reads(tmp_path: Path) -> None:
+def test_verify_fails_for_a_wrong_buffer_that_transformers_reads(tmp_path: Path) -> None:
     source = pico.make_bros(tmp_path / "bros")
     out = resize(source, to=40, output=tmp_path / "out").output
     assert passed(verify(out, source))
     pico.add_tensors(out, {"embeddings.position_ids": torch.arange(40).flip(0).unsqueeze(0)})
-    assert "position_ids is not the position buffer of the new" in failed(verify(out, source))["tensors"]
+    assert "position_ids is not the position buffer for the new" in failed(verify(out, source))["tensors"]
 
 
 @pytest.mark.parametrize(
@@ -371,18 +372,18 @@ def test_verify_catches_a_buffer_that_transformers_reads(tmp_path: Path) -> None
         writes("config.json", '"transformers_version": "', '"_name_or_path": "", "transformers_version": "9.'),
     ],
 )
-def test_verify_lets_pass_what_no_model_obeys(change: Damage, pair: tuple[Path, Path]) -> None:
+def test_verify_ignores_changes_that_no_model_uses(change: Damage, pair: tuple[Path, Path]) -> None:
     base, out = pair
     change(out)
     assert passed(verify(out, base))
 
 
-def test_verify_does_not_let_a_recipe_choose_what_is_compared(pair: tuple[Path, Path]) -> None:
+def test_verify_does_not_trust_the_recipes_table(pair: tuple[Path, Path]) -> None:
     base, out = pair
     rewrite(out, "transformer.wte.weight", lambda tensor: tensor * 0 + 7)
-    lie = {"to": 1024, "tensor": "transformer.wte.weight", "config_key": "vocab_size"}
+    forged = {"to": 1024, "tensor": "transformer.wte.weight", "config_key": "vocab_size"}
     for train in ({}, {"train": {"data": "x", "steps": 1, "trainable": "positions"}}):
-        (out / RECIPE_FILE).write_text(json.dumps({"source": str(base), "resize": lie, **train}))
+        (out / RECIPE_FILE).write_text(json.dumps({"source": str(base), "resize": forged, **train}))
         assert "transformer.wte.weight differs" in failed(verify(out, base))["tensors"]
 
 
@@ -394,65 +395,66 @@ def test_verify_does_not_let_a_recipe_choose_what_is_compared(pair: tuple[Path, 
     ],
     ids=lambda recipe: recipe[:20],
 )
-def test_verify_and_inspect_pass_over_a_recipe_that_tells_nothing(recipe: str, pair: tuple[Path, Path]) -> None:
+def test_verify_and_inspect_ignore_an_invalid_recipe(recipe: str, pair: tuple[Path, Path]) -> None:
     base, out = pair
-    written = (out / RECIPE_FILE).read_text()
-    is_line = recipe.startswith("rows_before")  # of a recipe that is else as it was
-    (out / RECIPE_FILE).write_text(written.replace("rows_before: 128", recipe, 1) if is_line else recipe)
+    valid = (out / RECIPE_FILE).read_text()
+    is_line = recipe.startswith("rows_before")  # one invalid line in a valid recipe
+    (out / RECIPE_FILE).write_text(valid.replace("rows_before: 128", recipe, 1) if is_line else recipe)
     assert passed(verify(out, base))
     assert inspect(out).tables[0].new_rows is None
     rewrite(out, TABLE, lambda table: table + 1)
     assert set(failed(verify(out, base))) == {"table"}
 
 
-# After a training
+# After training
 
 
-# What the recipe says was trained, what was, and the checks that fail.
+# `trainable` in the recipe, what was actually trained, and the checks that fail.
 TRAINED: list[tuple[str, dict[str, Change], dict[str, str]]] = [
     ("positions", {TABLE: lambda table: table + 1}, {}),
     ("new", {TABLE: lambda table: torch.cat([table[:128], table[128:] + 1])}, {}),
-    ("positions", {TABLE: lambda table: table + 1, OTHER: number}, {"tensors": f"{OTHER} differs"}),
-    ("new", {TABLE: lambda table: torch.cat([table[:300], table[300:] * math.nan])}, {"table": "212 rows hold NaN"}),
-    ("new", {TABLE: lambda table: table + 1}, {"table": "128 of 512 rows are not what copy makes of the learned"}),
-    ("all", {}, {"tensors": "everything was trained"}),
+    ("positions", {TABLE: lambda table: table + 1, OTHER: change_element}, {"tensors": f"{OTHER} differs"}),
+    ("new", {TABLE: lambda table: torch.cat([table[:300], table[300:] * math.nan])}, {"table": "212 rows with NaN"}),
+    ("new", {TABLE: lambda table: table + 1}, {"table": "128 of 512 rows do not match method copy, although only new"}),
+    ("all", {}, {"tensors": "all weights were trained according to the recipe"}),
 ]
 
 
 @pytest.mark.parametrize(("trainable", "trained", "failures"), TRAINED)
-def test_verify_of_what_was_trained(
+def test_verify_checks_only_untrained_rows_of_a_trained_checkpoint(
     trainable: str, trained: dict[str, Change], failures: dict[str, str], pair: tuple[Path, Path]
 ) -> None:
     base, out = pair
     for name, change in trained.items():
         rewrite(out, name, change)
-    said = f"train: {{data: x, steps: 1, trainable: {trainable}}}\nprovenance:"
-    writes(RECIPE_FILE, "provenance:", said)(out)
+    train = f"train: {{data: x, steps: 1, trainable: {trainable}}}\nprovenance:"
+    writes(RECIPE_FILE, "provenance:", train)(out)
     found = verify(out, base)
     assert set(failed(found)) == set(failures)
     assert all(text in failed(found)[name] for name, text in failures.items())
     if not failures:
         rows = "new rows" if trainable == "new" else "rows"
-        assert f"but for the table, whose {rows} were then trained" in found.conclusion
-        assert "; then it was trained" in passed(found)["table"]
+        assert found.conclusion.endswith(f"only in its position table (resized, {rows} trained).")
+        assert "; trained afterwards" in passed(found)["table"]
+        assert found.notes == ("Training claims come from the recipe and were not verified.",)
     if trainable == "all":
-        assert found.conclusion.endswith("is not a pure resize.")
+        assert found.conclusion.endswith(f"is not a pure resize of {base} (failed: tensors).")
 
 
 # --deep
 
 
 @pytest.mark.parametrize("model_type", sorted(pico.CONFIGS))
-def test_verify_deep_finds_equal_outputs_where_learned_rows_stay(
+def test_verify_deep_reports_identical_outputs_if_learned_rows_are_kept(
     model_type: str, make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico(model_type).folder
     kept = passed(verify(resize(source, to=40, output=tmp_path / "copy").output, source, deep=True))
     assert list(kept) == ["tensors", "table", "files", "loads", "runs", "outputs"]
-    assert "give exactly what the base gives" in kept["outputs"]
+    assert "bit-identical to the base's on inputs of 4 tokens" in kept["outputs"]
     out = resize(source, to=40, method="linear", output=tmp_path / "linear").output
     changed = passed(verify(out, source, deep=True))["outputs"]
-    assert "short texts now behave differently" in changed
+    assert "outputs on short inputs differ from the base's by up to" in changed
     assert "largest difference: " in changed
 
 
@@ -460,14 +462,14 @@ def test_verify_deep_finds_equal_outputs_where_learned_rows_stay(
     ("method", "config", "failures"),
     [
         ("copy", {"n_positions": 60}, {"loads": "mismatched key: transformer.wpe.weight"}),
-        ("linear", {"n_positions": 4}, {"runs": "a text of 40 tokens fails: ", "outputs": "fails ("}),
+        ("linear", {"n_positions": 4}, {"runs": "fails on 40 tokens: ", "outputs": "fails ("}),
         ("copy", {"n_layer": 3}, {"loads": "missing key: transformer.h.2"}),
-        ("copy", {"vocab_size": 20}, {"loads": "mismatched key: transformer.wte", "outputs": "[1, 16, 20] for [1, 16"}),
-        ("copy", {"layer_norm_epsilon": 0.5}, {"outputs": "they do not"}),
+        ("copy", {"vocab_size": 20}, {"loads": "mismatched key: transformer.wte", "outputs": "[1, 16, 20] instead of"}),
+        ("copy", {"layer_norm_epsilon": 0.5}, {"outputs": "must be identical to the base's but differ"}),
     ],
     ids=str,
 )
-def test_verify_deep_catches_a_config_that_does_not_load_or_run_or_give_the_same(
+def test_verify_deep_fails_for_a_config_that_does_not_load_or_changes_outputs(
     method: str, config: dict[str, Any], failures: dict[str, str], make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico("gpt2").folder
@@ -478,55 +480,53 @@ def test_verify_deep_catches_a_config_that_does_not_load_or_run_or_give_the_same
     assert all(text in found[name] for name, text in failures.items()), found
 
 
-def test_verify_deep_compares_with_an_original_that_lacks_tensors_or_holds_nan(
-    make_pico: MakePico, tmp_path: Path
-) -> None:
+def test_verify_deep_accepts_a_base_with_missing_tensors_or_nan(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     rewrite(source, "transformer.ln_f.bias", lambda tensor: tensor * math.nan)
     assert passed(verify(resize(source, to=40, output=tmp_path / "nan").output, source, deep=True))
     pico.edit_json(source / "config.json", n_layer=3)
     found = passed(verify(resize(source, to=40, output=tmp_path / "layers").output, source, deep=True))
-    assert "not compared: the base lacks tensors" in found["outputs"]
+    assert "not compared: tensors are missing in the base" in found["outputs"]
 
 
-def test_verify_deep_runs_no_code_of_a_checkpoint(
+def test_verify_deep_does_not_run_code_of_a_checkpoint(
     make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, mark = make_pico("gpt2").folder, tmp_path / "it-ran"
+    source, marker = make_pico("gpt2").folder, tmp_path / "code-was-run"
     pico.edit_json(source / "config.json", architectures=None)
     out = resize(source, to=40, output=tmp_path / "out").output
     auto_map = {"AutoConfig": "code.Config", "AutoModel": "code.Model"}
     pico.edit_json(out / "config.json", model_type="evil", auto_map=auto_map)
-    (out / "code.py").write_text(f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n")
-    monkeypatch.setattr("builtins.input", lambda *_: "y")  # which transformers asks where nothing was said
+    (out / "code.py").write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # transformers asks before it runs remote code
     assert "loads" in failed(verify(out, source, deep=True))
-    assert not mark.exists()
+    assert not marker.exists()
 
 
 # The commands
 
 
-def test_verify_prints_a_check_a_line_and_exits_by_it(pair: tuple[Path, Path]) -> None:
+def test_verify_prints_its_checks_and_sets_the_exit_code(pair: tuple[Path, Path]) -> None:
     base, out = pair
     done = invoke("verify", out, "--base", base)
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("passed ")] == ["tensors", "table", "files"]
-    assert lines[0] == f"Verified: {out} is {base} with a resized table and nothing else."
-    flip(holder(out, OTHER), -1)
+    assert lines[0] == f"Verified: {out} differs from {base} only in its position table."
+    flip(file_of(out, OTHER), -1)
     done = invoke("verify", out, "--base", base)
     assert done.exit_code == 3
     assert "FAILED  tensors" in done.stdout
-    assert done.stdout.splitlines()[0].startswith("FAILED (tensors)")
+    assert done.stdout.splitlines()[0] == f"Not verified: {out} is not a pure resize of {base} (failed: tensors)."
     done = invoke("verify", out, "--base", base, "--json")
     values = json.loads(done.stdout)
     SCHEMA.validate(values)
     assert (done.exit_code, values["command"], values["passed"], values["method"]) == (3, "verify", False, "copy")
 
 
-def test_verify_takes_flags_of_the_base_beside_its_recipe(make_pico: MakePico, tmp_path: Path) -> None:
-    alone = shutil.copy(make_pico("gpt2").folder / "model.safetensors", tmp_path / "alone.safetensors")
-    resize(alone, to=NEW, output="out", model_type="gpt2")
+def test_verify_flags_for_the_base_override_its_recipe(make_pico: MakePico, tmp_path: Path) -> None:
+    weights = shutil.copy(make_pico("gpt2").folder / "model.safetensors", tmp_path / "weights.safetensors")
+    resize(weights, to=NEW, output="out", model_type="gpt2")
     assert invoke("verify", "out").exit_code == 0
     done = invoke("verify", "out", "--model-type", "bert")
     assert (done.exit_code, done.stdout) == (1, "")
@@ -534,14 +534,14 @@ def test_verify_takes_flags_of_the_base_beside_its_recipe(make_pico: MakePico, t
     assert invoke("verify", "out", "--model-type", "bert", "--tensor", "x").exit_code == 2
 
 
-def test_resize_verify_checks_the_output_before_it_takes_its_name(sharded: Path) -> None:
+def test_resize_verify_checks_the_output_before_moving_it_into_place(sharded: Path) -> None:
     done = invoke("resize", sharded, "--to", NEW, "-o", "out", "--verify", "--json")
     assert done.exit_code == 0
     assert json.loads(done.stdout)["verified"] is True
     assert "Verified: every check of" in done.stderr
 
 
-def test_resize_verify_leaves_nothing_where_the_output_is_wrong(
+def test_resize_verify_writes_nothing_if_the_output_is_wrong(
     sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ctxextend.checkpoints.rewrite import rewrite as real
@@ -551,11 +551,11 @@ def test_resize_verify_leaves_nothing_where_the_output_is_wrong(
         flip(destination, -1)
 
     monkeypatch.setattr("ctxextend.checkpoints.rewrite.rewrite", damaging)
-    old = resize(sharded, to=300, output=tmp_path / "old").output  # not asked to look
+    old = resize(sharded, to=300, output=tmp_path / "old").output  # without --verify
     before = pico.contents(old)
     done = invoke("resize", sharded, "--to", NEW, "-o", "out", "--verify")
     assert done.exit_code == 3
-    assert "Error: The output is not what was planned." in done.stderr
+    assert "Error: The output does not match the plan." in done.stderr
     assert list(Path().iterdir()) == []
     done = invoke("resize", sharded, "--to", NEW, "-o", old, "--force", "--verify", "--json")
     assert (done.exit_code, json.loads(done.stdout)["error"]["type"]) == (3, "VerificationError")

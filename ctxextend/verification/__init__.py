@@ -1,1 +1,1 @@
-"""Proof that one checkpoint is another with resized position tables, and nothing else."""
+"""Verify that a checkpoint differs from its base only in its position tables."""

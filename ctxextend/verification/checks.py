@@ -1,4 +1,4 @@
-"""The checks of `verify` that read files: every other tensor, the tables, and all that is no weights file."""
+"""File checks of `verify`: all other tensors, the position tables, and config, tokenizer and side files."""
 
 import filecmp
 import json
@@ -33,28 +33,28 @@ from ctxextend.tables.stats import describe_rows
 Table = NDArray[Any]
 Mask = NDArray[np.bool_]
 
-# Bytes of a tensor that are read at once: two blocks stay in the processor's cache until they are compared.
+# Bytes read at a time: two blocks stay in the CPU cache until they are compared.
 BLOCK = 1 << 18
-# Keys of config.json that transformers writes of itself, and that no model obeys.
-STAMPS = {("transformers_version",), ("_name_or_path",)}
-# Files that may come, go and change without changing what the model does.
-HARMLESS = (
+# Keys that transformers writes to config.json for information; no model uses them.
+INFORMATIONAL_KEYS = {("transformers_version",), ("_name_or_path",)}
+# Files that may be added, removed or changed without affecting the model.
+NOT_COMPARED = (
     *(CARD_FILE, RECIPE_FILE, ".gitattributes", "trainer_state.json", "train_log.jsonl", "train_loss.png", "runs/*"),
     *(f"{name}{suffix}" for name in ("LICENSE", "LICENCE", "NOTICE") for suffix in ("", ".txt", ".md")),
 )
-MISSING = object()  # the value of a key that is not there
+MISSING = object()  # value of a key that does not exist
 
 
 @dataclass(frozen=True)
 class ExpectedResize:
-    """The resize, and the training after it, that a checkpoint should have come from."""
+    """The resize, and any training after it, that should have produced a checkpoint."""
 
-    plan: ResizePlan  # planned again from the base checkpoint
-    trainable: str | None  # what its recipe says was trained: ``new`` rows, ``positions``, ``all``, or nothing
-    how: str  # how it is known, in a few words
+    plan: ResizePlan  # replanned from the base checkpoint
+    trainable: str | None  # what was trained according to the recipe: ``new`` rows, ``positions``, ``all``, or None
+    how: str  # how the method was determined
     notes: tuple[str, ...] = ()
-    chain: tuple[Provenance, ...] = ()  # that recipe and those of the base checkpoint, the newest first
-    unregistered: str | None = None  # the method that its recipe names, where there is none of that name
+    chain: tuple[Provenance, ...] = ()  # its recipe and those of its base checkpoints, newest first
+    unregistered: str | None = None  # the method that its recipe names, if it is not registered
 
 
 @dataclass(frozen=True)
@@ -64,224 +64,220 @@ class Check:
     # ``readable``, ``tensors``, ``table``, ``files``, or with ``--deep`` also ``loads``, ``runs``, ``outputs``.
     name: str
     passed: bool
-    evidence: tuple[str, ...]  # what was found, in sentences; failures first
-    # Whether it did not pass because its method is not registered here, and for nothing else.
+    evidence: tuple[str, ...]  # findings, failures first
+    # Whether it failed only because the method is not registered.
     is_unchecked: bool = field(default=False, metadata=not_in_json)
 
 
 def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no_progress) -> Check:
-    """Compare name, dtype, shape and every byte of all tensors but the tables, and the position buffers."""
+    """Compare name, dtype, shape and bytes of all tensors except the tables, and check the position buffers."""
     base = plan.checkpoint
     changed = {*(table.name for table in plan.tables), *plan.dropped, *(buffer.name for buffer in plan.rebuilt_buffers)}
     kept = [(file.entries[name], file) for name, file in base.names.items() if name not in changed]
     mismatches = {entry.name: _mismatch(resized, entry.name, entry.dtype, entry.shape) for entry, _ in kept}
     wrong = [mismatch for mismatch in mismatches.values() if mismatch]
     wrong += [f"{name} is not in the base" for name in resized.names if name not in base.names]
-    gone = "is a position buffer of the old file and should be gone"
-    wrong += [f"{name} {gone}" for name in plan.dropped if name in resized.names]
+    wrong += [f"{name} is an outdated position buffer" for name in plan.dropped if name in resized.names]
     for buffer in plan.rebuilt_buffers:
         mismatch = _mismatch(resized, buffer.name, buffer.dtype, buffer.shape)
         if mismatch or resized.names[buffer.name].read_bytes(buffer.name).tobytes() != make_buffer(buffer).tobytes():
-            wrong.append(mismatch or f"{buffer.name} is not the position buffer of the new length")
+            wrong.append(mismatch or f"{buffer.name} is not the position buffer for the new length")
     metadata = {resized.relative(file): file.header.get(METADATA) for file in resized.weights.values()}
-    for name, file in base.weights.items():  # transformers reads from it whose tensors they are
-        wanted = file.header.get(METADATA)
-        if metadata.get(name, wanted) != wanted:
-            wrong.append(f"{name} has the __metadata__ {metadata[name]}, and should have {wanted}")
+    for name, file in base.weights.items():  # transformers reads the tensors' framework from it
+        expected = file.header.get(METADATA)
+        if metadata.get(name, expected) != expected:
+            wrong.append(f"{name} has __metadata__ {metadata[name]}, expected {expected}")
     same = [(entry, file) for entry, file in kept if not mismatches[entry.name]]
     total = sum(entry.size for entry, _ in same)
-    pool = ThreadPoolExecutor(2)  # one reads while the other compares
+    pool = ThreadPoolExecutor(2)  # one thread reads while the other compares
     try:
         differences = pool.map(partial(_first_difference, resized), same)
         for (entry, _), byte in zip(same, differences, strict=True):
             progress(entry.size, total)
             if byte is not None:
-                number = byte * math.prod(entry.shape) // entry.size
-                wrong.append(f"{entry.name} differs, first in its byte {byte:,} (number {number:,})")
+                element = byte * math.prod(entry.shape) // entry.size
+                wrong.append(f"{entry.name} differs, first at byte {byte:,} (element {element:,})")
     finally:
-        pool.shutdown(cancel_futures=True)  # so that Ctrl-C waits for no more than two tensors
-    read = f"{len(same):,} tensors, {total:,} bytes of each read and compared"
-    fine = f"every other tensor has its name, dtype, shape and bytes: {read}"
-    return Check("tensors", not wrong, (*wrong, read) if wrong else (fine,))
+        pool.shutdown(cancel_futures=True)  # Ctrl-C waits for at most two tensors
+    identical = "" if wrong else "are byte-identical "
+    summary = f"{len(same):,} other tensors {identical}({total:,} bytes compared)"
+    return Check("tensors", not wrong, (*wrong, summary))
 
 
 def _mismatch(resized: Checkpoint, name: str, dtype: str, shape: tuple[int, ...]) -> str:
-    """Say how a tensor is not there in a dtype and shape; empty where it is."""
+    """Describe a tensor that is missing or has another dtype or shape; empty if it matches."""
     if name not in resized.names:
         return f"{name} is missing"
     found = resized.entries[name]
     if (found.dtype, found.shape) == (dtype, shape):
         return ""
-    return f"{name} is {found.dtype} {list(found.shape)}, and should be {dtype} {list(shape)}"
+    return f"{name} is {found.dtype} {list(found.shape)}, expected {dtype} {list(shape)}"
 
 
 def _first_difference(resized: Checkpoint, tensor: tuple[TensorEntry, TensorFile]) -> int | None:
-    """Return the first byte in which a tensor of a file differs from that of its name; None where it is equal."""
-    entry, ours = tensor
-    theirs = resized.names[entry.name]
-    our_offset, their_offset = ours.offset(entry.name), theirs.offset(entry.name)
-    if our_offset is None or their_offset is None:  # torch files may hold it in other strides
-        first, second = ours.read_bytes(entry.name), theirs.read_bytes(entry.name)
+    """Return the first byte at which a tensor of the base differs in the resized checkpoint; None if it does not."""
+    entry, base = tensor
+    other = resized.names[entry.name]
+    base_offset, other_offset = base.offset(entry.name), other.offset(entry.name)
+    if base_offset is None or other_offset is None:  # torch files can store it with other strides
+        first, second = base.read_bytes(entry.name), other.read_bytes(entry.name)
         return None if np.array_equal(first, second) else int((first != second).argmax())
-    with open_source(ours.path) as one, open_source(theirs.path) as other, reading(f"{ours.path} or {theirs.path}"):
-        one.seek(our_offset)
-        other.seek(their_offset)
+    with open_source(base.path) as one, open_source(other.path) as two, reading(f"{base.path} or {other.path}"):
+        one.seek(base_offset)
+        two.seek(other_offset)
         for start in range(0, entry.size, BLOCK):
-            left, right = (file.read(min(BLOCK, entry.size - start)) for file in (one, other))
-            if left != right or not left:  # a file that becomes shorter differs too
+            left, right = (file.read(min(BLOCK, entry.size - start)) for file in (one, two))
+            if left != right or not left:  # a file truncated in the meantime differs too
                 return start + next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), 0)
     return None
 
 
 class TableComparison(NamedTuple):
-    """A table as it was, as it is, and as its method makes it, each of shape (rows, hidden_size)."""
+    """A table before and after the resize and as recreated by its method, each of shape (rows, hidden_size)."""
 
     before: Table
     after: Table
     expected: Table
-    matches: Mask  # whether each row is as expected, shape (rows,)
+    matches: Mask  # whether each row matches the expected one, shape (rows,)
 
 
 def compare_table(plan: ResizePlan, table: TablePlan, resized: Checkpoint) -> TableComparison:
-    """Make a table again, and compare: bit for bit, or within its method's tolerance where a row is new."""
+    """Recreate a table and compare: learned rows bit for bit, new rows within the method's tolerance."""
     before = read_floats(plan.checkpoint.names[table.name], table.name)
     after = read_floats(resized.names[table.name], table.name)
     expected = plan.resized(table, before)
     matches = equal_rows(expected, after)
     if plan.creates_rows and (tolerance := plan.settings.facts.tolerance):
-        wanted = expected.astype(np.float64)
-        norm = np.median(np.linalg.norm(wanted, axis=1))
-        is_near = np.linalg.norm(wanted - after.astype(np.float64), axis=1) <= tolerance * norm
+        exact = expected.astype(np.float64)
+        norm = np.median(np.linalg.norm(exact, axis=1))
+        is_close = np.linalg.norm(exact - after.astype(np.float64), axis=1) <= tolerance * norm
         kept = plan.settings.kept_of(min(len(before), len(after)) - table.reserved_rows)
-        is_near[: table.reserved_rows + kept] = False  # the method promises that these are the learned ones
-        matches |= is_near
+        is_close[: table.reserved_rows + kept] = False  # kept rows must be identical
+        matches |= is_close
     return TableComparison(before, after, expected, matches)
 
 
 def check_tables(expected: ExpectedResize, resized: Checkpoint) -> Check:
-    """Make the tables again and compare: their rows, their dtype, and what became of the learned rows."""
-    wrong, unmade, found = list[str](), list[str](), list[str]()
+    """Recreate the tables and compare their shape, dtype and rows."""
+    wrong, unchecked, found = list[str](), list[str](), list[str]()
     for table in expected.plan.tables:
         if mismatch := _mismatch(resized, table.name, table.dtype, (table.rows_after, table.hidden_size)):
             wrong.append(mismatch)
         elif expected.unregistered and table.is_changed:
-            told = f"{table.name}: there is no method {expected.unregistered!r} here to make its rows again"
-            (found if expected.trainable in ("positions", "all") else unmade).append(told)
+            message = f"{table.name}: rows not checked, method {expected.unregistered!r} is not registered"
+            (found if expected.trainable in ("positions", "all") else unchecked).append(message)
         else:
             compared = compare_table(expected.plan, table, resized)
             wrong += _wrong_rows(expected, table, compared)
             found += _describe_rows(expected, table, compared)
-    return Check("table", not (wrong or unmade), (*wrong, *unmade, *found), is_unchecked=not wrong and bool(unmade))
+    evidence = (*wrong, *unchecked, *found)
+    return Check("table", not (wrong or unchecked), evidence, is_unchecked=not wrong and bool(unchecked))
 
 
 def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableComparison) -> Iterator[str]:
-    """Yield which rows are not as expected; of a trained table only those that were not trained count."""
-    must, method, first = np.ones(table.rows_after, np.bool_), expected.plan.method, table.reserved_rows
-    reason = f"neither learned nor made by {method}"
+    """Yield which rows do not match; of a trained table, only rows that were not trained count."""
+    frozen, first, reason = np.ones(table.rows_after, np.bool_), table.reserved_rows, ""
     if expected.trainable == "new":
         learned = learned_before(expected.chain, table.name, first, table.rows_after)
-        if learned is None or len(learned) != table.rows_after - first:  # the recipes do not say: the rows do
+        if learned is None or len(learned) != table.rows_after - first:  # not in the recipes: compare the rows
             learned = learned_rows(compared.before[first:], compared.expected[first:])
-        must[first:] = learned
-        reason = f"not what {method} makes of the learned ones, though new rows alone were trained"
+        frozen[first:] = learned
+        reason = ", although only new rows were trained"
     elif expected.trainable is not None:
-        must[:] = False
-    bad = np.flatnonzero(must & ~compared.matches)
-    if bad.size:
-        verb = "is" if len(bad) == 1 else "are"
-        yield f"{table.name}: {len(bad)} of {len(must)} rows {verb} {reason}: {describe_rows(bad.tolist())}"
-    # Training can leave rows that hold no numbers.
+        frozen[:] = False
+    if (bad := np.flatnonzero(frozen & ~compared.matches)).size:
+        what = f"do not match method {expected.plan.method}{reason}"
+        yield f"{table.name}: {len(bad)} of {len(frozen)} rows {what}: {describe_rows(bad.tolist())}"
+    # Training can produce NaN.
     nonfinite = sorted({*nonfinite_rows(compared.after)} - {*nonfinite_rows(compared.expected)})
     if nonfinite:
-        yield f"{table.name}: {len(nonfinite)} rows hold NaN or infinity: {describe_rows(nonfinite)}"
+        yield f"{table.name}: {counted(len(nonfinite), 'row')} with NaN or infinity: {describe_rows(nonfinite)}"
 
 
 def _describe_rows(expected: ExpectedResize, table: TablePlan, compared: TableComparison) -> Iterator[str]:
-    """Say how many rows are those that the method makes, and what became of the learned ones."""
+    """Yield how many rows match the method, and how much the learned rows changed."""
     plan, count = expected.plan, int(compared.matches.sum())
     tolerance = plan.settings.facts.tolerance if plan.creates_rows else 0.0
     exact = f"within {tolerance:g} of the median norm" if tolerance else "bit for bit"
-    what = f"what {plan.method} makes" if plan.is_changed else "what they were"
+    what = f"method {plan.method}" if plan.is_changed else "the base"
     size = f"{table.name}: {table.rows_before} -> {table.rows_after} rows"
-    trained = "; then it was trained" if expected.trainable else ""
-    yield f"{size}; {count} of {table.rows_after} rows are {what} ({expected.how}), {exact}{trained}"
+    trained = "; trained afterwards" if expected.trainable else ""
+    yield f"{size}; {count} of {table.rows_after} rows match {what} ({expected.how}) {exact}{trained}"
     shared = min(len(compared.before), len(compared.after))
     old, new = compared.before[:shared], compared.after[:shared]
-    moved = ~equal_rows(old, new)
-    text = f"{int((~moved).sum())} of {shared} learned rows are bit-equal"
-    if moved.any():
+    changed = ~equal_rows(old, new)
+    text = f"{int((~changed).sum())} of {shared} learned rows are bit-identical"
+    if changed.any():
         with np.errstate(invalid="ignore", over="ignore"):
             old, new = old.astype(np.float64), new.astype(np.float64)
-            distance = np.linalg.norm(new[moved] - old[moved], axis=1).max()
+            distance = np.linalg.norm(new[changed] - old[changed], axis=1).max()
             norm = np.median(np.linalg.norm(old, axis=1))
-        where = describe_rows(np.flatnonzero(moved).tolist())
-        text += f"; {where} moved by up to {distance:.3g} (their median norm was {norm:.3g})"
+        rows = describe_rows(np.flatnonzero(changed).tolist())
+        text += f"; rows {rows} changed by up to {distance:.3g} (median norm {norm:.3g})"
     yield text
 
 
 def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
-    """Compare every file that is no weights file with what the resize should have made of it: JSON by its content."""
+    """Compare all files except weights with what the resize should have written; JSON files by content."""
     base = plan.checkpoint
-    not_compared = set(base.weights)
-    if {resized.relative(file) for file in resized.weights.values()} != not_compared:
-        not_compared.add(base.index_file)  # saved in other shards, it has an index of its own
-    kept = set(base.code) & set(resized.code)  # which an output may hold, and need not
-    files = {*plan.texts, *plan.files["copied"], *kept} - not_compared
-    compared = sorted(name for name in files if not _is_harmless(name))
+    excluded = set(base.weights)
+    if {resized.relative(file) for file in resized.weights.values()} != excluded:
+        excluded.add(base.index_file)  # other shards need another index
+    code = set(base.code) & set(resized.code)  # code files are optional in an output
+    files = {*plan.texts, *plan.files["copied"], *code} - excluded
+    compared = sorted(name for name in files if not _is_not_compared(name))
     listed = resized.index["weight_map"] if resized.index else resized.names
     wrong = [f"{resized.index_file} does not list {name}" for name in resized.names if name not in listed]
     wrong += _unexpected_files(plan, resized)
-    wrong += (fault for name in compared for fault in _differences(plan, resized, name))
+    wrong += (difference for name in compared for difference in _differences(plan, resized, name))
     edits = "; ".join(f"{edit.file} {edit.key} {edit.after}" for edit in plan.edits)
-    length = "the new length" if plan.is_changed else "its length"
-    states = f"{length} is stated everywhere ({edits})" if edits else "no length had to change"
-    count = f"{counted(len(compared), 'file')} compared, all but card, licences, logs and recipe"
-    fine = f"{count}: {states}, and nothing else in them changed; no stale weights lie beside"
-    return Check("files", not wrong, tuple(wrong) or (fine,))
+    changes = f"only the length limits changed ({edits})" if edits else "nothing changed"
+    count = f"{counted(len(compared), 'file')} compared (model card, licenses, logs and recipe excluded)"
+    return Check("files", not wrong, tuple(wrong) or (f"{count}: {changes}", "no stale weight files"))
 
 
-def _is_harmless(name: str) -> bool:
-    return first_match(PurePosixPath(name), HARMLESS) is not None
+def _is_not_compared(name: str) -> bool:
+    return first_match(PurePosixPath(name), NOT_COMPARED) is not None
 
 
 def _unexpected_files(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
-    """Yield stale weights, files that the base checkpoint has not, and weights of another variant."""
+    """Yield stale weights, files that are not in the base checkpoint, and weights of another variant."""
     base = plan.checkpoint
     for name, reason in resized.omitted.items():
         if PurePosixPath(name).name not in IGNORED_NAMES and name not in resized.code:
-            yield f"{name} lies beside: {reason}"
+            yield f"unexpected {name}: {reason}"
     known = {*plan.file_sizes, *base.code}
-    # Weights alone want a config.json, which must state the new lengths.
+    # A bare weights file needs a config.json, which must state the new lengths.
     lengths = {table.location.length_paths[0]: table.location.key_value(table.max_len_after) for table in plan.tables}
     if not base.has_config and all(nested(resized.config, path) == length for path, length in lengths.items()):
         known.add(resized.config_file)
     for name in (*resized.copied, *resized.code):
-        if name not in known and not _is_harmless(name):
+        if name not in known and not _is_not_compared(name):
             yield f"{name} is not in the base"
     if base.variant != resized.variant:
-        yield f"its weights are the variant {resized.variant}, and should be {base.variant or 'plain ones'}"
+        yield f"the weights are variant {resized.variant}, expected {base.variant or 'no variant'}"
 
 
 def _differences(plan: ResizePlan, resized: Checkpoint, name: str) -> Iterator[str]:
-    """Yield how one file differs from what the resize should have made of it, which is what it was if not edited."""
+    """Yield how one file differs from what the resize should have written: the base's file, with its edits."""
     if name not in resized.files and name not in resized.code:
-        if name not in resized.omitted:  # what is there and must not be read was named before
+        if name not in resized.omitted:  # those are reported as unexpected
             yield f"{name} is missing"
         return
-    path, original, wanted = resized.root / name, plan.checkpoint.root / name, plan.texts.get(name)
+    path, base_path, expected = resized.root / name, plan.checkpoint.root / name, plan.texts.get(name)
     try:
-        if wanted is None:
+        if expected is None:
             with reading(path):
-                if filecmp.cmp(original, path, shallow=False):
+                if filecmp.cmp(base_path, path, shallow=False):
                     return
             if path.suffix != ".json":
-                yield f"{name} is not what it was, byte for byte"
+                yield f"{name} is not byte-identical to the base's"
                 return
-            wanted = read_bytes(original)
+            expected = read_bytes(base_path)
         found = read_bytes(path)
-        if wanted == found:
+        if expected == found:
             return
-        before, after = (parse_json(text.decode("utf-8"), name) for text in (wanted, found))
+        before, after = (parse_json(text.decode("utf-8"), name) for text in (expected, found))
     except CheckpointError as error:
         yield error.message
         return
@@ -290,21 +286,21 @@ def _differences(plan: ResizePlan, resized: Checkpoint, name: str) -> Iterator[s
         return
     edits = {edit.path for edit in plan.edits if edit.file == name}
     for keys, old, new in _changed_values(before, after):
-        if keys not in STAMPS or PurePosixPath(name).name != "config.json":
+        if keys not in INFORMATIONAL_KEYS or PurePosixPath(name).name != "config.json":
             reason = " (the new length)" if any(keys[: len(edit)] == edit for edit in edits) else ""
-            yield f"{name}: {'.'.join(keys)} is {_shown(new)}, and should be {_shown(old)}{reason}"
+            yield f"{name}: {'.'.join(keys)} is {_json_text(new)}, expected {_json_text(old)}{reason}"
 
 
-def _changed_values(wanted: Any, found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Yield where two JSON values differ: the path of keys, what it should be, and what it is."""
-    if type(wanted) is type(found) and isinstance(wanted, dict | list):
-        one, other = (dict(enumerate(value)) if isinstance(value, list) else value for value in (wanted, found))
-        for key in dict.fromkeys((*one, *other)):
-            yield from _changed_values(one.get(key, MISSING), other.get(key, MISSING), (*path, str(key)))
-    elif type(wanted) is not type(found) or wanted != found:
-        yield path, wanted, found
+def _changed_values(left: Any, right: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Yield the path, left value and right value of every difference between two JSON values."""
+    if type(left) is type(right) and isinstance(left, dict | list):
+        before, after = (dict(enumerate(value)) if isinstance(value, list) else value for value in (left, right))
+        for key in dict.fromkeys((*before, *after)):
+            yield from _changed_values(before.get(key, MISSING), after.get(key, MISSING), (*path, str(key)))
+    elif type(left) is not type(right) or left != right:
+        yield path, left, right
 
 
-def _shown(value: Any) -> str:
+def _json_text(value: Any) -> str:
     text = "missing" if value is MISSING else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""Check that a resized checkpoint loads and runs in transformers, and compare its outputs with the base's."""
+"""`verify --deep`: load a resized checkpoint in transformers, run it, and compare its outputs with the base's."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,53 +10,52 @@ from ctxextend.models.load import Loaded, check_loadable, largest_difference, lo
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.verification.checks import Check, ExpectedResize
 
-WITHOUT = "Verify it without --deep."
+NOT_DEEP_HINT = "Run verify without --deep."
 
-# What a model gives for a text, by the table that it is read with and its length: a tensor; None where no text alone
-# will do; or what torch says where it fails.
+# Outputs by table name and input length: a tensor, None if the model cannot run on text only, or an error message.
 Outputs = Mapping[tuple[str, int], Any]
 
 
 def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
-    """Load both checkpoints in transformers, run the new length, and compare what they give at old lengths.
+    """Load both checkpoints, run the resized one at its new length, and compare outputs on inputs that fit both.
 
-    Both are run in float32 on the same texts, one after the other, so that one model is held at a time.
+    Both run in float32 on the same inputs, one after the other, so only one model is in memory at a time.
     """
     plan, base = expected.plan, expected.plan.checkpoint
     shared = min(min(table.max_len_before, table.max_len_after) for table in plan.tables)
     lengths = sorted({max(shared // 4, 1), max(shared // 2, 1), shared})
-    check_loadable(base, WITHOUT)
+    check_loadable(base, NOT_DEEP_HINT)
     try:
         loaded = load(base, base.model_class)
     except CheckpointError as error:
-        raise CheckpointError(error.message, WITHOUT) from error
-    before, known = _read_texts(plan, loaded, lengths), _odd_keys(loaded)
+        raise CheckpointError(error.message, NOT_DEEP_HINT) from error
+    before, known = _run_inputs(plan, loaded, lengths), _key_issues(loaded)
     del loaded
     try:
         check_loadable(resized)
         loaded = load(resized, base.model_class)
     except CheckpointError as error:
         return [Check("loads", False, (error.message,))]
-    after = _read_texts(plan, loaded, [*lengths, plan.max_len_after])
-    wrong = [key for key in _odd_keys(loaded) if key not in known]  # what the base has too is no fault of the resize
-    fine = f"it has no missing, unexpected or mismatched key{' of its own' * bool(known)}"
-    evidence = (*(wrong or [fine]), *(f"{key}, in the base too" for key in known))
+    after = _run_inputs(plan, loaded, [*lengths, plan.max_len_after])
+    wrong = [key for key in _key_issues(loaded) if key not in known]  # the resize did not cause issues of the base
+    fine = f"no{' other' * bool(known)} missing, unexpected or mismatched keys"
+    evidence = (*(wrong or [fine]), *(f"{key} (also in the base)" for key in known))
     checks = [Check("loads", not wrong, evidence), _check_runs(plan, after, before)]
     if any(not key.startswith("unexpected") for key in known):
-        return [*checks, Check("outputs", True, ("not compared: the base lacks tensors",))]
+        return [*checks, Check("outputs", True, ("not compared: tensors are missing in the base",))]
     return [*checks, *_check_outputs(expected, before, after)]
 
 
-def _odd_keys(loaded: Loaded) -> list[str]:
-    kinds = ("missing", "unexpected", "mismatched")  # as transformers reports them
+def _key_issues(loaded: Loaded) -> list[str]:
+    kinds = ("missing", "unexpected", "mismatched")  # as in transformers' loading info
     return [f"{kind} key: {key}" for kind in kinds for key in getattr(loaded, kind)]
 
 
-def _read_texts(plan: ResizePlan, loaded: Loaded, lengths: list[int]) -> Outputs:
+def _run_inputs(plan: ResizePlan, loaded: Loaded, lengths: list[int]) -> Outputs:
     found: dict[tuple[str, int], Any] = {}
     parameters = {name for name, _ in loaded.model.named_parameters(remove_duplicate=False)}
     for table in plan.tables:
-        # A table may have another name in the model than in the file.
+        # A table can be named differently in the model than in the file.
         name = next((name for name in table.location.names if name in parameters), table.name)
         for length in lengths:
             try:
@@ -69,26 +68,26 @@ def _read_texts(plan: ResizePlan, loaded: Loaded, lengths: list[int]) -> Outputs
 
 def _check_runs(plan: ResizePlan, after: Outputs, before: Outputs) -> Check:
     wrong, found = list[str](), list[str]()
-    text = f"a text of {plan.max_len_after} tokens"
+    text = f"{plan.max_len_after} tokens"
     was_finite = all(output.isfinite().all() for output in before.values() if hasattr(output, "isfinite"))
     for table in plan.tables:
         output = after[table.name, plan.max_len_after]
         if isinstance(output, str):
-            wrong.append(f"{table.name}: {text} fails: {output}")
+            wrong.append(f"{table.name}: fails on {text}: {output}")
         elif output is None:
-            found.append(f"{table.name}: not run, since nothing around it reads a text alone")
+            found.append(f"{table.name}: not run, the model needs more than text as input")
         elif was_finite and not output.isfinite().all():
-            wrong.append(f"{table.name}: {text} gives NaN or infinity")
+            wrong.append(f"{table.name}: NaN or infinity on {text}")
         else:
-            found.append(f"{table.name}: {text} runs")
+            found.append(f"{table.name}: runs on {text}")
     return Check("runs", not wrong, (*wrong, *found))
 
 
 def _check_outputs(expected: ExpectedResize, before: Outputs, after: Outputs) -> list[Check]:
-    """Compare what both give for texts that the base could read; return nothing where it could read none."""
+    """Compare outputs on inputs that fit both; return no check if the base runs on none of them."""
     plan = expected.plan
     parts = {table.name: f" ({table.part})" * bool(table.part) for table in plan.tables}
-    found: dict[str, float | str] = {}  # the largest difference, or what fails, by the text
+    found: dict[str, float | str] = {}  # the largest difference, or the failure, by input
     for (name, length), old in before.items():
         new = after[name, length]
         if not hasattr(old, "shape"):
@@ -97,17 +96,19 @@ def _check_outputs(expected: ExpectedResize, before: Outputs, after: Outputs) ->
         if not hasattr(new, "shape"):
             found[text] = f"fails ({new})"
         else:
-            is_alike = new.shape == old.shape
-            found[text] = largest_difference(old, new) if is_alike else f"{list(new.shape)} for {list(old.shape)}"
+            is_same_shape = new.shape == old.shape
+            shapes = f"shape {list(new.shape)} instead of {list(old.shape)}"
+            found[text] = largest_difference(old, new) if is_same_shape else shapes
     if not found:
         return []
     if not any(found.values()):
-        return [Check("outputs", True, (f"texts of {', '.join(found)} give exactly what the base gives, bit for bit",))]
-    shown = (f"{value if isinstance(value, str) else format(value, '.3g')} at {text}" for text, value in found.items())
-    listed = f"largest difference: {'; '.join(shown)}"
+        return [Check("outputs", True, (f"bit-identical to the base's on inputs of {', '.join(found)}",))]
+    values = (f"{value if isinstance(value, str) else format(value, '.3g')} at {text}" for text, value in found.items())
+    listed = f"largest difference: {'; '.join(values)}"
     differences = [value for value in found.values() if not isinstance(value, str)]
     keeps = not plan.creates_rows or plan.keeps_learned_rows
     if len(differences) < len(found) or (keeps and expected.trainable in (None, "new")):
-        return [Check("outputs", False, ("short texts should give what the base gives, and they do not", listed))]
-    changed = f"short texts now behave differently: the outputs differ by up to {max(differences):.3g}"
+        differ = "outputs on short inputs must be identical to the base's but differ"
+        return [Check("outputs", False, (differ, listed))]
+    changed = f"outputs on short inputs differ from the base's by up to {max(differences):.3g}, as expected"
     return [Check("outputs", True, (changed, listed))]

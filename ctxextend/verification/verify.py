@@ -1,4 +1,4 @@
-"""Verify, from the files of two checkpoints, that they differ only in their position tables."""
+"""Verify from their files that two checkpoints differ only in their position tables."""
 
 import os
 from collections.abc import Mapping
@@ -24,23 +24,23 @@ from ctxextend.recipe_file import find_base, parse_provenance, read_provenance
 from ctxextend.tables.methods import METHODS
 from ctxextend.verification.checks import Check, ExpectedResize, check_files, check_tables, check_tensors, compare_table
 
-NOTHING_KEPT = "Nothing was kept. Run the same command again; if it fails again, please report it with this message."
-TRAINED = "That it was trained, and what, is its recipe's word alone."
-# Said of a method that does not make all rows, where none does.
-NEAREST = "the nearest of all methods"
+NO_OUTPUT = "No output was written. Run the same command again; if it fails again, please report this message."
+TRAINING_UNVERIFIED = "Training claims come from the recipe and were not verified."
+# `ExpectedResize.how` if no method recreates all rows.
+CLOSEST = "closest of all methods"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verification(Result, shows="conclusion"):
-    """What was found of two checkpoints."""
+    """The result of `verify`."""
 
-    base: str  # as the user named it
-    resized: str  # as the user named it
-    method: str | None  # what made its rows: a method's name, ``truncate``, or None where none is found
-    trainable: str | None  # what was then trained, by its recipe: ``new``, ``positions`` or ``all``; else None
-    checks: tuple[Check, ...]  # in the order in which they were made
-    notes: tuple[str, ...] = ()  # such as how the rows' method was found
-    # Whether a table was ``resized``, only limits were ``fixed``, or all is the ``same``.
+    base: str  # as given by the user
+    resized: str  # as given by the user
+    method: str | None  # method that created the rows, ``truncate``, or None if unknown
+    trainable: str | None  # what was trained according to the recipe: ``new``, ``positions``, ``all``, or None
+    checks: tuple[Check, ...]  # in the order they ran
+    notes: tuple[str, ...] = ()  # for example how the method was determined
+    # Whether a table was ``resized``, only limits were ``fixed``, or nothing changed (``same``).
     what: str = field(default="resized", metadata=not_in_json)
 
     json_properties: ClassVar = ("passed", "conclusion")
@@ -55,61 +55,61 @@ class Verification(Result, shows="conclusion"):
 
     @property
     def conclusion(self) -> str:
-        """The result in a sentence."""
-        is_resized = self.what == "resized"
+        """The result in one sentence."""
         if not self.passed:
             failures = [check for check in self.checks if not check.passed]
             failed = ", ".join(check.name for check in failures)
             if all(check.is_unchecked for check in failures):
-                return f"Not verified ({failed}): method {self.method} is not registered here."
-            what = "a pure resize" if self.trainable else f"{self.base} with a resized table and nothing else"
-            return f"FAILED ({failed}): {self.resized} is not {what}."
-        what = " with a resized table and nothing else" if is_resized else ""
+                return f"Not verified: method {self.method} is not registered (not checked: {failed})."
+            return f"Not verified: {self.resized} is not a pure resize of {self.base} (failed: {failed})."
         if self.trainable:
             rows = "new rows" if self.trainable == "new" else "rows"
-            what += f", but for the table, whose {rows} were {'then ' * is_resized}trained"
-        elif not is_resized:
-            what = " with limits that agree with its tables" if self.what == "fixed" else ": nothing was resized"
-        return f"Verified: {self.resized} is {self.base}{what}."
+            changes = f" only in its position table ({'resized, ' * (self.what == 'resized')}{rows} trained)"
+        elif self.what == "same":
+            return f"Verified: {self.resized} matches {self.base} (nothing was resized)."
+        else:
+            changes = f" only in its {'position table' if self.what == 'resized' else 'length limits'}"
+        return f"Verified: {self.resized} differs from {self.base}{changes}."
 
 
 @takes(CheckpointRef)
 def verify(
     reference: str | os.PathLike[str], base: str | os.PathLike[str] | None = None, *, deep: bool = False, **ref: Any
 ) -> Verification:
-    """Verify that a checkpoint is its base checkpoint with resized position tables, and nothing else.
+    """Verify that a resized checkpoint differs from its base only in its position tables.
 
-    Every byte of every other tensor is read and compared; the tables are made again from the base checkpoint, by the
-    recipe beside the resized one or, without a recipe, by trying each method with its default settings; config,
-    tokenizer and side files are compared with what the resize should have made of them.
+    All other tensors are compared byte by byte. The tables are recreated from the base with the settings in the
+    resized checkpoint's recipe or, without a recipe, with each method's defaults. Config, tokenizer and side files are
+    compared with what the resize should have written.
 
     Args:
-        reference: The resized checkpoint: a folder, a weights file, a bundled name, or a Hub id.
-        base: The base checkpoint, as in `plan_resize`; None is what the recipe beside the resized one names.
-        deep: Also load both in transformers, run the new length, and compare what they give at old lengths.
-        ref: Which checkpoint the base is, as in `plan_resize`, in place of what that recipe says.
+        reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.
+        base: The base checkpoint, as in `plan_resize`. Defaults to the one named in the recipe.
+        deep: Also load both in transformers, run the resized model at its new length, and compare outputs on inputs
+            that fit both.
+        ref: Fields of the base's checkpoint reference, as in `plan_resize`; they override the recipe.
 
     Raises:
-        SourceError: Nothing is at one of the references.
+        SourceError: A reference does not exist.
         CheckpointError: A file of the base is missing or malformed, or transformers cannot load it.
-        UnsupportedModelError: The base has no learned position table that is known here.
-        ResizeError: Flags have no meaning together.
+        UnsupportedModelError: The base has no supported learned position table.
+        ResizeError: The arguments conflict.
     """
     return verify_resized(os.fspath(reference), None if base is None else os.fspath(base), ref, deep=deep)
 
 
 def verify_resized(
-    reference: str, named: str | None, settings: Mapping[str, Any], *, deep: bool, progress: Progress = no_progress
+    reference: str, base_name: str | None, settings: Mapping[str, Any], *, deep: bool, progress: Progress = no_progress
 ) -> Verification:
-    """Verify the resized checkpoint at a reference, as `verify` does; `progress` is called with the bytes compared."""
-    written, source = None, resolve_source(reference)
-    with suppress(CheckpointError, RecipeError):  # what says nothing of a base is as good as none
+    """Verify a resized checkpoint like `verify`; `progress` is called with the bytes compared."""
+    recipe, source = None, resolve_source(reference)
+    with suppress(CheckpointError, RecipeError):  # treat an invalid recipe like a missing one
         if has_file(source, path := source.folder / RECIPE_FILE):
-            written = parse_provenance(read_text(path), RECIPE_FILE, source.folder)
-    known = find_base(written, named)
-    if known is None:
-        raise SourceError(f"No recipe in {reference} names its base checkpoint.", "Name it with --base.")
-    ref = replace(known.ref, **settings)
+            recipe = parse_provenance(read_text(path), RECIPE_FILE, source.folder)
+    found = find_base(recipe, base_name)
+    if found is None:
+        raise SourceError(f"{reference} has no recipe that names its base checkpoint.", "Pass it with --base.")
+    ref = replace(found.ref, **settings)
     base = open_reference(ref)
     try:
         resized = _open_resized(source, base)
@@ -125,8 +125,8 @@ def verify_resized(
 
         checks += check_loading(expected, resized)
     plan, trainable = expected.plan, expected.trainable
-    method = None if expected.how == NEAREST else expected.unregistered or plan.method
-    notes = (*expected.notes, TRAINED) if trainable else expected.notes
+    method = None if expected.how == CLOSEST else expected.unregistered or plan.method
+    notes = (*expected.notes, TRAINING_UNVERIFIED) if trainable else expected.notes
     what = "resized" if plan.is_changed else "fixed" if plan.edits else "same"
     return Verification(ref.source, reference, method, trainable, tuple(checks), notes, what)
 
@@ -137,72 +137,71 @@ def _failed(ref: CheckpointRef, reference: str, name: str, error: CtxextendError
 
 
 def check_output(plan: ResizePlan, folder: Path) -> None:
-    """Verify the finished folder that a plan has written, before it takes its name."""
+    """Verify the folder that a plan has written, before it is moved into place; raise VerificationError if it fails."""
     try:
         resized = _open_resized(Source(str(folder), "folder", folder, folder.name), plan.checkpoint)
         checks = _run_checks(ExpectedResize(plan, None, "as planned"), resized, no_progress)
     except CtxextendError as error:
-        raise VerificationError(f"The output could not be verified: {error.message}", NOTHING_KEPT) from error
+        raise VerificationError(f"The output could not be verified: {error.message}", NO_OUTPUT) from error
     failed = [f"{check.name}: {check.evidence[0]}" for check in checks if not check.passed]
     if failed:
-        raise VerificationError(f"The output is not what was planned. {'; '.join(failed)}.", NOTHING_KEPT)
+        raise VerificationError(f"The output does not match the plan. {'; '.join(failed)}.", NO_OUTPUT)
 
 
 def _run_checks(expected: ExpectedResize, resized: Checkpoint, progress: Progress) -> list[Check]:
     tensors = check_tensors(expected.plan, resized, progress)
     if expected.trainable == "all":
-        impure = "its recipe says that everything was trained, so it is not a pure resize"
-        tensors = Check("tensors", False, (impure, *tensors.evidence))
+        reason = "all weights were trained according to the recipe, so this is not a pure resize"
+        tensors = Check("tensors", False, (reason, *tensors.evidence))
     return [tensors, check_tables(expected, resized), check_files(expected.plan, resized)]
 
 
 def _open_resized(source: Source, base: Checkpoint) -> Checkpoint:
-    """Open the resized checkpoint: the variant that the base is, or else the one that it holds, or its one file."""
+    """Open the resized checkpoint in the base's variant, or else its only variant or its only file."""
     model = source.folder / base.model
     files = [path for path in model.glob("*.*") if path.suffix in READABLE] if source.file is None else []
-    found = {match["variant"] for path in files if (match := VARIANT_FILE.fullmatch(path.name))}
-    wanted = base.variant if base.variant in found else None
-    plain = [path for path in files if VARIANT_FILE.fullmatch(path.name) is None]
-    if wanted is None and len(found) == 1 and not plain:
-        wanted = found.pop()
+    variants = {match["variant"] for path in files if (match := VARIANT_FILE.fullmatch(path.name))}
+    variant = base.variant if base.variant in variants else None
+    if variant is None and len(variants) == 1 and all(VARIANT_FILE.fullmatch(path.name) for path in files):
+        variant = variants.pop()
     if len(files) == 1 and not base.has_config and not base.adapter_of:
-        has_file(source, files[0])  # nobody named that file: it may be no link to anywhere
+        has_file(source, files[0])  # rejects links that leave the folder, since the user did not name this file
         source = resolve_source(files[0])
-    return open_checkpoint(source, wanted)
+    return open_checkpoint(source, variant)
 
 
 def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedResize:
-    """Find the resize that a checkpoint came from: by the recipe beside it, or by trying each method."""
+    """Find the resize that created a checkpoint: from its recipe, or by trying each method."""
     recipe, reasons = read_provenance(resized), list[str]()
-    # The newest recipe that is of this base counts, and what was trained since then.
+    # Use the newest recipe that applies to this base.
     chain = recipe.chain if recipe else ()
-    for place, step in enumerate(chain):
+    for index, step in enumerate(chain):
         try:
             plan = plan_model(model, step.settings, step.methods)
         except ResizeError as error:
-            reasons.append(f"The recipe beside it does not fit {model.ref.source}: {error.message}")
+            reasons.append(f"Its recipe does not apply to {model.ref.source}: {error.message}")
             continue
         rows = [(step.rows.get(table.name, (table.rows_before, 0))[0], table.rows_before) for table in plan.tables]
-        other = [said for said, actual in rows if said != actual]
+        other = [stated for stated, actual in rows if stated != actual]
         if not other:
-            return ExpectedResize(plan, step.trainable, "by its recipe", (), chain[place:], step.unregistered)
-        reasons.append(f"The recipe beside it is of a table that had {other[0]} rows.")
-    reason = reasons[0] if reasons else "No recipe of a resize lies beside it."
-    return _try_methods(model, resized, (f"{reason} Every method was tried.",))
+            return ExpectedResize(plan, step.trainable, "from the recipe", (), chain[index:], step.unregistered)
+        reasons.append(f"Its recipe is for a table with {other[0]} rows.")
+    reason = reasons[0] if reasons else "It has no resize recipe."
+    return _try_methods(model, resized, (f"{reason} All methods were tried.",))
 
 
 def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]) -> ExpectedResize:
-    """Return the first method whose defaults make exactly the tables that are there, or the one that comes nearest."""
+    """Return the first method whose defaults recreate the tables, or else the one that matches most rows."""
     names = [name for _, name in model.tables]
     before, after = (
         {name: (one.entries[name].dtype, list(one.entries[name].shape)) for name in names if name in one.entries}
         for one in (model.checkpoint, resized)
     )
     lengths = {
-        place.positions(after[name][1][0]): None for place, name in model.tables if name in after and after[name][1]
+        table.positions(after[name][1][0]): None for table, name in model.tables if name in after and after[name][1]
     }
-    parts = dict.fromkeys((None, *(place.part or None for place, _ in model.tables)))
-    plans: list[ResizePlan] = []  # that give every table the shape and dtype that it has now
+    parts = dict.fromkeys((None, *(table.part or None for table, _ in model.tables)))
+    plans: list[ResizePlan] = []  # those that produce the tables' shapes and dtypes
     for to, part in product(lengths, parts):
         with suppress(ResizeError):
             plan = plan_model(model, Resize(to, part=part))
@@ -212,15 +211,16 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
                 plans += (replace(plan, settings=replace(plan.settings, method=method)) for method in methods)
     best, maximum = None, -1
     for plan in plans:
-        with suppress(ResizeError):  # this method needs more rows
+        with suppress(ResizeError):  # the method needs more rows
             matches = np.concatenate([compare_table(plan, table, resized).matches for table in plan.tables])
             if matches.all():
                 first = plan.settings.kept_first if plan.creates_rows else 0
-                return ExpectedResize(plan, None, "found by trying" + f" --keep-first {first}" * bool(first), notes)
+                return ExpectedResize(plan, None, "found by trying" + f", --keep-first {first}" * bool(first), notes)
             if matches.sum() > maximum:
                 best, maximum = plan, matches.sum()
     if best is not None:
-        return ExpectedResize(best, None, NEAREST, notes)
-    was, now = ({name: f"{dtype} {shape}" for name, (dtype, shape) in tables.items()} for tables in (before, after))
-    shown = "; ".join(f"{name} was {was[name]} and is {now.get(name, 'missing')}" for name in names)
-    raise ResizeError(f"No resize of {model.ref.source} gives these tables: {shown}.", "Compare both with inspect.")
+        return ExpectedResize(best, None, CLOSEST, notes)
+    old, new = ({name: f"{dtype} {shape}" for name, (dtype, shape) in tables.items()} for tables in (before, after))
+    shapes = "; ".join(f"{name} was {old[name]} and is {new.get(name, 'missing')}" for name in names)
+    hint = "Compare both with `ctxextend inspect`."
+    raise ResizeError(f"No resize of {model.ref.source} creates these tables: {shapes}.", hint)

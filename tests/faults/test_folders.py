@@ -112,7 +112,7 @@ def test_verify_names_what_is_no_file_of_an_output_and_does_not_open_it(kind: st
     with within(2):
         claims = verify("out", folder).checks
     (said,) = next(claim.evidence for claim in claims if claim.name == "files")
-    assert said.startswith("tokenizer_config.json lies beside: ")
+    assert said.startswith("unexpected tokenizer_config.json: ")
     assert "secret" not in str(claims)
 
 
@@ -288,7 +288,7 @@ def test_verify_accepts_code_that_was_kept_and_code_that_was_left_out(with_code:
     shutil.copy(with_code / "run.sh", left)
     assert verify(left, with_code).passed
     (left / "run.sh").write_text("other code")
-    assert "run.sh is not what it was" in str(verify(left, with_code).checks)
+    assert "run.sh is not byte-identical to the base's" in str(verify(left, with_code).checks)
     (left / "run.sh").rename(left / "new.py")
     assert "new.py is not in the base" in str(verify(left, with_code).checks)
     (kept / "run.sh").unlink()
