@@ -1,4 +1,4 @@
-"""What `inspect` claims of every client's limit, against what the clients themselves do with long texts."""
+"""Effective limits that `inspect` reports, compared with how the libraries handle long inputs."""
 
 import json
 import shlex
@@ -24,18 +24,18 @@ ENCODER = Path(get_model_path())
 LONG = 700
 TRANSFORMERS, SENTENCE, TOKENIZERS = "transformers", "sentence-transformers", "tokenizers"
 
-# By client: how many tokens it reads, and what becomes of a longer text.
-Claims = dict[str, tuple[int | None, str]]
+# By library: maximum tokens, and what happens to longer inputs.
+Effective = dict[str, tuple[int | None, str]]
 Changes = dict[str, dict[str, Any] | None]
 MakePico = Callable[..., pico.Pico]
 
 
 def text(tokens: int) -> str:
-    """A text of exactly so many tokens, the two special ones included."""
+    """Return a text of `tokens` tokens, including two special tokens."""
     return " ".join(["the"] * (tokens - 2))
 
 
-def claims(folder: Path) -> Claims:
+def reported(folder: Path) -> Effective:
     return {library.library: (library.tokens, library.beyond) for library in inspect(folder).libraries}
 
 
@@ -43,63 +43,63 @@ def wrong(found: Inspection) -> dict[str, Any]:
     return {f"{limit.file} {limit.key}": limit.tokens for limit in found.limits if not limit.agrees}
 
 
-# What the clients do
+# What the libraries do
 
 
-def observed(folder: Path, positions: int) -> Claims:
-    """What each client does with a long text, its model run on what it reads."""
-    found = {TRANSFORMERS: by_transformers(folder, positions), SENTENCE: by_sentence_transformers(folder, positions)}
-    return found | {TOKENIZERS: by_tokenizers(folder)}
+def observed(folder: Path, positions: int) -> Effective:
+    """Return what each library does with a long input, by running it."""
+    found = {TRANSFORMERS: run_transformers(folder, positions), SENTENCE: run_sentence_transformers(folder, positions)}
+    return found | {TOKENIZERS: run_tokenizers(folder)}
 
 
-def judged(read: Callable[[int], int], positions: int) -> tuple[int, str]:
-    """Give texts of several lengths to a client: `read` returns how many tokens its model was given, or raises."""
+def probe(encode: Callable[[int], int], positions: int) -> tuple[int, str]:
+    """Find the limit of a library: `encode` returns how many tokens its model received for an input, or raises."""
     try:
-        cut = read(LONG)
+        limit = encode(LONG)
     except (IndexError, RuntimeError, ValueError):
-        assert read(positions) == positions
+        assert encode(positions) == positions
         with pytest.raises((IndexError, RuntimeError, ValueError)):
-            read(positions + 1)
+            encode(positions + 1)
         return positions, "fails"
-    assert cut < LONG
-    assert read(cut) == cut
-    assert read(cut + 1) == cut
-    return cut, "cut"
+    assert limit < LONG
+    assert encode(limit) == limit
+    assert encode(limit + 1) == limit
+    return limit, "cut"
 
 
-def by_transformers(folder: Path, positions: int) -> tuple[int, str]:
+def run_transformers(folder: Path, positions: int) -> tuple[int, str]:
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModel.from_pretrained(folder).train(False)
 
-    def read(tokens: int) -> int:
+    def encode(tokens: int) -> int:
         inputs = tokenizer(text(tokens), truncation=True, return_tensors="pt")
         with torch.no_grad():
             model(**inputs)
         return int(inputs["input_ids"].shape[1])
 
-    return judged(read, positions)
+    return probe(encode, positions)
 
 
-def by_sentence_transformers(folder: Path, positions: int) -> tuple[int, str]:
+def run_sentence_transformers(folder: Path, positions: int) -> tuple[int, str]:
     encoder = SentenceTransformer(str(folder), device="cpu")
 
-    def read(tokens: int) -> int:
+    def encode(tokens: int) -> int:
         encoder.encode(text(tokens), show_progress_bar=False)
         return int(encoder.tokenize([text(tokens)])["attention_mask"].sum())
 
-    return judged(read, positions)
+    return probe(encode, positions)
 
 
-def by_tokenizers(folder: Path) -> tuple[int | None, str]:
+def run_tokenizers(folder: Path) -> tuple[int | None, str]:
     tokens = sum(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text(LONG)).attention_mask)
     return (None, "not cut") if tokens == LONG else (tokens, "cut")
 
 
-# A sentence encoder with the real one's files and a small model
+# A small sentence encoder with the files of a real one
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("encoder") / "minilm"
     shutil.copytree(ENCODER, folder, ignore=shutil.ignore_patterns("*.safetensors", "data_config.json", "README.md"))
     pico.edit_json(folder / "1_Pooling" / "config.json", word_embedding_dimension=16)
@@ -110,8 +110,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def encoder(original: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(original, tmp_path / "minilm"))
+def encoder(base_encoder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(base_encoder, tmp_path / "minilm"))
 
 
 TOKENIZER, SENTENCE_CONFIG, RUST = "tokenizer_config.json", "sentence_bert_config.json", "tokenizer.json"
@@ -135,9 +135,9 @@ def change(folder: Path, files: Changes) -> None:
             pico.edit_json(folder / name, **changes)
 
 
-# Keys of files that differ from the original, None where one is gone, and what then differs from 512 tokens by
-# transformers, 256 by sentence-transformers, 128 by tokenizers.
-VARIANTS: list[tuple[Changes, Claims]] = [
+# Changed keys by file (None: key or file removed), and the effective limits that change. The others stay at 512 tokens
+# for transformers, 256 for sentence-transformers and 128 for tokenizers.
+VARIANTS: list[tuple[Changes, Effective]] = [
     ({}, {}),
     ({TOKENIZER: {"model_max_length": 300}}, {TRANSFORMERS: (300, "cut")}),
     ({TOKENIZER: {"model_max_length": 600}}, {TRANSFORMERS: (512, "fails")}),
@@ -164,15 +164,15 @@ VARIANTS: list[tuple[Changes, Claims]] = [
 ]
 
 
-def mends(folder: Path, **ref: Any) -> list[list[str]]:
-    """The commands by which `inspect` says to fix a folder, each as words without the program's name."""
+def fix_commands(folder: Path, **ref: Any) -> list[list[str]]:
+    """Return the arguments of the fix commands that `inspect` suggests for a folder."""
     found = dict.fromkeys(limit.fix for limit in inspect(folder, **ref).limits if limit.fix)
-    return [shlex.split(fix)[1:] for fix in found]
+    return [shlex.split(command)[1:] for command in found]
 
 
-def mended(folder: Path, output: Path = Path("mended"), **ref: Any) -> Path:
-    """Run the one command that `inspect` gives for a folder; what it leaves must agree."""
-    (command,) = mends(folder, **ref)
+def fix(folder: Path, output: Path = Path("fixed"), **ref: Any) -> Path:
+    """Run the suggested fix command; assert that all limits of the output agree."""
+    (command,) = fix_commands(folder, **ref)
     before = pico.contents(folder)
     done = invoke(*command, "--output", output)
     assert done.exit_code == 0, done.output
@@ -182,25 +182,23 @@ def mended(folder: Path, output: Path = Path("mended"), **ref: Any) -> Path:
 
 
 @pytest.mark.parametrize(("files", "changed"), VARIANTS, ids=str)
-def test_inspect_claims_what_each_client_does_and_mends_what_disagrees(
-    files: Changes, changed: Claims, encoder: Path
-) -> None:
+def test_inspect_reports_and_fixes_the_limit_of_each_library(files: Changes, changed: Effective, encoder: Path) -> None:
     change(encoder, files)
-    expected: Claims = {TRANSFORMERS: (512, "cut"), SENTENCE: (256, "cut"), TOKENIZERS: (128, "cut")}
-    assert claims(encoder) == observed(encoder, 512) == expected | changed
-    output = mended(encoder)
+    expected: Effective = {TRANSFORMERS: (512, "cut"), SENTENCE: (256, "cut"), TOKENIZERS: (128, "cut")}
+    assert reported(encoder) == observed(encoder, 512) == expected | changed
+    output = fix(encoder)
     read = observed(output, 512)
-    assert claims(output) == read
-    assert mends(output) == []
+    assert reported(output) == read
+    assert fix_commands(output) == []
     assert all(tokens in (512, None) for tokens, _ in read.values())
     assert read[SENTENCE] == (512, "cut")
 
 
-# Other families, with a tokenizer of a few words
+# Other model types, with a tokenizer of a few words
 
 
-def dress(folder: Path, **settings: Any) -> None:
-    """Give a model a tokenizer of two words, the way transformers saves one."""
+def add_tokenizer(folder: Path, **settings: Any) -> None:
+    """Save a minimal tokenizer to a folder with transformers."""
     tokenizer = Tokenizer(models.WordLevel({"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "the": 4}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 0), ("</s>", 2)])
@@ -212,55 +210,55 @@ def dress(folder: Path, **settings: Any) -> None:
 
 @pytest.mark.parametrize("model_type", ["roberta", "gpt2", "bert"])
 @pytest.mark.parametrize("limit", [None, 10])
-def test_inspect_claims_what_each_family_does(model_type: str, limit: int | None, make_pico: MakePico) -> None:
+def test_inspect_reports_the_limits_of_each_model_type(model_type: str, limit: int | None, make_pico: MakePico) -> None:
     folder = make_pico(model_type, base=True).folder
-    dress(folder, **({"model_max_length": limit} if limit else {}))
+    add_tokenizer(folder, **({"model_max_length": limit} if limit else {}))
     cut = (limit, "cut") if limit and limit <= 16 else None
-    # sentence-transformers caps at the config's number, which with RoBERTa counts two rows that are no positions.
+    # sentence-transformers truncates to the config's value, which includes RoBERTa's two reserved rows.
     capped = (16, "fails") if model_type == "roberta" else (16, "cut")
     expected = {TRANSFORMERS: cut or (16, "fails"), SENTENCE: cut or capped, TOKENIZERS: (None, "not cut")}
-    assert claims(folder) == expected
+    assert reported(folder) == expected
     assert observed(folder, 16) == expected
-    output = mended(folder)
-    assert claims(output) == observed(output, 16)
-    assert claims(output)[SENTENCE] == claims(output)[TRANSFORMERS] == (16, "cut")
+    output = fix(folder)
+    assert reported(output) == observed(output, 16)
+    assert reported(output)[SENTENCE] == reported(output)[TRANSFORMERS] == (16, "cut")
 
 
-def test_inspect_says_nothing_of_sentence_transformers_where_it_cannot_pad(make_pico: MakePico) -> None:
+def test_inspect_omits_sentence_transformers_without_a_padding_token(make_pico: MakePico) -> None:
     folder = make_pico("gpt2", base=True).folder
-    dress(folder, model_max_length=16, pad_token=None)
-    assert claims(folder) == {TRANSFORMERS: (16, "cut"), TOKENIZERS: (None, "not cut")}
-    assert by_transformers(folder, 16) == (16, "cut")
+    add_tokenizer(folder, model_max_length=16, pad_token=None)
+    assert reported(folder) == {TRANSFORMERS: (16, "cut"), TOKENIZERS: (None, "not cut")}
+    assert run_transformers(folder, 16) == (16, "cut")
     with pytest.raises(ValueError, match="padding token"):
         SentenceTransformer(str(folder), device="cpu").encode("the")
 
 
-def test_inspect_says_where_long_texts_share_the_last_position(tmp_path: Path) -> None:
+def test_inspect_reports_models_that_clamp_to_the_last_position(tmp_path: Path) -> None:
     config = tiny.shrink(tiny.make_config("prophetnet"))
     transformers.ProphetNetModel(config).save_pretrained(tmp_path / "prophetnet")
-    dress(tmp_path / "prophetnet")
+    add_tokenizer(tmp_path / "prophetnet")
     positions = inspect(tmp_path / "prophetnet").tables[0].positions
-    assert claims(tmp_path / "prophetnet")[TRANSFORMERS] == (positions, "last position")
+    assert reported(tmp_path / "prophetnet")[TRANSFORMERS] == (positions, "last position")
 
 
-def test_inspect_of_a_nested_sentence_encoder_reads_its_own_files(tmp_path: Path) -> None:
+def test_inspect_reads_the_files_of_a_nested_sentence_encoder(tmp_path: Path) -> None:
     root = make_encoder(tmp_path / "bert")
     pico.edit_json(root / "0_Transformer" / SENTENCE_CONFIG, max_seq_length=7)
     found = {
         library.library: (library.tokens, library.beyond, library.decided_by) for library in inspect(root).libraries
     }
     assert found[SENTENCE] == (7, "cut", "0_Transformer/sentence_bert_config.json max_seq_length")
-    assert by_sentence_transformers(root, 16) == (7, "cut")
-    assert by_sentence_transformers(mended(root), 16) == (16, "cut")
+    assert run_sentence_transformers(root, 16) == (7, "cut")
+    assert run_sentence_transformers(fix(root), 16) == (16, "cut")
 
 
 # The config and the weights
 
 
-def test_inspect_shows_a_length_that_was_edited_by_hand_and_mends_it(make_pico: MakePico) -> None:
+def test_inspect_reports_and_fixes_an_edited_config_length(make_pico: MakePico) -> None:
     source = make_pico("bert", base=True)
     folder = source.folder
-    dress(folder, model_max_length=16)
+    add_tokenizer(folder, model_max_length=16)
     pico.edit_json(folder / "config.json", max_position_embeddings=99)
     found = inspect(folder)
     assert wrong(found) == {"config.json max_position_embeddings": 99}
@@ -270,36 +268,38 @@ def test_inspect_shows_a_length_that_was_edited_by_hand_and_mends_it(make_pico: 
         with pytest.raises(RuntimeError):
             load(folder)
     not_loaded = (0, "not loaded")
-    assert claims(folder) == {TRANSFORMERS: not_loaded, SENTENCE: not_loaded, TOKENIZERS: (None, "not cut")}
+    assert reported(folder) == {TRANSFORMERS: not_loaded, SENTENCE: not_loaded, TOKENIZERS: (None, "not cut")}
     assert "the model does not load: config.json" in invoke("inspect", folder).stdout
-    output = mended(folder)
+    output = fix(folder)
     assert pico.tensor_bytes(output) == pico.tensor_bytes(folder)
     pico.logits(source.load(output), 16)
 
 
-def test_inspect_shows_stale_buffers_and_mends_them(make_pico: MakePico, tmp_path: Path) -> None:
+def test_inspect_reports_and_fixes_outdated_buffers(make_pico: MakePico, tmp_path: Path) -> None:
     gpt2, bros = make_pico("gpt2").folder, pico.make_bros(tmp_path / "bros")
     names = [f"transformer.h.{layer}.attn.bias" for layer in range(2)]
     pico.add_tensors(gpt2, {name: torch.ones(1, 1, 12, 12, dtype=torch.bool) for name in names})
     assert wrong(inspect(gpt2)) == {"model.safetensors transformer.h.*.attn.bias": 12}
-    assert not set(names) & set(pico.tensor_bytes(mended(gpt2)))
+    assert not set(names) & set(pico.tensor_bytes(fix(gpt2)))
     assert wrong(inspect(bros)) == {}
-    name = "embeddings.position_ids"  # which transformers reads
+    name = "embeddings.position_ids"  # read by transformers
     pico.add_tensors(bros, {name: torch.arange(12).unsqueeze(0)})
     assert wrong(inspect(bros)) == {f"model.safetensors {name}": 12}
-    assert pico.tensor_bytes(mended(bros, Path("bros")))[name][1] == (1, 16)
+    assert pico.tensor_bytes(fix(bros, Path("bros")))[name][1] == (1, 16)
 
 
 @pytest.mark.parametrize(
     ("file", "key", "stated", "library", "reason"),
     [
-        ("config.json", "n_ctx", 8, "none", "nothing reads it"),
+        ("config.json", "n_ctx", 8, "none", "not used by any library"),
         ("config.json", "n_positions", "1024", TRANSFORMERS, "the model does not load"),
         ("generation_config.json", "max_length", 99, "transformers generate", "of 17 to 99 tokens fail"),
         ("generation_config.json", "max_length", 8, "transformers generate", ""),
     ],
 )
-def test_inspect_of_one_key(file: str, key: str, stated: Any, library: str, reason: str, make_pico: MakePico) -> None:
+def test_inspect_reports_and_fixes_one_key(
+    file: str, key: str, stated: Any, library: str, reason: str, make_pico: MakePico
+) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / file, **{key: stated})
     (limit,) = (limit for limit in inspect(folder).limits if (limit.file, limit.key) == (file, key))
@@ -307,7 +307,7 @@ def test_inspect_of_one_key(file: str, key: str, stated: Any, library: str, reas
     assert (limit.value, limit.tokens, limit.library, limit.agrees) == (stated, tokens, library, not reason)
     assert reason in limit.reason
     if reason:
-        assert json.loads((mended(folder) / file).read_text())[key] == 16
+        assert json.loads((fix(folder) / file).read_text())[key] == 16
 
 
 def loads(model_class: Any, folder: Path) -> bool:
@@ -318,54 +318,52 @@ def loads(model_class: Any, folder: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("own", "alias"), [(99, 16), (16, 99)])
-def test_inspect_goes_by_the_name_of_a_key_that_transformers_obeys(own: int, alias: int, make_pico: MakePico) -> None:
+@pytest.mark.parametrize(("native", "alias"), [(99, 16), (16, 99)])
+def test_inspect_uses_the_key_alias_that_transformers_uses(native: int, alias: int, make_pico: MakePico) -> None:
     source = make_pico("gpt2", base=True)
-    dress(source.folder, model_max_length=16)
-    pico.edit_json(source.folder / "config.json", n_positions=own, max_position_embeddings=alias)
+    add_tokenizer(source.folder, model_max_length=16)
+    pico.edit_json(source.folder / "config.json", n_positions=native, max_position_embeddings=alias)
     found = {limit.key: limit for limit in inspect(source.folder).limits}
     assert (found["n_positions"].library, found["max_position_embeddings"].library) == ("none", TRANSFORMERS)
     assert loads(source.model_class, source.folder) == (alias == 16)
-    assert claims(source.folder)[TRANSFORMERS] == ((16, "cut") if alias == 16 else (0, "not loaded"))
-    assert loads(source.model_class, mended(source.folder))
+    assert reported(source.folder)[TRANSFORMERS] == ((16, "cut") if alias == 16 else (0, "not loaded"))
+    assert loads(source.model_class, fix(source.folder))
 
 
 SIZES: dict[str, Any] = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
 
 
-@pytest.mark.parametrize(("own", "overriding"), [(24, 16), (16, 24)])
-def test_inspect_goes_by_the_copy_of_a_config_that_transformers_obeys(
-    own: int, overriding: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("nested", "overriding"), [(24, 16), (16, 24)])
+def test_inspect_uses_the_nested_config_that_transformers_uses(nested: int, overriding: int, tmp_path: Path) -> None:
     folder, key = tmp_path / "clip", "max_position_embeddings"
     text_config = {key: 16, "vocab_size": 32, "eos_token_id": 2, "bos_token_id": 0, **SIZES}
     vision = {"image_size": 32, "patch_size": 16, **SIZES}
     config: Any = transformers.CLIPConfig(text_config=text_config, vision_config=vision, projection_dim=8)
     transformers.CLIPModel(config).save_pretrained(folder)
     values = json.loads((folder / "config.json").read_text())["text_config"]
-    copies = {"text_config": values | {key: own}, "text_config_dict": values | {key: overriding}}
+    copies = {"text_config": values | {key: nested}, "text_config_dict": values | {key: overriding}}
     pico.edit_json(folder / "config.json", **copies)
     found = {limit.key: limit for limit in inspect(folder).limits}
-    obeyed = found[f"text_config_dict.{key}"]
-    assert (found[f"text_config.{key}"].library, obeyed.library) == ("none", TRANSFORMERS)
-    assert loads(transformers.CLIPModel, folder) == obeyed.agrees == (overriding == 16)
-    assert loads(transformers.CLIPModel, mended(folder))
+    used = found[f"text_config_dict.{key}"]
+    assert (found[f"text_config.{key}"].library, used.library) == ("none", TRANSFORMERS)
+    assert loads(transformers.CLIPModel, folder) == used.agrees == (overriding == 16)
+    assert loads(transformers.CLIPModel, fix(folder))
 
 
-def test_inspect_of_a_length_that_the_config_leaves_out(tmp_path: Path) -> None:
+def test_inspect_uses_the_default_of_a_missing_config_key(tmp_path: Path) -> None:
     config = transformers.BertConfig(max_position_embeddings=512, vocab_size=32, **SIZES)
     transformers.BertModel(config).save_pretrained(tmp_path / "bert")
     pico.edit_json(tmp_path / "bert" / "config.json", max_position_embeddings=None)
     found = inspect(tmp_path / "bert")
     assert wrong(found) == {}
-    assert found.limits[0].key == "max_position_embeddings (left out)"
+    assert found.limits[0].key == "max_position_embeddings (not set)"
     output = resize(tmp_path / "bert", to=40, output=tmp_path / "short").output
     pico.edit_json(output / "config.json", max_position_embeddings=None)
-    assert wrong(inspect(output)) == {"config.json max_position_embeddings (left out)": 512}
-    mended(output)
+    assert wrong(inspect(output)) == {"config.json max_position_embeddings (not set)": 512}
+    fix(output)
 
 
-def test_inspect_of_fixed_padding(encoder: Path) -> None:
+def test_inspect_reports_and_fixes_fixed_padding(encoder: Path) -> None:
     def length(folder: Path) -> int:
         return len(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text(5)).ids)
 
@@ -374,53 +372,53 @@ def test_inspect_of_fixed_padding(encoder: Path) -> None:
     change(encoder, {RUST: {"padding": padding(600)}})
     (limit,) = (limit for limit in inspect(encoder).limits if limit.key == "padding.strategy")
     assert (limit.agrees, limit.tokens) == (False, 600)
-    assert "every text is padded to 600" in limit.reason
-    assert (length(encoder), length(mended(encoder))) == (600, 5)
+    assert "all inputs are padded to 600 tokens: " in limit.reason
+    assert (length(encoder), length(fix(encoder))) == (600, 5)
 
 
-# What mends several tables, and a checkpoint that flags name
+# Fix commands of several tables and of references with flags
 
 
-def test_inspect_mend_repeats_how_the_checkpoint_was_named(make_pico: MakePico, tmp_path: Path) -> None:
+def test_inspect_fix_repeats_the_checkpoint_reference(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2", name="a repo/it's small")
     source.load().save_pretrained(source.folder, variant="fp16")
     pico.edit_json(source.folder / TOKENIZER, model_max_length=5)
-    where: dict[str, Any] = {"subfolder": "it's small", "variant": "fp16", "model_type": "gpt2"}
+    ref: dict[str, Any] = {"subfolder": "it's small", "variant": "fp16", "model_type": "gpt2"}
     flags = ["--subfolder", "it's small", "--variant", "fp16", "--model-type", "gpt2", "--to", "16", "--fix-limits"]
-    assert mends(tmp_path / "a repo", **where) == [["resize", str(tmp_path / "a repo"), *flags]]
-    mended(tmp_path / "a repo", **where)
+    assert fix_commands(tmp_path / "a repo", **ref) == [["resize", str(tmp_path / "a repo"), *flags]]
+    fix(tmp_path / "a repo", **ref)
 
 
-def test_inspect_mend_of_a_type_of_ones_own_describes_the_table(make_pico: MakePico) -> None:
+def test_inspect_fix_repeats_the_flags_of_an_explicit_table(make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
-    pico.edit_json(folder / "config.json", model_type="oddgpt")
+    pico.edit_json(folder / "config.json", model_type="customgpt")
     pico.edit_json(folder / TOKENIZER, model_max_length=3)
-    described: dict[str, Any] = {"tensor": "transformer.wpe.weight", "config_key": "n_positions"}
-    assert inspect(folder, **described).model_type == "oddgpt"
+    table: dict[str, Any] = {"tensor": "transformer.wpe.weight", "config_key": "n_positions"}
+    assert inspect(folder, **table).model_type == "customgpt"
     flags = ["--to", "16", "--tensor", "transformer.wpe.weight", "--config-key", "n_positions", "--fix-limits"]
-    assert mends(folder, **described) == [["resize", str(folder), *flags]]
+    assert fix_commands(folder, **table) == [["resize", str(folder), *flags]]
 
 
-def test_inspect_mend_names_the_part_where_lengths_differ(tmp_path: Path) -> None:
+def test_inspect_fix_names_the_part_if_lengths_differ(tmp_path: Path) -> None:
     folder = pico.make_led(tmp_path / "led", 32, 16)
-    dress(folder, model_max_length=10)
+    add_tokenizer(folder, model_max_length=10)
     found = inspect(folder)
     assert [(table.part, table.positions) for table in found.tables] == [("encoder", 32), ("decoder", 16)]
     assert wrong(found) == {"tokenizer_config.json model_max_length": 10}
-    assert mends(folder) == [["resize", str(folder), "--part", "encoder", "--to", "32", "--fix-limits"]]
-    mended(folder)
+    assert fix_commands(folder) == [["resize", str(folder), "--part", "encoder", "--to", "32", "--fix-limits"]]
+    fix(folder)
 
 
-def test_inspect_mend_of_two_parts_takes_a_command_each(tmp_path: Path) -> None:
+def test_inspect_fix_has_one_command_per_part(tmp_path: Path) -> None:
     folder = pico.make_led(tmp_path / "led", 32, 16)
     pico.edit_json(folder / "config.json", max_encoder_position_embeddings=40, max_decoder_position_embeddings=9)
-    first, _ = mends(folder)
+    first, _ = fix_commands(folder)
     done = invoke(*first, "--output", tmp_path / "first")
     assert done.exit_code == 0, done.output
-    mended(tmp_path / "first")
+    fix(tmp_path / "first")
 
 
-def test_inspect_of_two_tables_with_one_key_states_it_once(tmp_path: Path) -> None:
+def test_inspect_reports_a_shared_config_key_once(tmp_path: Path) -> None:
     folder, key = pico.make_bart(tmp_path / "bart"), "max_position_embeddings"
     found = inspect(folder)
     tables = [(table.part, table.rows, table.reserved_rows) for table in found.tables]
@@ -429,9 +427,9 @@ def test_inspect_of_two_tables_with_one_key_states_it_once(tmp_path: Path) -> No
     assert wrong(found) == {}
     pico.edit_json(folder / "config.json", **{key: 20})
     assert wrong(inspect(folder)) == {f"config.json {key}": 20}
-    mended(folder)
+    fix(folder)
     (name,) = (name for name in pico.tensor_bytes(folder) if name.endswith("decoder.embed_positions.weight"))
     pico.add_tensors(folder, {name: torch.zeros(14, pico.WIDTH)})
     pico.edit_json(folder / "config.json", **{key: 16})
     assert wrong(inspect(folder)) == {f"config.json {key}": 16}
-    assert mends(folder) == []  # nothing in the folder can say both lengths
+    assert fix_commands(folder) == []  # one key cannot state both lengths

@@ -1,4 +1,4 @@
-"""`inspect` of a checkpoint in every form, side by side, by rows, and what it says where it cannot."""
+"""`inspect`: table statistics, every checkpoint form, several models, rows, JSON, errors and verdicts."""
 
 import json
 import shutil
@@ -28,10 +28,10 @@ def run(*arguments: object) -> Result:
 
 
 def inspected(*arguments: object) -> list[dict[str, Any]]:
-    """The models that inspect prints as JSON, once it is known to be what the schema describes."""
+    """Return the models that `inspect --json` prints, validated against the schema."""
     done = run("--json", *arguments)
     assert done.exit_code == 0, done.output
-    frame = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    frame = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not valid JSON"))
     assert errors(frame) == []
     models: list[dict[str, Any]] = frame["models"]
     return models
@@ -47,13 +47,13 @@ def only(found: Inspection) -> TableReport:
 
 
 def origins(table: TableReport) -> list[str]:
-    return [row["origin"] for row in table.row_figures(slice(None))]
+    return [row["origin"] for row in table.row_statistics(slice(None))]
 
 
-# What it says of a table
+# Tables
 
 
-def test_inspect_describes_the_table(make_pico: MakePico) -> None:
+def test_inspect_returns_table_statistics(make_pico: MakePico) -> None:
     source = make_pico("gpt2")
     found, model = inspect(source.folder), source.load()
     table = only(found)
@@ -69,7 +69,7 @@ def test_inspect_describes_the_table(make_pico: MakePico) -> None:
     assert set(origins(table)) == {""}
 
 
-def test_inspect_keeps_offset_rows_apart(make_pico: MakePico) -> None:
+def test_inspect_separates_reserved_rows(make_pico: MakePico) -> None:
     source = make_pico("roberta")
     table = only(inspect(source.folder))
     weight = source.load().roberta.embeddings.position_embeddings.weight.detach().double().numpy()
@@ -80,7 +80,7 @@ def test_inspect_keeps_offset_rows_apart(make_pico: MakePico) -> None:
     assert origins(table)[:3] == ["reserved", "reserved", ""]
 
 
-def test_inspect_counts_no_buffer_as_parameters(make_pico: MakePico) -> None:
+def test_inspect_does_not_count_buffers_as_parameters(make_pico: MakePico) -> None:
     source = make_pico("gpt2").folder
     before = inspect(source).parameters
     pico.add_tensors(source, {"transformer.h.0.attn.bias": torch.ones(1, 1, 16, 16)})
@@ -101,7 +101,7 @@ def test_inspect_counts_no_buffer_as_parameters(make_pico: MakePico) -> None:
     ],
 )
 @pytest.mark.parametrize("model_type", ["gpt2", "roberta"])
-def test_inspect_tells_new_rows_from_learned_ones(
+def test_inspect_reports_new_and_learned_rows(
     model_type: str, to: int, settings: dict[str, Any], new: range, make_pico: MakePico
 ) -> None:
     source = make_pico(model_type).folder
@@ -116,13 +116,13 @@ def test_inspect_tells_new_rows_from_learned_ones(
     assert np.array_equal(table.values[kept], old.values[kept])
 
 
-def test_inspect_passes_over_a_recipe_without_provenance(make_pico: MakePico) -> None:
+def test_inspect_ignores_a_recipe_without_provenance(make_pico: MakePico) -> None:
     source = make_pico("gpt2").folder
     (source / "ctxextend.yaml").write_text("source: x\nresize: {to: 3}\n")
     assert only(inspect(source)).new_rows is None
 
 
-def test_inspect_of_a_resize_finds_its_tiles_and_seams() -> None:
+def test_inspect_finds_repeated_rows_and_seams_of_a_resize() -> None:
     (model,) = inspected(resize("tiny-gpt2", to=512, output="out").output)
     (table,) = model["tables"]
     assert (model["method"], table["new_rows"]) == ("copy", [[128, 512]])
@@ -133,16 +133,16 @@ def test_inspect_of_a_resize_finds_its_tiles_and_seams() -> None:
 
 
 @pytest.mark.parametrize(("method", "positions"), [("copy", (100, 200)), ("sinusoidal", (100,))])
-def test_inspect_finds_the_seams_of_the_length_before(method: str, positions: tuple[int, ...]) -> None:
+def test_inspect_finds_seams_at_multiples_of_the_old_length(method: str, positions: tuple[int, ...]) -> None:
     short = resize("tiny-gpt2", to=100, output="short").output
     table = only(inspect(resize(short, to=300, method=method, output="out").output))
     assert table.seams[100] == positions
 
 
 @pytest.mark.parametrize("deviation", [0.02, 0.11])
-def test_inspect_finds_rows_that_transformers_made_anew(deviation: float, tmp_path: Path) -> None:
-    """What `ignore_mismatched_sizes` style surgery leaves: trained rows, and behind them rows of an initialiser."""
-    folder = Path(shutil.copytree(inspect("tiny-gpt2").folder, tmp_path / "grown"))
+def test_inspect_finds_randomly_initialised_rows(deviation: float, tmp_path: Path) -> None:
+    """Trained rows followed by randomly initialised ones, as when a table is extended by hand."""
+    folder = Path(shutil.copytree(inspect("tiny-gpt2").folder, tmp_path / "extended"))
     torch.manual_seed(0)
     learned = load_file(folder / "model.safetensors")[WPE]
     pico.add_tensors(folder, {WPE: torch.cat([learned, torch.empty(128, 128).normal_(0, deviation)])})
@@ -152,26 +152,26 @@ def test_inspect_finds_rows_that_transformers_made_anew(deviation: float, tmp_pa
     assert set(table.untrained.values()) == {deviation}
     assert len(table.untrained) >= 126
     text = " ".join(run(folder, "--width", 120).stdout.split())
-    assert "untrained by the look of it: 12" in text
-    assert f"as an initialiser of std {deviation} leaves them" in text
+    assert "looks untrained: 12" in text
+    assert f"like random initialisation with std {deviation})" in text
     pico.edit_json(folder / "config.json", initializer_range=None)
-    assert (only(inspect(folder)).untrained != {}) == (deviation == 0.02)  # which is transformers' default
+    assert (only(inspect(folder)).untrained != {}) == (deviation == 0.02)  # the default of transformers
 
 
-def spoil(folder: Path) -> None:
+def add_bad_rows(folder: Path) -> None:
     table = load_file(folder / "model.safetensors")[WPE]
     table[3], table[5, 2], table[7, 0], table[9] = 0, float("nan"), float("-inf"), table[2]
     pico.add_tensors(folder, {WPE: table})
 
 
-def test_inspect_shows_rows_that_hold_no_numbers_or_nothing(make_pico: MakePico) -> None:
+def test_inspect_reports_nan_zero_and_duplicate_rows(make_pico: MakePico) -> None:
     source = make_pico("gpt2").folder
-    spoil(source)
+    add_bad_rows(source)
     table = only(inspect(source))
     assert (table.stats.nonfinite, table.stats.zeros) == ((5, 7), (3,))
     assert table.repetition.groups == ((2, 9),)
     screen = run(source).stdout
-    for line in ("NaN or infinity at 5, 7", "all zero at 3", "the same row stands at 2, 9"):
+    for line in ("NaN or infinity: 5, 7", "zero rows: 3", "duplicate rows: 2, 9"):
         assert f"  {line}\n" in screen
     values = inspected(source)[0]["tables"][0]
     assert (values["nonfinite_rows"], values["zero_rows"], values["duplicates"]) == ([5, 7], [3], [[2, 9]])
@@ -180,7 +180,7 @@ def test_inspect_shows_rows_that_hold_no_numbers_or_nothing(make_pico: MakePico)
     assert [row for row, cosine in enumerate(values["neighbour_cosines"]) if cosine is None] == [2, 3, 4, 5, 6, 7]
 
 
-def test_inspect_of_a_table_without_a_number_or_with_one_row(make_pico: MakePico) -> None:
+def test_inspect_handles_constant_tables_and_a_single_row(make_pico: MakePico) -> None:
     source = make_pico("gpt2").folder
     for value in (float("nan"), 0.0, 1.0):
         pico.add_tensors(source, {WPE: torch.full((16, 8), value)})
@@ -194,19 +194,19 @@ def test_inspect_of_a_table_without_a_number_or_with_one_row(make_pico: MakePico
 # Every form of a checkpoint
 
 
-def test_inspect_of_a_weights_file_alone_takes_its_family(make_pico: MakePico, tmp_path: Path) -> None:
+def test_inspect_reads_a_weights_file_with_model_type(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("roberta").folder
-    alone = Path(shutil.copy(source / "model.safetensors", tmp_path / "alone.safetensors"))
-    found = inspect(alone, model_type="roberta")
+    weights = Path(shutil.copy(source / "model.safetensors", tmp_path / "weights.safetensors"))
+    found = inspect(weights, model_type="roberta")
     assert np.array_equal(only(found).values, only(inspect(source)).values)
     assert found.libraries == ()
     assert [limit.key for limit in found.limits] == [only(found).name]
-    assert "--model-type" in refusal(alone)
-    assert run(alone, "--model-type", "roberta").exit_code == 0
+    assert "--model-type" in error_of(weights)
+    assert run(weights, "--model-type", "roberta").exit_code == 0
 
 
 @pytest.mark.parametrize("flags", [("--json",), ("tiny-gpt2", "--rows", "0:3")])
-def test_inspect_imports_neither_torch_nor_transformers(flags: tuple[str, ...]) -> None:
+def test_inspect_does_not_import_torch_or_transformers(flags: tuple[str, ...]) -> None:
     loaded = test_layers.loaded_after(test_layers.command("inspect", "tiny-gpt2", *flags))
     assert "numpy" in loaded
     assert not loaded & {*test_layers.HEAVY, "huggingface_hub", "safetensors", "sentence_transformers"}
@@ -215,7 +215,7 @@ def test_inspect_imports_neither_torch_nor_transformers(flags: tuple[str, ...]) 
 # Side by side
 
 
-def test_inspect_shows_several_models_with_their_own_figures(make_pico: MakePico) -> None:
+def test_inspect_shows_several_models(make_pico: MakePico) -> None:
     first, second = make_pico("gpt2").folder, make_pico("bert").folder
     models = inspected(first, second, "tiny-gpt2")
     assert [model["model_type"] for model in models] == ["gpt2", "bert", "gpt2"]
@@ -225,7 +225,7 @@ def test_inspect_shows_several_models_with_their_own_figures(make_pico: MakePico
     assert all(f"Look at, in {name}\n" in screen and f"Limits of {name}\n" in screen for name in names)
 
 
-def test_inspect_json_agrees_with_the_library(make_pico: MakePico) -> None:
+def test_inspect_json_equals_the_library_result(make_pico: MakePico) -> None:
     source = make_pico("roberta").folder
     (model,) = inspected(source)
     assert model == json.loads(json.dumps(to_json(inspect(source))))
@@ -234,12 +234,12 @@ def test_inspect_json_agrees_with_the_library(make_pico: MakePico) -> None:
     assert table["norm"]["median"] == pytest.approx(np.median(table["norms"][2:]))
 
 
-def test_inspect_part_shows_that_table_alone(tmp_path: Path) -> None:
+def test_inspect_part_selects_a_table(tmp_path: Path) -> None:
     led = pico.make_led(tmp_path / "led")
     assert [table.part for table in inspect(led).tables] == ["encoder", "decoder"]
     assert [(table.part, table.positions) for table in inspect(led, part="decoder").tables] == [("decoder", 16)]
-    assert "It has one table: leave --part out." in refusal("tiny-gpt2", "--part", "decoder")
-    message = refusal(led, "--part", "head")
+    assert "It has one table: leave --part out." in error_of("tiny-gpt2", "--part", "decoder")
+    message = error_of(led, "--part", "head")
     assert "--part head: this model has no such part" in message
     assert "encoder" in message
     assert "decoder" in message
@@ -249,43 +249,43 @@ def test_inspect_part_shows_that_table_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("rows", "expected"),
     [("0:4", [0, 1, 2, 3]), (":2", [0, 1]), ("5", [5]), ("-4:-2", [14, 15]), ("16:99", [16, 17])],
 )
-def test_inspect_rows_counts_the_tensors_own_rows(given: str, expected: list[int], make_pico: MakePico) -> None:
+def test_inspect_rows_includes_reserved_rows(rows: str, expected: list[int], make_pico: MakePico) -> None:
     source = make_pico("roberta").folder
-    ((found,),) = (model["rows"].values() for model in inspected(source, f"--rows={given}"))
+    ((found,),) = (model["rows"].values() for model in inspected(source, f"--rows={rows}"))
     assert [row["row"] for row in found] == expected
     assert [row["position"] for row in found] == [row - 2 if row >= 2 else None for row in expected]
     assert [row["origin"] for row in found] == ["" if row >= 2 else "reserved" for row in expected]
-    lines = run(source, f"--rows={given}", "--width", 200).stdout.splitlines()
+    lines = run(source, f"--rows={rows}", "--width", 200).stdout.splitlines()
     assert [int(line.split()[0]) for line in lines[2:]] == expected
 
 
-@pytest.mark.parametrize(("given", "code", "said"), [("9:3", 2, "9:3 is not a range"), ("18", 1, "selects none")])
-def test_inspect_rows_refuses_to_show_none(given: str, code: int, said: str, make_pico: MakePico) -> None:
-    done = run(make_pico("roberta").folder, f"--rows={given}")
-    assert (done.exit_code, said in done.stderr) == (code, True)
+@pytest.mark.parametrize(("rows", "code", "message"), [("9:3", 2, "9:3 is not a range"), ("18", 1, "selects none")])
+def test_inspect_rows_rejects_empty_ranges(rows: str, code: int, message: str, make_pico: MakePico) -> None:
+    done = run(make_pico("roberta").folder, f"--rows={rows}")
+    assert (done.exit_code, message in done.stderr) == (code, True)
 
 
-def test_inspect_rows_shows_figures_and_remarks(make_pico: MakePico) -> None:
+def test_inspect_rows_prints_statistics_and_remarks(make_pico: MakePico) -> None:
     source = make_pico("gpt2").folder
-    spoil(source)
+    add_bad_rows(source)
     lines = run(source, "--rows", "2:10", "--width", 200).stdout.splitlines()
-    assert "all zero" in lines[3]
+    assert lines[3].endswith("zero row")
     assert lines[3].split()[:4] == ["3", "3", "0.00", "-"]
-    assert "holds NaN or infinity" in lines[5]
+    assert lines[5].endswith("NaN or infinity")
     assert lines[5].split()[2] == "-"
-    figures = inspected(source, "--rows", "2:3")[0]["rows"][WPE][0]
+    row = inspected(source, "--rows", "2:3")[0]["rows"][WPE][0]
     table = load_file(source / "model.safetensors")[WPE].double()
-    assert figures["norm"] == pytest.approx(float(table[2].norm()))
+    assert row["norm"] == pytest.approx(float(table[2].norm()))
     assert inspected(source, "--rows", "14:")[0]["rows"][WPE][1]["cosine_to_next"] is None
 
 
 # JSON
 
 
-def test_inspect_json_says_what_disagrees(make_pico: MakePico) -> None:
+def test_inspect_json_reports_limits_that_disagree(make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", n_positions="1024")
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 1e400}')
@@ -294,7 +294,7 @@ def test_inspect_json_says_what_disagrees(make_pico: MakePico) -> None:
     assert all(limit["fix"].startswith("ctxextend resize ") for limit in wrong)
 
 
-def test_inspect_json_schema_allows_nothing_else() -> None:
+def test_inspect_json_schema_rejects_missing_and_extra_keys() -> None:
     frame = json.loads(run("tiny-gpt2", "--rows", "0:1", "--plot", "figure.svg", "--json").stdout)
     assert Path("figure.svg").is_file()
     (model,) = frame["models"]
@@ -311,7 +311,7 @@ def test_inspect_json_schema_allows_nothing_else() -> None:
 # Errors
 
 
-def refusal(*arguments: object) -> str:
+def error_of(*arguments: object) -> str:
     done = run(*arguments)
     assert (done.exit_code, done.stdout) == (1, ""), done.output
     assert done.stderr.startswith("Error: ")
@@ -320,26 +320,26 @@ def refusal(*arguments: object) -> str:
     return done.stderr
 
 
-def test_inspect_of_an_unknown_type_advises_flags_that_serve(make_pico: MakePico) -> None:
+def test_inspect_suggests_working_flags_for_an_unknown_model_type(make_pico: MakePico) -> None:
     source = make_pico("gpt2").folder
-    pico.edit_json(source / "config.json", model_type="oddgpt")
-    advice = refusal(source).splitlines()[-1]
+    pico.edit_json(source / "config.json", model_type="customgpt")
+    hint = error_of(source).splitlines()[-1]
     flags = "--model-type gpt2"
-    assert advice.endswith(f" inspect {source} {flags}")
+    assert hint.endswith(f" inspect {source} {flags}")
     assert run(source, *flags.split()).exit_code == 0
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        *((f"--rows={given}", "is not a range: write A:B") for given in ("x", "1:2:3", "-1", "", "1-2")),
+        *((f"--rows={rows}", "is not a range: write A:B") for rows in ("x", "1:2:3", "-1", "", "1-2")),
         ("--reserved-rows 2", "--reserved-rows"),
         (f"--tensor {WPE} --model-type gpt2", "--model-type"),
         ("--width 20", "--width"),
     ],
 )
-def test_inspect_refuses_flags_without_meaning(flags: str, message: str) -> None:
-    assert run(*flags.split()).exit_code == 2  # before a model is named
+def test_inspect_rejects_invalid_flags(flags: str, message: str) -> None:
+    assert run(*flags.split()).exit_code == 2  # also without a model
     done = run("tiny-gpt2", *flags.split())
     assert (done.exit_code, done.stdout) == (2, "")
     assert message in " ".join(done.stderr.replace("│", "").split())
@@ -349,10 +349,10 @@ def test_inspect_refuses_flags_without_meaning(flags: str, message: str) -> None
 # The verdict
 
 
-def test_inspect_verdict_says_whether_limits_agree_and_how_the_rows_look(make_pico: MakePico, tmp_path: Path) -> None:
+def test_inspect_verdict_reports_limits_and_rows(make_pico: MakePico, tmp_path: Path) -> None:
     assert inspect("tiny-gpt2").verdict == "128 positions, all files agree; rows look trained."
     longer = inspect(resize("tiny-gpt2", to=512, output="out").output)
-    assert longer.verdict == "512 positions, all files agree; 384 rows made by copy, not trained yet."
+    assert longer.verdict == "512 positions, all files agree; 384 new rows created by copy, not trained yet."
     led = inspect(pico.make_led(tmp_path / "led"))
     assert led.verdict.startswith("encoder 32, decoder 16 positions, all files agree; ")
     folder = make_pico("gpt2").folder
@@ -362,19 +362,19 @@ def test_inspect_verdict_says_whether_limits_agree_and_how_the_rows_look(make_pi
     )
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=None)
     assert "tokenizer_config.json model_max_length is unset" in inspect(folder).verdict
-    spoil(folder)
-    assert inspect(folder).verdict.endswith("; NaN or infinity at 5, 7.")
+    add_bad_rows(folder)
+    assert inspect(folder).verdict.endswith("; NaN or infinity: 5, 7.")
     (model,) = inspected(folder)
     assert (model["verdict"], model["agrees"]) == (inspect(folder).verdict, False)
 
 
-def test_inspect_begins_with_the_verdict_of_each_model() -> None:
+def test_inspect_prints_verdicts_first() -> None:
     resize("tiny-gpt2", to=512, output="out")
     first, second, *_ = run("tiny-gpt2", "out", "--width", 120).stdout.splitlines()
     assert (first, second) == (f"tiny-gpt2: {inspect('tiny-gpt2').verdict}", f"out: {inspect('out').verdict}")
 
 
-def test_inspect_check_exits_with_3_where_limits_disagree(make_pico: MakePico) -> None:
+def test_inspect_check_exits_with_3_if_limits_disagree(make_pico: MakePico) -> None:
     done = run("tiny-gpt2", "--check", "-q")
     assert (done.exit_code, done.stdout, done.stderr) == (0, f"{inspect('tiny-gpt2').verdict}\n", "")
     folder = make_pico("gpt2").folder

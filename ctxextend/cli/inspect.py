@@ -205,7 +205,7 @@ def _add_rows(page: Page, inspection: "Inspection", shown: "TableReport", rows: 
     if not range(*rows.indices(shown.rows)):
         raise ResizeError(f"--rows selects none of {shown.name}'s rows, 0 to {shown.rows - 1}.")
     page.text(f"{inspection.source} {shown.name}", "title")
-    figures, cells = shown.row_figures(rows), list[list[Cell]]()
+    figures, cells = shown.row_statistics(rows), list[list[Cell]]()
     for row in figures:
         remarks, position = "; ".join(row["remarks"]), "-" if row["position"] is None else str(row["position"])
         norm, cosine = (page.numbers.number(row[name], None) for name in ("norm", "cosine_to_next"))

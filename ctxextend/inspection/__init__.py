@@ -1,1 +1,1 @@
-"""What a checkpoint's position tables look like, and what in the folder states their length."""
+"""Statistics of position tables, and the length limits of a checkpoint."""

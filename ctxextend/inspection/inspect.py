@@ -1,4 +1,4 @@
-"""Inspect a checkpoint: open it, measure its tables, and collect everything that states their length."""
+"""Inspect a checkpoint: open it, measure its position tables, and collect all length limits."""
 
 import math
 import os
@@ -19,46 +19,45 @@ from ctxextend.recipe import RECIPE_FILE, CheckpointRef, flag_words, takes
 from ctxextend.recipe_file import Provenance, read_provenance
 from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
 
-# What transformers' configs call the standard deviation of their initialiser, and what it is where they say nothing:
-# theirs, and that of torch.nn.Embedding.
-INITIALIZERS = ("initializer_range", "init_std", "initializer_factor")
-DEFAULT_DEVIATIONS = (0.02, 1.0)
+# Config keys for the standard deviation of weight initialisation, and the defaults of transformers and nn.Embedding.
+INITIALIZER_KEYS = ("initializer_range", "init_std", "initializer_factor")
+DEFAULT_STDS = (0.02, 1.0)
 
 
 @takes(CheckpointRef)
 def inspect(reference: str | os.PathLike[str], *, part: str | None = None, **ref: Any) -> Inspection:
-    """Look at a checkpoint's position tables and at everything that states their length.
+    """Inspect the position tables and length limits of a checkpoint.
 
-    The headers and the tables are read, and nothing else of the weights; torch is imported for torch files alone. A
-    config that disagrees with its table is shown, not refused.
+    Only headers and position tables are read from the weights; torch is imported only for torch files. A config that
+    disagrees with its table is reported, not rejected.
 
     Args:
         reference: As in `plan_resize`.
-        part: Which of a model's tables; None is all.
-        ref: Which checkpoint it is, as in `plan_resize`.
+        part: Inspect only this table (``encoder``, ``decoder``, ...). Defaults to all tables.
+        ref: Fields of the checkpoint reference, as in `plan_resize`.
 
     Raises:
-        SourceError: Nothing is at that reference, or it cannot be reached.
-        CheckpointError: A file is missing or malformed, or it holds no such table.
-        UnsupportedModelError: The model has no learned position table that is known here.
-        ResizeError: The model has no such part, or flags have no meaning together.
+        SourceError: The checkpoint does not exist or cannot be reached.
+        CheckpointError: A file is missing or malformed, or does not contain the table.
+        UnsupportedModelError: The model has no supported learned position table.
+        ResizeError: The model has no such part, or the arguments conflict.
     """
     return inspect_model(open_model(CheckpointRef(os.fspath(reference), **ref)), part)
 
 
 def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
-    """Inspect a checkpoint that is open already; see `inspect`."""
+    """Inspect an open checkpoint; see `inspect`."""
     checkpoint = model.checkpoint
-    written, notes = read_provenance(checkpoint), [*checkpoint.notes]
-    recipe = written.chain[-1] if written else None
-    if written is None and RECIPE_FILE in checkpoint.copied:
-        notes.append(f"{RECIPE_FILE} is no recipe of a resize.")
+    provenance, notes = read_provenance(checkpoint), [*checkpoint.notes]
+    recipe = provenance.chain[-1] if provenance else None
+    if provenance is None and RECIPE_FILE in checkpoint.copied:
+        notes.append(f"{RECIPE_FILE} is not a resize recipe.")
     buffers = {name for name in checkpoint.names for location, _ in model.tables if location.buffer(name)}
     parameters = sum(math.prod(entry.shape) for name, entry in checkpoint.entries.items() if name not in buffers)
     tables = {name: _report(checkpoint, location, name, recipe, parameters) for location, name in model.tables}
-    chosen = [tables[name] for _, name in of_part(model.tables, part)]
+    selected = [tables[name] for _, name in of_part(model.tables, part)]
     fixes = {name: _fix_command(model.ref, table, tables.values()) for name, table in tables.items()}
-    limits = find_limits(model, chosen)
+    limits = find_limits(model, selected)
     limits = tuple(limit if limit.agrees else replace(limit, fix=fixes[limit.table]) for limit in limits)
     return Inspection(
         source=model.ref.source,
@@ -67,17 +66,17 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         parameters=parameters,
         method=recipe.method if recipe else None,
         trainable=recipe.trainable if recipe else None,
-        tables=tuple(chosen),
+        tables=tuple(selected),
         limits=limits,
-        libraries=tuple(library_limits(checkpoint, limits, chosen)),
+        libraries=tuple(library_limits(checkpoint, limits, selected)),
         notes=tuple(notes),
     )
 
 
 def _fix_command(ref: CheckpointRef, table: TableReport, tables: Collection[TableReport]) -> str | None:
-    """Return the command that makes everything agree with a table.
+    """Return the command that makes all limits agree with a table.
 
-    None where tables that have their length by one key have another: then nothing in the folder can say it.
+    None if tables of different lengths share a config key: no value fits them all.
     """
     sharing = [other for other in tables if other.config_key == table.config_key]
     if len({other.location.key_value(other.positions) for other in sharing}) > 1:
@@ -98,7 +97,7 @@ def _report(
     check_rows(location, rows, name, has_config=False)
     values, first = read_floats(checkpoint.names[name], name), location.reserved_rows
     stats, repetition = measure(values[first:]), find_repetition(values[first:])
-    # The rows that a resize made and the positions there were before, where the recipe beside it says so.
+    # The new rows of a resize and the length before it, from the recipe.
     new_rows: tuple[RowRange, ...] | None = None
     old_length = None
     before, after = recipe.rows.get(name, (0, 0)) if recipe else (0, 0)
@@ -109,8 +108,8 @@ def _report(
         elif start < rows:
             new_rows, old_length = ((start, rows),), location.positions(before)
     configs = [nested(checkpoint.config, location.path), checkpoint.config]
-    stated = (config.get(key) for config in configs if hasattr(config, "get") for key in INITIALIZERS)
-    known = [float(value) for value in stated if isinstance(value, int | float) and 0 < value < 1e6]
+    stated = (config.get(key) for config in configs if hasattr(config, "get") for key in INITIALIZER_KEYS)
+    stds = [float(value) for value in stated if isinstance(value, int | float) and 0 < value < 1e6]
     with np.errstate(invalid="ignore", over="ignore"):
         reserved_norms = np.linalg.norm(values[:first].astype(np.float64), axis=1)
     return TableReport(
@@ -131,7 +130,7 @@ def _report(
         outliers=find_outliers(stats.norms, stats.cosines),
         repetition=repetition,
         seams=find_seams(stats, {length for length in (old_length, repetition.period) if length}),
-        untrained=find_untrained_rows(values[first:], stats, tuple(dict.fromkeys((*known, *DEFAULT_DEVIATIONS)))),
+        untrained=find_untrained_rows(values[first:], stats, tuple(dict.fromkeys((*stds, *DEFAULT_STDS)))),
         values=values,
         location=location,
     )

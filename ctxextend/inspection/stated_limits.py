@@ -1,4 +1,4 @@
-"""Every place in a checkpoint that states a length, who obeys it, and what a user of each library gets."""
+"""All length limits in a checkpoint, the library that uses each, and the effective limit per library."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,8 +16,8 @@ from ctxextend.plan.find_tables import OpenedModel
 TRANSFORMERS = "transformers"
 SENTENCE_TRANSFORMERS = "sentence-transformers"
 TOKENIZERS = "tokenizers"
-NOBODY = "none"
-# Who obeys each kind of limit that side files state.
+UNUSED = "none"
+# The library that uses each kind of limit in side files.
 LIBRARIES = {
     "tokenizer": TRANSFORMERS,
     "sentence": SENTENCE_TRANSFORMERS,
@@ -25,45 +25,45 @@ LIBRARIES = {
     "padding": TOKENIZERS,
     "generation": "transformers generate",
 }
-# The keys by which transformers and sentence-transformers cut.
-CUTTING_KEYS = ("model_max_length", "max_len", "max_seq_length")
-# The names of sentence-transformers' own config, in the order in which it looks for them; it obeys the first.
+# The keys that transformers and sentence-transformers truncate by.
+TRUNCATION_KEYS = ("model_max_length", "max_len", "max_seq_length")
+# Config files of sentence-transformers in lookup order; it uses the first.
 SENTENCE_CONFIGS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-# What a folder holds that AutoTokenizer can load.
+# Files that AutoTokenizer can load.
 TOKENIZER_FILES = {
     *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model"),
     "sentencepiece.bpe.model",
 }
-# Under these keys transformers' configs answer to the name by which sentence-transformers asks for the length.
-ASKED_FOR = ("max_position_embeddings", "n_positions")
+# sentence-transformers reads config.max_position_embeddings; transformers configs map these keys to it.
+MAX_POSITION_KEYS = ("max_position_embeddings", "n_positions")
 
 NOT_LOADED = "the model does not load"
-# Stands behind a key that the config leaves out, so that transformers' default holds.
-LEFT_OUT = " (left out)"
+# Appended to a key that is missing in the config, so that transformers uses its default.
+NOT_SET = " (not set)"
 
 
 def find_limits(model: OpenedModel, tables: Sequence[TableReport]) -> tuple[Limit, ...]:
-    """Return every place that states a length, those in the config first."""
+    """Return all length limits, those in the config first."""
     checkpoint = model.checkpoint
     by_key: dict[str, Limit] = {}
     for table in tables if checkpoint.has_config else ():
         for limit in _config_limits(model, table):
-            if limit.key not in by_key or not limit.agrees:  # of tables that share a key, the one that disagrees
+            if limit.key not in by_key or not limit.agrees:  # if tables share a key, keep the one that disagrees
                 by_key[limit.key] = limit
     limits = list(by_key.values())
     for table in tables:
         limits.append(Limit(table.file, table.name, table.rows, table.positions, TRANSFORMERS, table.name))
-        limits += dict.fromkeys(_buffer_limits(checkpoint, table))  # those of all layers as one
-    for tokenizer, table in _readers(tables).items():
+        limits += dict.fromkeys(_buffer_limits(checkpoint, table))  # merges the layers
+    for tokenizer, table in _tables_by_tokenizer(tables).items():
         limits += (_side_file_limit(checkpoint, stated, table) for stated in stated_limits(checkpoint, tokenizer))
     return tuple(limits)
 
 
-def _readers(tables: Sequence[TableReport]) -> dict[str, TableReport]:
-    """Return the first table that reads each tokenizer's texts, by the tokenizer's folder."""
+def _tables_by_tokenizer(tables: Sequence[TableReport]) -> dict[str, TableReport]:
+    """Return the first table of each tokenizer, by the tokenizer's folder."""
     found: dict[str, TableReport] = {}
     for table in tables:
         if table.location.tokenizer is not None:
@@ -72,22 +72,22 @@ def _readers(tables: Sequence[TableReport]) -> dict[str, TableReport]:
 
 
 def _config_limits(model: OpenedModel, table: TableReport) -> Iterator[Limit]:
-    config, file, place = model.checkpoint.config, model.checkpoint.config_file, table.location
+    config, file, location = model.checkpoint.config, model.checkpoint.config_file, table.location
 
     def limit_of(key: str, value: Any, library: str) -> Limit:
-        rows = place.rows(value) if isinstance(value, int) and not isinstance(value, bool) else None
-        tokens = None if rows is None else place.positions(rows)
-        reason = f"{table.name} has {table.rows} rows: {NOT_LOADED}" if library != NOBODY else "nothing reads it"
+        rows = location.rows(value) if isinstance(value, int) and not isinstance(value, bool) else None
+        tokens = None if rows is None else location.positions(rows)
+        reason = f"{table.name} has {table.rows} rows: {NOT_LOADED}" if library != UNUSED else "not used by any library"
         return Limit(file, key, value, tokens, library, table.name, "" if rows == table.rows else reason)
 
-    obeyed = place.paths_of(place.effective_key)[-1]
-    for path in place.length_paths:
+    effective_path = location.paths_of(location.effective_key)[-1]
+    for path in location.length_paths:
         value = nested(config, path)
         if value is not None:
-            yield limit_of(".".join(path), value, TRANSFORMERS if path == obeyed else NOBODY)
-    default = place.family.defaults.get(place.table.config_key)
-    if place.stated(place.effective_key) is None and default is not None:
-        limit = limit_of(f"{place.config_key}{LEFT_OUT}", default, TRANSFORMERS)
+            yield limit_of(".".join(path), value, TRANSFORMERS if path == effective_path else UNUSED)
+    default = location.family.defaults.get(location.table.config_key)
+    if location.stated(location.effective_key) is None and default is not None:
+        limit = limit_of(f"{location.config_key}{NOT_SET}", default, TRANSFORMERS)
         yield replace(limit, value=None) if limit.agrees else limit
     for key in model.architecture.family.limits:
         value = config.get(key)
@@ -96,49 +96,49 @@ def _config_limits(model: OpenedModel, table: TableReport) -> Iterator[Limit]:
 
 
 def _buffer_limits(checkpoint: Checkpoint, table: TableReport) -> Iterator[Limit]:
-    """Yield the tensors that are sized by the length."""
-    wanted = table.location.key_value(table.positions)
+    """Yield the buffers whose shape depends on the length."""
+    expected = table.location.key_value(table.positions)
     for name, file in checkpoint.names.items():
         buffer, shape = table.location.buffer(name), file.entries[name].shape
-        if buffer is None or not shape:  # old files hold scalars too
+        if buffer is None or not shape:  # old files contain scalars too
             continue
         length = shape[0 if buffer.content == "rows" else -1]
         shown = re.sub(r"\.\d+\.", ".*.", name) if "*" in buffer.name else name
-        tokens = length - (wanted - table.positions)
+        tokens = length - (expected - table.positions)
         library = TRANSFORMERS if buffer.is_kept else f"old {TRANSFORMERS}"
-        reason = "" if length == wanted else f"{table.name} has {table.rows} rows"
+        reason = "" if length == expected else f"{table.name} has {table.rows} rows"
         yield Limit(checkpoint.relative(file), shown, length, tokens, library, table.name, reason)
 
 
 def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: TableReport) -> Limit:
     library, tokens, positions = LIBRARIES[stated.kind], stated.tokens, table.positions
     if library == SENTENCE_TRANSFORMERS and stated.file != _sentence_config(checkpoint):
-        library = NOBODY
+        library = UNUSED
     reason = _consequence(tokens, table)
     if stated.kind in ("padding", "generation") and (tokens is None or tokens < positions):
         reason = ""
-    elif reason and library == NOBODY:
-        reason = "nothing reads it"
+    elif reason and library == UNUSED:
+        reason = "not used by any library"
     elif reason and stated.kind == "padding":
-        reason = f"every text is padded to {tokens} tokens: {reason}"
+        reason = f"all inputs are padded to {tokens} tokens: {reason}"
     return Limit(stated.file, ".".join(stated.path), stated.value, tokens, library, table.name, reason)
 
 
 def _consequence(tokens: int | None, table: TableReport) -> str:
-    """Say what a limit that is not the table's does to texts; empty where it is the table's."""
+    """Describe the effect of a limit that differs from the table's length; empty if it does not."""
     positions = table.positions
     beyond = "share the last position" if table.location.table.clamps else "fail"
     if tokens == positions:
         return ""
     if tokens is None:
-        return f"texts of more than {positions} tokens are not cut, and {beyond}"
+        return f"inputs of more than {positions} tokens are not truncated and {beyond}"
     if tokens < positions:
-        return f"texts are cut at {tokens}, and the table has {positions} positions"
-    return f"the table has {positions} positions: texts of {positions + 1} to {tokens} tokens {beyond}"
+        return f"inputs are truncated to {tokens} tokens, but the table has {positions} positions"
+    return f"the table has {positions} positions: inputs of {positions + 1} to {tokens} tokens {beyond}"
 
 
 def _sentence_config(checkpoint: Checkpoint) -> str | None:
-    """Return the config that sentence-transformers obeys, the first that says anything; None without modules.json."""
+    """Return the config that sentence-transformers uses, its first non-empty one; None without modules.json."""
     if "modules.json" not in checkpoint.copied:
         return None
     paths = ((checkpoint.model / name).as_posix() for name in SENTENCE_CONFIGS)
@@ -148,35 +148,35 @@ def _sentence_config(checkpoint: Checkpoint) -> str | None:
 def library_limits(
     checkpoint: Checkpoint, limits: Sequence[Limit], tables: Sequence[TableReport]
 ) -> Iterator[LibraryLimit]:
-    """Yield what each client makes of a text, by the files that it obeys; `limits` are those of `find_limits`.
+    """Yield the effective limit of each library; `limits` come from `find_limits`.
 
-    transformers cuts, where asked to, at the tokenizer's ``model_max_length``; sentence-transformers at its own
-    ``max_seq_length``, and without that at the smaller of the tokenizer's and the config's length; a bare
-    `tokenizers.Tokenizer` at the truncation in tokenizer.json, which the other two ignore.
+    With ``truncation=True``, transformers truncates to the tokenizer's ``model_max_length``. sentence-transformers
+    truncates to its ``max_seq_length``, or else to the smaller of the tokenizer's and the config's length.
+    `tokenizers.Tokenizer` uses the truncation in tokenizer.json, which the other two ignore.
     """
-    for tokenizer, table in _readers(tables).items():
+    for tokenizer, table in _tables_by_tokenizer(tables).items():
         folders = {PurePosixPath(tokenizer)} if tokenizer else {PurePosixPath("."), checkpoint.model}
         names = {PurePosixPath(name).name for name in checkpoint.copied if PurePosixPath(name).parent in folders}
-        own = [limit for limit in limits if limit.table == table.name and PurePosixPath(limit.file).parent in folders]
-        cutting = {limit.library: limit for limit in own if limit.key in CUTTING_KEYS}
-        tokenizer_limit, sentence_limit = cutting.get(TRANSFORMERS), cutting.get(SENTENCE_TRANSFORMERS)
+        local = [limit for limit in limits if limit.table == table.name and PurePosixPath(limit.file).parent in folders]
+        truncating = {limit.library: limit for limit in local if limit.key in TRUNCATION_KEYS}
+        tokenizer_limit, sentence_limit = truncating.get(TRANSFORMERS), truncating.get(SENTENCE_TRANSFORMERS)
         if names & TOKENIZER_FILES:
-            obstacle = next((limit for limit in limits if limit.reason.endswith(NOT_LOADED)), None)
-            yield _library_limit(TRANSFORMERS, tokenizer_limit, table, obstacle)
+            blocker = next((limit for limit in limits if limit.reason.endswith(NOT_LOADED)), None)
+            yield _library_limit(TRANSFORMERS, tokenizer_limit, table, blocker)
             if not tokenizer and _can_pad(checkpoint, folders):
-                limit = sentence_limit or _smaller_limit(tokenizer_limit, own, table)
-                yield _library_limit(SENTENCE_TRANSFORMERS, limit, table, obstacle)
+                limit = sentence_limit or _smaller_limit(tokenizer_limit, local, table)
+                yield _library_limit(SENTENCE_TRANSFORMERS, limit, table, blocker)
         if "tokenizer.json" in names:
-            truncation = next((limit for limit in own if limit.key == "truncation.max_length"), None)
+            truncation = next((limit for limit in local if limit.key == "truncation.max_length"), None)
             if truncation:
                 yield LibraryLimit(TOKENIZERS, truncation.tokens, f"{truncation.file} {truncation.key}", "cut")
             else:
-                yield LibraryLimit(TOKENIZERS, None, "tokenizer.json, which states no truncation", "not cut")
+                yield LibraryLimit(TOKENIZERS, None, "no truncation in tokenizer.json", "not cut")
 
 
-def _library_limit(library: str, limit: Limit | None, table: TableReport, obstacle: Limit | None) -> LibraryLimit:
-    if obstacle is not None:
-        return LibraryLimit(library, 0, f"{obstacle.file} {obstacle.key}", "not loaded")
+def _library_limit(library: str, limit: Limit | None, table: TableReport, blocker: Limit | None) -> LibraryLimit:
+    if blocker is not None:
+        return LibraryLimit(library, 0, f"{blocker.file} {blocker.key}", "not loaded")
     if limit is None or limit.tokens is None or limit.tokens > table.positions:
         beyond = "last position" if table.location.table.clamps else "fails"
         return LibraryLimit(library, table.positions, f"{table.file} {table.name}", beyond)
@@ -184,21 +184,21 @@ def _library_limit(library: str, limit: Limit | None, table: TableReport, obstac
 
 
 def _can_pad(checkpoint: Checkpoint, folders: set[PurePosixPath]) -> bool:
-    """Whether sentence-transformers can read texts: it pads them all, and GPT-2's tokenizer has nothing to pad with."""
-    stating = ("tokenizer_config.json", "special_tokens_map.json")
-    paths = (path for path in map(PurePosixPath, checkpoint.copied) if path.name in stating and path.parent in folders)
+    """Whether sentence-transformers can encode: it always pads, and GPT-2's tokenizer has no padding token."""
+    files = ("tokenizer_config.json", "special_tokens_map.json")
+    paths = (path for path in map(PurePosixPath, checkpoint.copied) if path.name in files and path.parent in folders)
     tokens = (load_object(checkpoint.root / path).get("pad_token") for path in paths)
     return "modules.json" in checkpoint.copied or any(token is not None for token in tokens)
 
 
 def _smaller_limit(tokenizer_limit: Limit | None, limits: Sequence[Limit], table: TableReport) -> Limit | None:
-    """Return the smaller of the tokenizer's limit and the config's own number, which counts reserved rows too."""
-    place = table.location
-    stated = [limit for limit in (tokenizer_limit,) if limit is not None and limit.tokens is not None]
-    keys = (place.effective_key, f"{place.effective_key}{LEFT_OUT}")
+    """Return the smaller of the tokenizer's limit and the config's value, which also counts reserved rows."""
+    location = table.location
+    candidates = [limit for limit in (tokenizer_limit,) if limit is not None and limit.tokens is not None]
+    keys = (location.effective_key, f"{location.effective_key}{NOT_SET}")
     found = next((limit for limit in limits if limit.key in keys), None)
-    if found is not None and not place.path and place.table.config_key in ASKED_FOR:
-        number = place.family.defaults.get(place.effective_key) if found.value is None else found.value
-        if isinstance(number, int):
-            stated.append(replace(found, tokens=number))
-    return min(stated, key=lambda limit: limit.tokens or 0, default=None)
+    if found is not None and not location.path and location.table.config_key in MAX_POSITION_KEYS:
+        value = location.family.defaults.get(location.effective_key) if found.value is None else found.value
+        if isinstance(value, int):
+            candidates.append(replace(found, tokens=value))
+    return min(candidates, key=lambda limit: limit.tokens or 0, default=None)

@@ -1,4 +1,4 @@
-"""What `inspect` finds: position tables with their figures, and everything in the folder that states their length."""
+"""Results of `inspect`: statistics of position tables, and all length limits of a checkpoint."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,43 +12,43 @@ from ctxextend.families.lookup import TableLocation
 from ctxextend.json_output import Result, not_in_json, to_json
 from ctxextend.tables.stats import Repetition, RowRange, TableStats, describe_range, describe_rows, row_ranges
 
-# Findings of one kind that are told one by one.
-TOLD = 6
+# Maximum findings of one kind listed individually.
+MAX_LISTED = 6
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TableReport(Result, shows="name positions reserved_rows hidden_size dtype"):
-    """One position table and its figures.
+    """One position table and its statistics.
 
-    Rows count from the tensor's first, reserved rows included; positions from the first row behind those.
+    Row indices start at the tensor's first row, including reserved rows; positions start after the reserved rows.
     """
 
-    name: str  # its tensor in the checkpoint
-    part: str  # what it is called where there are several: encoder, decoder, text, …; else empty
-    file: str  # that holds it, below the checkpoint's root
-    config_key: str  # of config.json, that states its length, with dots where configs are nested
-    rows: int  # reserved + positions, and in few families some behind the last position
-    positions: int  # usable ones
-    reserved_rows: int  # before position 0
+    name: str  # tensor name in the checkpoint
+    part: str  # ``encoder``, ``decoder``, ``text``, ... if the model has several tables, else empty
+    file: str  # relative to the checkpoint folder
+    config_key: str  # config key of its length, dotted for nested configs
+    rows: int  # reserved rows + positions; a few architectures have more rows after the last position
+    positions: int  # usable positions
+    reserved_rows: int  # rows before position 0
     hidden_size: int
-    dtype: str  # as safetensors spells it
-    bytes: int  # its size in the file
-    share: float  # of all parameters of the checkpoint, 0 to 1
-    new_rows: tuple[RowRange, ...] | None  # that a resize made; None where the checkpoint does not say
-    norms: NDArray[np.float64]  # of every row, reserved rows included, shape (rows,)
+    dtype: str  # as in safetensors
+    bytes: int  # size in the file
+    share: float  # share of the checkpoint's parameters, 0 to 1
+    new_rows: tuple[RowRange, ...] | None  # rows created by a resize; None if unknown
+    norms: NDArray[np.float64]  # norm of each row including reserved rows, shape (rows,)
     stats: TableStats = field(metadata=not_in_json)  # of the rows after the reserved ones
-    outliers: dict[int, str] = field(metadata=not_in_json)  # positions that stand out, each with what does
-    repetition: Repetition = field(metadata=not_in_json)  # rows that are there more than once, by their positions
-    # Positions at which it jumps, by the older length whose multiples they are; see `find_seams`.
+    outliers: dict[int, str] = field(metadata=not_in_json)  # reason by position
+    repetition: Repetition = field(metadata=not_in_json)  # duplicate rows, by position
+    # Positions where the table jumps, by the older length that they are multiples of; see `find_seams`.
     seams: dict[int, tuple[int, ...]] = field(metadata=not_in_json)
-    # Positions that look as an initialiser left them, each with its standard deviation.
+    # Standard deviation of the initialisation that a row still matches, by position.
     untrained: dict[int, float] = field(metadata=not_in_json)
-    # The rows themselves, reserved rows included, shape (rows, hidden_size), in the file's dtype.
+    # The table including reserved rows, shape (rows, hidden_size), in the file's dtype.
     values: NDArray[Any] = field(metadata=not_in_json)
-    location: TableLocation = field(metadata=not_in_json)  # where the registry has it
+    location: TableLocation = field(metadata=not_in_json)  # its registry entry
 
     def json_more(self) -> dict[str, Any]:
-        """Return what the JSON says of it beside; rows count from the tensor's first, reserved rows included."""
+        """Return the computed JSON keys; row indices include reserved rows."""
         stats, repeated, first = self.stats, self.repetition, self.reserved_rows
         cosines, worst = stats.cosines[~np.isnan(stats.cosines)], stats.worst_neighbours
         tiling = {"period": repeated.period, "start": repeated.start + first, "stop": repeated.stop + first}
@@ -70,84 +70,84 @@ class TableReport(Result, shows="name positions reserved_rows hidden_size dtype"
         }
 
     def findings(self) -> Iterator[str]:
-        """Yield what is unusual in it, the gravest first."""
+        """Yield the findings, most severe first."""
         stats, repeated = self.stats, self.repetition
         if stats.nonfinite:
-            yield f"NaN or infinity at {describe_rows(stats.nonfinite)}"
+            yield f"NaN or infinity: {describe_rows(stats.nonfinite)}"
         if stats.zeros:
-            yield f"all zero at {describe_rows(stats.zeros)}"
+            yield f"zero rows: {describe_rows(stats.zeros)}"
         if repeated.period:
-            whole = repeated.start == 0 and repeated.stop == len(stats.norms)
-            where = "" if whole else f" over {describe_range(repeated.start, repeated.stop)}"
-            yield f"tiled with period {repeated.period}, {repeated.copies:.4g} copies{where}"
-        yield from (f"the same row stands at {describe_rows(same)}" for same in repeated.groups[:TOLD])
-        if len(repeated.groups) > TOLD:
-            yield f"and {len(repeated.groups) - TOLD} more groups of equal rows"
-        for deviation in dict.fromkeys(self.untrained.values()):
-            rows = [row for row, fits in self.untrained.items() if fits == deviation]
-            what = f"({counted(len(rows), 'row')} as an initialiser of std {deviation:g} leaves them)"
-            yield f"untrained by the look of it: {describe_rows(rows)} {what}"
+            is_whole = repeated.start == 0 and repeated.stop == len(stats.norms)
+            rows = "rows" if is_whole else f"rows {describe_range(repeated.start, repeated.stop)}"
+            yield f"{rows} repeat every {repeated.period} positions ({repeated.copies:.4g} copies)"
+        yield from (f"duplicate rows: {describe_rows(group)}" for group in repeated.groups[:MAX_LISTED])
+        if len(repeated.groups) > MAX_LISTED:
+            yield f"duplicate rows: {len(repeated.groups) - MAX_LISTED} more groups"
+        for std in dict.fromkeys(self.untrained.values()):
+            matching = [row for row, fitted in self.untrained.items() if fitted == std]
+            count = counted(len(matching), "row")
+            yield f"looks untrained: {describe_rows(matching)} ({count} like random initialisation with std {std:g})"
         for length, positions in self.seams.items():
-            reason = f"multiples of {length}" if len(positions) > 1 else "where a shorter table may have ended"
-            yield f"seam: the table jumps at {describe_rows(positions)}, {reason}"
-        # Of a tiled table the outliers of the first tile, since the others are its copies.
+            reason = f"multiples of {length}" if len(positions) > 1 else "possible end of a shorter table"
+            yield f"seam: {describe_rows(positions)} ({reason})"
+        # List outliers of the first period only, since the others are copies.
         first = repeated.start + repeated.period if repeated.period else len(stats.norms)
         outliers = [(row, reason) for row, reason in self.outliers.items() if row < first]
-        yield from (f"outlier {row}: {reason}" for row, reason in outliers[:TOLD])
-        if len(outliers) > TOLD:
-            yield f"outliers too: {describe_rows(row for row, _ in outliers[TOLD:])}"
+        yield from (f"outlier row {row}: {reason}" for row, reason in outliers[:MAX_LISTED])
+        if len(outliers) > MAX_LISTED:
+            yield f"outlier rows: {describe_rows(row for row, _ in outliers[MAX_LISTED:])}"
 
     def is_new(self, position: int) -> bool:
-        """Whether a resize made the row of a position, as far as the checkpoint says."""
+        """Whether a resize created the row of a position; False if unknown."""
         return any(start <= position + self.reserved_rows < stop for start, stop in self.new_rows or ())
 
-    def row_figures(self, rows: slice) -> list[dict[str, Any]]:
-        """Return the figures of single rows as plain values; rows count from the tensor's first."""
-        behind_seam = {position for positions in self.seams.values() for position in positions}
+    def row_statistics(self, rows: slice) -> list[dict[str, Any]]:
+        """Return JSON values for each of `rows`; indices include reserved rows."""
+        seams = {position for positions in self.seams.values() for position in positions}
         found = []
         for row in range(*rows.indices(self.rows)):
             position = row - self.reserved_rows
             remarks = {
-                "holds NaN or infinity": position in self.stats.nonfinite,
-                "all zero": position in self.stats.zeros,
-                "untrained by the look of it": position in self.untrained,
-                "behind a seam": position in behind_seam,
+                "NaN or infinity": position in self.stats.nonfinite,
+                "zero row": position in self.stats.zeros,
+                "looks untrained": position in self.untrained,
+                "seam": position in seams,
                 self.outliers.get(position, ""): position in self.outliers,
             }
             origin = "new" if self.is_new(position) else "learned"
             has_next = 0 <= position < len(self.stats.cosines)
-            figures = {
+            statistics = {
                 "row": row,
                 "position": position if 0 <= position < self.positions else None,
                 "norm": self.norms[row],
                 "cosine_to_next": self.stats.cosines[position] if has_next else None,
                 "origin": "reserved" if position < 0 else "" if self.new_rows is None else origin,
-                "remarks": [remark for remark, has_file in remarks.items() if has_file],
+                "remarks": [remark for remark, applies in remarks.items() if applies],
             }
-            found.append(to_json(figures))
+            found.append(to_json(statistics))
         return found
 
 
 @dataclass(frozen=True)
 class Limit:
-    """One place that states a length."""
+    """One length limit in a file of a checkpoint."""
 
-    file: str  # below the checkpoint's root
-    key: str  # the path of keys with dots, or a tensor's name
-    # A number, a tensor's length, a padding strategy, or other values as text; None where nothing stands there.
+    file: str  # relative to the checkpoint folder
+    key: str  # dotted path of keys, or a tensor name
+    # A number, a tensor's length, a padding strategy, or any other value as text; None if the key is not set.
     value: Any
-    tokens: int | None  # how many token positions that means; None where it sets no limit
-    library: str  # who obeys it
-    table: str  # the table that it is about
-    reason: str = ""  # what follows where it does not agree with that table
-    fix: str | None = None  # the command that makes it agree; None where nothing does, or it does already
+    tokens: int | None  # the value in tokens; None if it sets no limit
+    library: str  # the library that uses it, or ``none``
+    table: str  # the position table that it refers to
+    reason: str = ""  # the effect if it disagrees with that table
+    fix: str | None = None  # the command that fixes it; None if it agrees or cannot be fixed
 
     json_properties: ClassVar = ("agrees",)
 
     def __post_init__(self) -> None:
         is_padding = isinstance(self.value, dict) and self.tokens is not None
         if not (self.value is None or isinstance(self.value, int) or is_padding):
-            object.__setattr__(self, "value", str(self.value))  # JSON has no infinity, which 1e400 is read as
+            object.__setattr__(self, "value", str(self.value))  # 1e400 is read as infinity, which JSON cannot represent
 
     @property
     def agrees(self) -> bool:
@@ -157,30 +157,29 @@ class Limit:
 
 @dataclass(frozen=True)
 class LibraryLimit:
-    """What a user of one client gets."""
+    """The effective limit in one library."""
 
-    library: str  # ``transformers`` (with truncation=True), ``sentence-transformers``, or ``tokenizers`` alone
-    tokens: int | None  # that it reads of a text; None where it cuts nowhere, 0 where the model does not load
-    decided_by: str  # the place that decides it
-    # Of a longer text: ``cut``, ``fails`` in the model, ``last position`` (its end shares that), ``not cut``, or
-    # ``not loaded``.
+    library: str  # ``transformers`` (with truncation=True), ``sentence-transformers`` or ``tokenizers``
+    tokens: int | None  # maximum input length; None if unlimited, 0 if the model does not load
+    decided_by: str  # file and key that set it
+    # Longer inputs: ``cut``, ``fails``, ``last position`` (all further tokens share it), ``not cut`` or ``not loaded``.
     beyond: str
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Inspection(Result, shows="source model_type verdict"):
-    """What was found in a checkpoint."""
+    """The result of `inspect` for one checkpoint."""
 
-    source: str  # as the user named it
-    folder: str  # where it is on this machine
+    source: str  # as given by the user
+    folder: str  # local path
     model_type: str
-    parameters: int  # numbers that all of its tensors hold, position buffers left out
-    method: str | None  # what made the table's rows, where the checkpoint says so
-    trainable: str | None  # what was then trained, where it says so: ``new`` rows, ``positions`` or ``all``
+    parameters: int  # number of parameters, without position buffers
+    method: str | None  # method that created the table's rows, from the recipe
+    trainable: str | None  # what was trained afterwards, from the recipe: ``new`` rows, ``positions`` or ``all``
     tables: tuple[TableReport, ...]
-    limits: tuple[Limit, ...]  # every place that states a length
-    libraries: tuple[LibraryLimit, ...]  # what a user of each client gets
-    notes: tuple[str, ...]  # on how the reference was understood
+    limits: tuple[Limit, ...]  # all length limits in the checkpoint
+    libraries: tuple[LibraryLimit, ...]  # the effective limit per library
+    notes: tuple[str, ...]  # how the reference was resolved
 
     json_properties: ClassVar = ("verdict", "agrees")
 
@@ -191,34 +190,34 @@ class Inspection(Result, shows="source model_type verdict"):
 
     @property
     def verdict(self) -> str:
-        """In a sentence how long the tables are, whether all limits agree, and how the rows look."""
+        """One sentence: length of the tables, whether all limits agree, and state of the rows."""
         parts = {table.part: str(table.positions) for table in self.tables}
         if len(set(parts.values())) > 1:
             parts = {part: f"{part} {positions}" for part, positions in parts.items()}
         wrong = [limit for limit in self.limits if not limit.agrees]
-        said = [f"{limit.file} {limit.key} is {'unset' if limit.value is None else limit.value}" for limit in wrong]
-        more = f" and {len(said) - 2} more" if len(said) > 2 else ""
-        files = f"but limits disagree ({', '.join(said[:2])}{more})" if said else "all files agree"
+        listed = [f"{limit.file} {limit.key} is {'unset' if limit.value is None else limit.value}" for limit in wrong]
+        more = f" and {len(listed) - 2} more" if len(listed) > 2 else ""
+        files = f"but limits disagree ({', '.join(listed[:2])}{more})" if listed else "all files agree"
         findings = [one for table in self.tables for one in table.findings() if not one.startswith(("outlier", "seam"))]
         new = sum(stop - start for table in self.tables for start, stop in table.new_rows or ())
-        if new and not self.trainable and not any(one.startswith(("NaN", "all zero")) for one in findings):
-            findings = [f"{counted(new, 'row')} made by {self.method}, not trained yet"]
+        if new and not self.trainable and not any(one.startswith(("NaN", "zero rows")) for one in findings):
+            findings = [f"{counted(new, 'new row')} created by {self.method}, not trained yet"]
         return f"{', '.join(dict.fromkeys(parts.values()))} positions, {files}; {(*findings, 'rows look trained')[0]}."
 
 
-# A table of one model, and the model.
+# A model and one of its tables.
 Shown = tuple[Inspection, TableReport]
 
 
 def short_names(inspections: Sequence[Inspection]) -> dict[int, str]:
-    """Return what each model is called, by its `id`: the end of its path, where that tells them apart."""
+    """Return a display name by `id` of each inspection: the last path component if unique, else the whole source."""
     short = [inspection.source.rstrip("/").rpartition("/")[2] for inspection in inspections]
     names = short if len(set(short)) == len(short) else [inspection.source for inspection in inspections]
     return {id(inspection): name for inspection, name in zip(inspections, names, strict=True)}
 
 
 def tables_by_part(inspections: Sequence[Inspection]) -> list[list[Shown]]:
-    """Return the tables, those of several models that are the same part together."""
+    """Return the tables of all models, grouped by part."""
     groups: dict[str, list[Shown]] = {}
     for inspection in inspections:
         for table in inspection.tables:
@@ -229,5 +228,5 @@ def tables_by_part(inspections: Sequence[Inspection]) -> list[list[Shown]]:
 def _summary(values: NDArray[np.float64]) -> dict[str, float | None]:
     if not values.size:
         return dict.fromkeys(("min", "median", "mean", "max"))
-    figures = {"min": values.min(), "median": np.median(values), "mean": values.mean(), "max": values.max()}
-    return {name: float(figure) for name, figure in figures.items()}
+    summary = {"min": values.min(), "median": np.median(values), "mean": values.mean(), "max": values.max()}
+    return {name: float(value) for name, value in summary.items()}
