@@ -238,7 +238,7 @@ def test_inspect_part_selects_a_table(tmp_path: Path) -> None:
     led = pico.make_led(tmp_path / "led")
     assert [table.part for table in inspect(led).tables] == ["encoder", "decoder"]
     assert [(table.part, table.positions) for table in inspect(led, part="decoder").tables] == [("decoder", 16)]
-    assert "It has one table: leave --part out." in error_of("tiny-gpt2", "--part", "decoder")
+    assert "The model has one position table: remove --part." in error_of("tiny-gpt2", "--part", "decoder")
     message = error_of(led, "--part", "head")
     assert "--part head: this model has no such part" in message
     assert "encoder" in message
