@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.recipe_file import NOT_PLAIN
+from ctxextend.recipe_file import YAML_ERRORS
 from ctxextend.text_data import Paths, TextSource, check_paths, read_chunks
 
 Ids = NDArray[np.int64]
@@ -132,7 +132,7 @@ def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[T
     """
     found = defaultdict[TextKey, dict[Any, TrainedText]](dict)
     for training in trainings:
-        with suppress(*NOT_PLAIN):  # a stranger wrote it
+        with suppress(*YAML_ERRORS):  # a stranger wrote it
             held_out = HeldOut(**training["held_out"]) if "held_out" in training else None
             for file in training["data"]:
                 run = held_out, int(np.int64(file["first_token"])), training["text_field"]

@@ -17,7 +17,7 @@ from typing import Any, TextIO, TypeAlias, TypeVar
 
 from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS
 from ctxextend.errors import CtxextendError, DataError, counted, one_line
-from ctxextend.recipe import HUB
+from ctxextend.recipe import HUB_PREFIX
 
 # What the Hub's text datasets call the column that holds the text.
 TEXT_FIELD = "text"
@@ -53,7 +53,7 @@ def check_paths(paths: Paths) -> list[TextSource]:
     """
     found: dict[TextSource, TextSource] = {}
     for name in path_names(paths):
-        if not name.startswith(HUB):
+        if not name.startswith(HUB_PREFIX):
             for file in _files(Path(name)):
                 found.setdefault(file.resolve(), file)
         elif parts := HUB_NAME.fullmatch(name):

@@ -188,9 +188,12 @@ def test_resize_errors_exit_with_their_code_and_a_message_and_hint(typed: str, c
         ("inspect m --tensor wpe --part encoder", "--tensor names the one table: leave --part out."),
         ("evaluate m --data a b", "extra argument(s) (b) Repeat a flag to give it several values: --data a.txt"),
         ("evaluate m --data a --length 64 --length x", "--length must be a whole number, got x."),
-        ("evaluate m --data a --device cudda", "There is no --device cudda. Did you mean cuda?"),
-        ("train m --data a --steps 5 --device cudda:1", "There is no --device cudda. Did you mean cuda?"),
-        ("evaluate m --data a --measure pasky", "There is no --measure pasky. Did you mean passkey?"),
+        ("evaluate m --data a --device cudda", "got cudda. Did you mean cuda?"),
+        ("train m --data a --steps 5 --device cudda:1", "got cudda. Did you mean cuda?"),
+        (
+            "evaluate m --data a --measure pasky",
+            "--measure must be one of position, context, passkey, retrieval, got pasky. Did you mean passkey?",
+        ),
         (
             "train m --data a --steps 5 --precision bf61",
             "must be one of auto, fp32, bf16, fp16, got bf61. Did you mean",
@@ -199,7 +202,7 @@ def test_resize_errors_exit_with_their_code_and_a_message_and_hint(typed: str, c
         ("train m --data a --steps x", "--steps must be a whole number, got x."),
         ("compare m --to 512 --data a --steps -1", "--steps must be at least 1, got -1."),
         ("verify m --base b --config-key k", "Add --tensor"),
-        ("run gpt2-4096 --set foo", "--set foo: write it as key=value"),
+        ("run gpt2-4096 --set foo", "--set foo: expected key=value"),
         ("run gpt2-4096 --set resize.too=512", "did you mean resize.to?"),
     ],
 )

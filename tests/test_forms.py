@@ -248,7 +248,14 @@ def test_resize_of_a_file_alone_takes_nothing_else(make_pico: MakePico, tmp_path
             for name in ("model.gguf", "model.onnx", "rust_model.ot", "weights.h5")
         ),
         (SINGLE, ".", {"subfolder": "large"}, SourceError, "has no subfolder large", "--subfolder"),
-        (SINGLE, ".", {"subfolder": "../x"}, ResizeError, "--subfolder ../x is not below MODEL", "as the Hub does"),
+        (
+            SINGLE,
+            ".",
+            {"subfolder": "../x"},
+            ResizeError,
+            "--subfolder ../x is not a folder inside MODEL",
+            "as on the Hub",
+        ),
         (
             SINGLE,
             ".",

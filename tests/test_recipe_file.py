@@ -50,10 +50,10 @@ def read(text: str, *changes: str) -> Recipe:
 
 
 def faults(text: str, *changes: str) -> list[str]:
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(RecipeError) as error:
         parse_recipe(text, "recipe.yaml", changes)
-    assert caught.value.hint
-    return caught.value.message.splitlines()
+    assert error.value.hint
+    return error.value.message.splitlines()
 
 
 def test_parse_recipe_reads_every_section() -> None:
@@ -83,15 +83,15 @@ def test_parse_recipe_reads_every_section() -> None:
     ),
     st.none() | st.builds(Evaluate, st.just(("./null", "./c: d")), length=st.just((8, 9)), no_base=st.booleans()),
 )
-def test_parse_recipe_reads_what_yaml_text_writes(
+def test_parse_recipe_round_trips_with_yaml_text(
     ref: CheckpointRef, settings: Resize, train: Train | None, evaluate: Evaluate | None
 ) -> None:
     recipe = Recipe(ref, settings, train, evaluate)
     text = yaml_text(recipe_values(recipe) | {"provenance": {"method": "stretch"}}, Path())
-    assert parse_recipe(text, "it") == RecipeFile(recipe, {"method": "stretch"}, yaml.safe_load(text))
+    assert parse_recipe(text, "recipe.yaml") == RecipeFile(recipe, {"method": "stretch"}, yaml.safe_load(text))
 
 
-def test_parse_recipe_reports_every_fault_at_once_with_its_line_and_the_nearest_key() -> None:
+def test_parse_recipe_reports_all_faults_with_line_and_nearest_key() -> None:
     text = """\
 sorce: a
 resize:
@@ -108,82 +108,82 @@ evaluate:
 to: 4
 """
     found = faults(text)
-    begin = [
+    expected = [
         "recipe.yaml: source is missing",
-        "recipe.yaml, line 1: there is no key sorce; did you mean source?",
+        "recipe.yaml, line 1: unknown key sorce; did you mean source?",
         "recipe.yaml, line 3: --to must be at least 1, got 0.",
         "recipe.yaml, line 4: Unknown method 'magic'. Methods: copy",
-        "recipe.yaml, line 5: there is no key resize.kep_first; did you mean resize.keep_first?",
+        "recipe.yaml, line 5: unknown key resize.kep_first; did you mean resize.keep_first?",
         "recipe.yaml, line 6: train.data is missing",
-        "recipe.yaml, line 7: there is no key train.setps; did you mean train.steps?",
-        "recipe.yaml, line 8: train.steps is text, and should be a whole number",
-        "recipe.yaml, line 9: train.lr is text, and should be a number",
+        "recipe.yaml, line 7: unknown key train.setps; did you mean train.steps?",
+        "recipe.yaml, line 8: train.steps must be a whole number, got a string",
+        "recipe.yaml, line 9: train.lr must be a number, got a string",
         "recipe.yaml, line 12: --length must be at least 8, got 3.",
-        "recipe.yaml, line 13: there is no key to; did you mean resize.to?",
+        "recipe.yaml, line 13: unknown key to; did you mean resize.to?",
     ]
-    assert len(found) == len(begin)
-    for line, start in zip(found, begin, strict=True):
+    assert len(found) == len(expected)
+    for line, start in zip(found, expected, strict=True):
         assert line.startswith(start)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
-        ("to: 64.0", "resize.to is a number, and should be a length, such as 4096, 4k"),
-        ("to: true", "resize.to is true or false, and should be a length"),
+        ("to: 64.0", "resize.to must be a length, such as 4096, 4k or 4x, got a number"),
+        ("to: true", "resize.to must be a length, such as 4096, 4k or 4x, got true or false"),
         ("to: null", "resize.to is missing"),
-        ("to: 64\n  fix_limits: 1", "resize.fix_limits is a whole number, and should be true or false"),
-        ("to: 64\n  part: 1", "resize.part is a whole number, and should be text: put it in quotes"),
+        ("to: 64\n  fix_limits: 1", "resize.fix_limits must be true or false, got a whole number"),
+        ("to: 64\n  part: 1", "resize.part must be a string, got a whole number: put it in quotes"),
         ("to: 64\n  method: hierarchical:alpha=high", "--method hierarchical: alpha must be between 0 and 1"),
         ("to: 64\n  method: copy:alpha=0.3", "--method copy has no setting 'alpha'."),
-        ("to: 64\n  method: 5", "resize.method is a whole number, and should be text: put it in quotes"),
-        ("to: 64\n  alpha: 0.3", "there is no key resize.alpha"),
-        ("to: 64\n  to: 65", "resize.to stands there twice"),
-        ("to: 64\n  keep-first: 0\n  keep_first: 0", "resize.keep_first stands there twice"),
-        ("to: 64\n  reserved_rows: 2", "--reserved-rows and --config-key describe the table that --tensor names."),
-        ("to: 64\n  beta: 2", "there is no key resize.beta; there are resize.tensor, resize.config_key"),
-        ("to: 64\n  steps: 2", "there is no key resize.steps; did you mean train.steps?"),
+        ("to: 64\n  method: 5", "resize.method must be a string, got a whole number: put it in quotes"),
+        ("to: 64\n  alpha: 0.3", "unknown key resize.alpha"),
+        ("to: 64\n  to: 65", "duplicate key resize.to"),
+        ("to: 64\n  keep-first: 0\n  keep_first: 0", "duplicate key resize.keep_first"),
+        ("to: 64\n  reserved_rows: 2", "--reserved-rows and --config-key require --tensor."),
+        ("to: 64\n  beta: 2", "unknown key resize.beta; use one of resize.tensor, resize.config_key"),
+        ("to: 64\n  steps: 2", "unknown key resize.steps; did you mean train.steps?"),
     ],
 )
-def test_parse_recipe_refuses_a_value_or_key_of_a_section(line: str, said: str) -> None:
+def test_parse_recipe_rejects_a_value_or_key_of_a_section(line: str, message: str) -> None:
     found = faults(f"source: a\nresize:\n  {line}\n")
     assert len(found) == 1
-    assert said in found[0]
+    assert message in found[0]
     assert re.match(r"recipe\.yaml, line [2-5]: ", found[0])
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        ("", "recipe.yaml: there is nothing where a mapping should be."),
-        ("- a", "recipe.yaml: there is a list where a mapping should be."),
-        ("source: a", "recipe.yaml: nothing is asked for: add resize, train, evaluate, or several of them"),
-        ("source: a\nresize:\ntrain: null", "recipe.yaml: nothing is asked for"),
-        ("source: a\nresize: 64", "recipe.yaml, line 2: resize is a whole number, and should be a mapping"),
-        ("source: ''\nresize: {to: 2}\nfoo: {a: 1}", "recipe.yaml, line 3: there is no key foo; there are source"),
-        ("a: b: c", "recipe.yaml, line 1: it is no plain YAML: mapping values are not allowed here."),
-        ("a: &x 1\nb: *x", "recipe.yaml, line 2: it is no plain YAML: it refers to itself by aliases."),
-        ("a: 1\n---\nb: 1", "recipe.yaml, line 2: it is no plain YAML: but found another document."),
-        ("\x00", "recipe.yaml: it is no plain YAML: unacceptable character"),
-        ("a: !!python/name:os.system x", "line 1: it is no plain YAML: could not determine a constructor for the tag"),
-        ("a: !!int b", "it is no plain YAML: invalid literal for int()"),
-        ("a: " + "9" * 5_000, "it is no plain YAML: Exceeds the limit"),
-        ("[" * 1_000, "recipe.yaml: it is no plain YAML: it is nested too deep."),
-        ("a" * (MAX_CHARACTERS + 1), "it holds 200,001 characters, which no recipe needs."),
+        ("", "recipe.yaml: expected a mapping, got nothing."),
+        ("- a", "recipe.yaml: expected a mapping, got a list."),
+        ("source: a", "recipe.yaml: no steps: add one or more of resize, train, evaluate"),
+        ("source: a\nresize:\ntrain: null", "recipe.yaml: no steps: add"),
+        ("source: a\nresize: 64", "recipe.yaml, line 2: resize must be a mapping, got a whole number"),
+        ("source: ''\nresize: {to: 2}\nfoo: {a: 1}", "recipe.yaml, line 3: unknown key foo; use one of source"),
+        ("a: b: c", "recipe.yaml, line 1: invalid YAML: mapping values are not allowed here."),
+        ("a: &x 1\nb: *x", "recipe.yaml, line 2: invalid YAML: aliases are not supported."),
+        ("a: 1\n---\nb: 1", "recipe.yaml, line 2: invalid YAML: but found another document."),
+        ("\x00", "recipe.yaml: invalid YAML: unacceptable character"),
+        ("a: !!python/name:os.system x", "line 1: invalid YAML: could not determine a constructor for the tag"),
+        ("a: !!int b", "invalid YAML: invalid literal for int()"),
+        ("a: " + "9" * 5_000, "invalid YAML: Exceeds the limit"),
+        ("[" * 1_000, "recipe.yaml: invalid YAML: nested too deeply."),
+        ("a" * (MAX_CHARACTERS + 1), "invalid YAML: 200,001 characters, more than 200,000."),
     ],
 )
-def test_parse_recipe_refuses_what_is_no_recipe(text: str, said: str) -> None:
+def test_parse_recipe_rejects_invalid_recipes(text: str, message: str) -> None:
     found = faults(text)
     assert len(found) == 1
-    assert said in found[0]
+    assert message in found[0]
 
 
-def test_parse_recipe_says_what_is_wrong_of_a_combination_but_not_what_follows() -> None:
+def test_parse_recipe_reports_invalid_combinations_but_no_follow_up_faults() -> None:
     train = "source: a\ntrain:\n  data: b\n  steps: 2\n  "
-    assert "--window-skip says how a window is cut" in faults(f"{train}window_skip: true")[0]
+    assert "--window-skip requires --window." in faults(f"{train}window_skip: true")[0]
     assert len(faults(f"{train}window_skip: true\n  window: many")) == 1
     assert (
-        "line 6: --batch-size 8 is no multiple of --per-device-batch-size 3."
+        "line 6: --batch-size must be a multiple of --per-device-batch-size 3, got 8."
         in faults(f"{train}seed: 1\n  per_device_batch_size: 3")[0]
     )
 
@@ -198,24 +198,22 @@ def test_parse_recipe_says_what_is_wrong_of_a_combination_but_not_what_follows()
         (["evaluate=null", "train=null", "evaluate.data=[f, g=h]"], ("a", Resize(64), None, Evaluate(("f", "g=h")))),
     ],
 )
-def test_parse_recipe_puts_changes_in_the_place_of_what_the_file_says(
-    changes: list[str], expected: tuple[Any, ...]
-) -> None:
+def test_parse_recipe_applies_changes(changes: list[str], expected: tuple[Any, ...]) -> None:
     text = "source: a\nresize: {to: 64}\ntrain: {data: b, steps: 9, lr: 0.1}\nevaluate: {data: c}\n"
     source, *steps = expected
     assert read(text, *changes) == Recipe(CheckpointRef(source), *steps)
 
 
-def test_parse_recipe_reports_faults_of_changes_and_not_of_what_they_replace() -> None:
+def test_parse_recipe_reports_faults_of_changes_but_not_of_replaced_values() -> None:
     text = "source: 1\nresize: {to: long}\ntrain: {setps: 1}\n"
     assert read(text, "source=a", "resize.to=64", "train=null") == Recipe(CheckpointRef("a"), resize=Resize(64))
     found = faults(text, "source=a", "train=null", "resize.too=3", "steps", "resize.to=0")
     assert [line.split(": ", 1)[0] for line in found] == ["--set resize.to", "--set resize.too", "--set steps"]
     assert "did you mean resize.to?" in found[1]
-    assert faults(text, "resize.part=[")[0].startswith("--set resize.part: it is no plain YAML")
+    assert faults(text, "resize.part=[")[0].startswith("--set resize.part: invalid YAML")
 
 
-def test_read_recipe_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_read_recipe_reports_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path / "none.yaml", tmp_path):
         with pytest.raises(RecipeError, match=re.escape(f"The recipe {path} cannot be read")):
             read_recipe(path)
@@ -224,34 +222,34 @@ def test_read_recipe_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         read_recipe(tmp_path / "latin.yaml")
 
 
-def test_parse_recipe_reports_faults_beside_values_of_a_wrong_type() -> None:
+def test_parse_recipe_reports_value_faults_next_to_type_faults() -> None:
     text = "source: a\noutput: 5\nresize: {to: [8], method: foo, keep_first: -1}\ntrain: {seq_len: 4}"
-    said = ["line 2: output is", "line 3: --keep-first", "line 3: Unknown method", "line 3: resize.to is"]
-    said += ["line 4: --seq-len", "line 4: train.data is missing", "line 4: train.steps is missing"]
-    assert [line for line, wanted in zip(faults(text), said, strict=True) if wanted not in line] == []
+    expected = ["line 2: output must", "line 3: --keep-first", "line 3: Unknown method", "line 3: resize.to must"]
+    expected += ["line 4: --seq-len", "line 4: train.data is missing", "line 4: train.steps is missing"]
+    assert [line for line, start in zip(faults(text), expected, strict=True) if start not in line] == []
 
 
-def test_parse_provenance_refuses_recipes_that_hold_each_other_without_end() -> None:
+def test_parse_provenance_rejects_deeply_nested_recipes() -> None:
     text = "{source: a, resize: {to: 2}, provenance: {source_recipe: " * 17 + "null" + "}}" * 17
-    with pytest.raises(RecipeError, match="more than 16 recipes"):
+    with pytest.raises(RecipeError, match="more than 16 nested recipes"):
         parse_provenance(text, "ctxextend.yaml")
 
 
-def test_parse_recipe_keeps_the_provenance_where_another_tokenizer_is_set() -> None:
+def test_parse_recipe_keeps_the_provenance_if_only_the_tokenizer_changes() -> None:
     text = "source: a\nresize: {to: 2}\nprovenance: {method: copy}\n"
-    assert parse_recipe(text, "it", ["tokenizer=b"]).provenance == {"method": "copy"}
-    assert parse_recipe(text, "it", ["source=b"]).provenance == {}
+    assert parse_recipe(text, "recipe.yaml", ["tokenizer=b"]).provenance == {"method": "copy"}
+    assert parse_recipe(text, "recipe.yaml", ["source=b"]).provenance == {}
 
 
-def test_parse_recipe_reads_paths_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parse_recipe_expands_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     text = "source: ~/a\ntokenizer: ~/b\nevaluate: {data: [~/c.txt, d.txt]}\n"
-    recipe = parse_recipe(text, "it", folder=Path.cwd()).recipe
+    recipe = parse_recipe(text, "recipe.yaml", folder=Path.cwd()).recipe
     assert recipe.checkpoint == CheckpointRef(f"{tmp_path}/a", tokenizer=f"{tmp_path}/b")
     assert recipe.evaluate == Evaluate((f"{tmp_path}/c.txt", "d.txt"))
 
 
-def test_recipes_hold_paths_of_windows_with_slashes_and_across_drives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipes_support_windows_paths_and_drives(monkeypatch: pytest.MonkeyPatch) -> None:
     windows = SimpleNamespace(path=ntpath, sep="\\", curdir=".", pardir="..")
     monkeypatch.setattr(recipe_file, "os", windows)
     monkeypatch.setattr(recipe_file, "Path", PureWindowsPath)
@@ -262,11 +260,11 @@ def test_recipes_hold_paths_of_windows_with_slashes_and_across_drives(monkeypatc
         **{"source": "D:/models/a", "tokenizer": "../b/c"},
         "evaluate": {"data": ["../../texts/d.txt"]},
     }
-    recipe = parse_recipe(text, "it", folder=folder).recipe  # the current folder is on none of these drives
+    recipe = parse_recipe(text, "recipe.yaml", folder=folder).recipe  # the current folder has no drive
     assert recipe.checkpoint == CheckpointRef("D:/models/a", tokenizer="C:/out/b/c")
 
 
-def test_shipped_recipes_are_none_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_recipes_ignore_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipe_file, "__file__", str(tmp_path / "ctxextend" / "recipe_file.py"))
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "soup.yaml").write_text("soup: hot\n")

@@ -179,8 +179,8 @@ def test_run_shows_every_fault_of_the_file_at_once() -> None:
     done = invoke(recipe, "--set", "resize.part=[x]", "--set", "train.steps=0")
     assert (done.exit_code, done.stdout) == (1, "")
     lines = done.stderr.splitlines()
-    assert lines[0].startswith("Error: --set resize.part: resize.part is a list")
-    assert "recipe.yaml, line 3: there is no key resize.too; did you mean resize.to?" in lines
+    assert lines[0].startswith("Error: --set resize.part: resize.part must be a string, got a list")
+    assert "recipe.yaml, line 3: unknown key resize.too; did you mean resize.to?" in lines
     assert len([line for line in lines if line.startswith(("recipe.yaml", "--set", "Error: --set"))]) == 6
     error = json.loads(invoke(recipe, "--json").stdout)["error"]
     assert error["type"] == "RecipeError"

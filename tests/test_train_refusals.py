@@ -44,13 +44,17 @@ TEXTS = {
         ("--data book.txt --seq-len 40", 1, "--seq-len 40 is more than the 32 positions of"),
         ("--data book.txt --trainable new --base nowhere", 1, "are new is not known"),
         ("--data book.txt --precision fp16", 1, "A CPU does not train in fp16"),
-        ("--data book.txt --batch-size 4 --per-device-batch-size 3", 2, "is no multiple of --per-device-batch-size 3"),
+        (
+            "--data book.txt --batch-size 4 --per-device-batch-size 3",
+            2,
+            "must be a multiple of --per-device-batch-size 3, got 4",
+        ),
         ("--data book.txt --steps 99999999999999999999999", 2, "--steps must be at most 2,147,483,647"),
         ("--data book.txt --seed 4294967296", 2, "--seed must be at most 2,147,483,647"),
         ("--data book.txt --steps 0", 2, "--steps must be at least 1, got 0."),
         ("--data book.txt --lr -1", 2, "--lr must be positive, got -1."),
         ("--data book.txt --trainable some", 2, "--trainable must be one of new, positions, all, got some."),
-        ("--data book.txt --window-skip", 2, "--window is not given"),
+        ("--data book.txt --window-skip", 2, "--window-skip requires --window"),
     ],
 )
 def test_train_refuses_before_the_model_is_loaded(

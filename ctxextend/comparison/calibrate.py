@@ -19,7 +19,7 @@ from ctxextend.models.devices import running
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Resize, split_ref, takes
+from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import TABLE_KEYS
 from ctxextend.tables.bands import choose_bands, find_repeats, has_free_settings
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
@@ -41,7 +41,7 @@ NEARLY = 0.1
 MAX_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS)
 
 
-@takes(CheckpointRef, Resize, without=TABLE_KEYS)
+@accepts_settings(CheckpointRef, Resize, without=TABLE_KEYS)
 def calibrate(
     reference: str | os.PathLike[str],
     to: int | str,

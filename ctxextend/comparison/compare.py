@@ -24,7 +24,7 @@ from ctxextend.models.devices import running
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Recipe, Resize, Train, split_ref, takes
+from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Recipe, Resize, Train, accepts_settings, split_ref
 from ctxextend.recipe_file import TABLE_KEYS, recipe_values, yaml_text
 from ctxextend.tables.apply import read_method
 from ctxextend.tables.method_facts import method_text
@@ -53,7 +53,7 @@ class ComparisonInterrupted(KeyboardInterrupt):
         self.comparison = comparison
 
 
-@takes(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, *OF_OUTPUT, "base", "no_base"))
+@accepts_settings(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, *OF_OUTPUT, "base", "no_base"))
 def compare(
     reference: str | os.PathLike[str],
     to: int | str,

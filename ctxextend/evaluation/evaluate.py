@@ -41,7 +41,7 @@ from ctxextend.held_out import (
 from ctxextend.models.devices import running
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import MEASURES, MIN_LENGTH, CheckpointRef, Evaluate, split_ref, takes
+from ctxextend.recipe import MEASURES, MIN_LENGTH, CheckpointRef, Evaluate, accepts_settings, split_ref
 from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance
 from ctxextend.text_data import TextSource, check_paths, empty_files, path_names, read_documents
 
@@ -63,7 +63,7 @@ class EvaluationInterrupted(KeyboardInterrupt):
         self.evaluation = evaluation
 
 
-@takes(CheckpointRef, Evaluate, without=TABLE_KEYS)
+@accepts_settings(CheckpointRef, Evaluate, without=TABLE_KEYS)
 def evaluate(
     reference: str | os.PathLike[str],
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],

@@ -15,7 +15,7 @@ from ctxextend.families.lookup import TableLocation, nested
 from ctxextend.inspection.stated_limits import find_limits, library_limits
 from ctxextend.inspection.table_report import Inspection, TableReport
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, of_part, open_model
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, flag_words, takes
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings, flag_words
 from ctxextend.recipe_file import Provenance, read_provenance
 from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
 
@@ -24,7 +24,7 @@ INITIALIZER_KEYS = ("initializer_range", "init_std", "initializer_factor")
 DEFAULT_STDS = (0.02, 1.0)
 
 
-@takes(CheckpointRef)
+@accepts_settings(CheckpointRef)
 def inspect(reference: str | os.PathLike[str], *, part: str | None = None, **ref: Any) -> Inspection:
     """Inspect the position tables and length limits of a checkpoint.
 

@@ -12,7 +12,7 @@ from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import find_architecture
 from ctxextend.plan.edits import config_changes, plan_tables, with_length
 from ctxextend.plan.find_tables import TableShape, find_tables
-from ctxextend.recipe import Resize, takes
+from ctxextend.recipe import Resize, accepts_settings
 from ctxextend.tables.apply import resize_with_reserved
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ITSELF = "Pass the transformers model itself, not a wrapper around it; merge or unload adapters first."
 
 
-@takes(Resize, without=("fix_limits", "copy_code"))
+@accepts_settings(Resize, without=("fix_limits", "copy_code"))
 def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = None, **settings: Any) -> None:
     """Give a loaded transformers model another context length, in place.
 

@@ -35,7 +35,7 @@ from ctxextend.plan.output_files import (
     read_card,
 )
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, split_ref, takes
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
 from ctxextend.tables.apply import Choice, choose_settings, nonfinite_rows, resize_with_reserved
 from ctxextend.tables.method_facts import METHOD_NAMES, TRUNCATE
@@ -442,7 +442,7 @@ class ResizeResult(Result, shows="output seconds"):
         return self.plan
 
 
-@takes(CheckpointRef, Resize)
+@accepts_settings(CheckpointRef, Resize)
 def plan_resize(
     reference: str | os.PathLike[str], to: int | str, method: str | None = None, **settings: Any
 ) -> ResizePlan:
@@ -478,7 +478,7 @@ def plan_model(model: OpenedModel, settings: Resize, recorded: Mapping[str, str]
     return ResizePlan(model, settings, tables, edits, *buffers, recorded or {})
 
 
-@takes(CheckpointRef, Resize)
+@accepts_settings(CheckpointRef, Resize)
 def resize(
     reference: str | os.PathLike[str],
     to: int | str,

@@ -38,7 +38,7 @@ from ctxextend.plan.output_files import (
 )
 from ctxextend.plan.plan import ResizePlan, output_path, table_hash
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, split_ref, takes
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, accepts_settings, split_ref
 from ctxextend.recipe_file import (
     TABLE_KEYS,
     Provenance,
@@ -84,7 +84,7 @@ LOG_FILE = "train_log.jsonl"
 LOG_POINTER = f" `{LOG_FILE}` holds the losses on the way."
 
 
-@takes(CheckpointRef, Train, without=TABLE_KEYS)
+@accepts_settings(CheckpointRef, Train, without=TABLE_KEYS)
 def train(
     reference: str | os.PathLike[str],
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],

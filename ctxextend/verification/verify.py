@@ -19,7 +19,7 @@ from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Resize, takes
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Resize, accepts_settings
 from ctxextend.recipe_file import find_base, parse_provenance, read_provenance
 from ctxextend.tables.methods import METHODS
 from ctxextend.verification.checks import Check, ExpectedResize, check_files, check_tables, check_tensors, compare_table
@@ -72,7 +72,7 @@ class Verification(Result, shows="conclusion"):
         return f"Verified: {self.resized} differs from {self.base}{changes}."
 
 
-@takes(CheckpointRef)
+@accepts_settings(CheckpointRef)
 def verify(
     reference: str | os.PathLike[str], base: str | os.PathLike[str] | None = None, *, deep: bool = False, **ref: Any
 ) -> Verification:
