@@ -1,12 +1,12 @@
-"""Give a checkpoint with a learned position table another context length, and change nothing else.
+"""Resize the learned position embeddings of a checkpoint; everything else stays byte-identical.
 
     import ctxextend
 
     plan = ctxextend.plan_resize("gpt2", to=4096, method="linear")
     result = plan.execute("gpt2-4096")
 
-`resize` does both at once, `extend_model` does the same to a loaded transformers model. Importing this package
-imports neither torch nor numpy; what a name needs is imported when the name is used.
+`resize` does both in one call; `extend_model` resizes a loaded transformers model. Importing this package imports
+neither torch nor numpy: modules are loaded on first use of a name.
 """
 
 import importlib
@@ -14,8 +14,7 @@ from typing import Any
 
 from ctxextend.version import __version__ as __version__
 
-# The modules that names come from, which are imported when a name is used; type checkers and editors read the same
-# in __init__.pyi.
+# Public names by module, imported on first use; __init__.pyi lists the same for type checkers and editors.
 _MODULES = {
     "comparison.calibrate": "calibrate",
     "comparison.compare": "ComparisonInterrupted compare",
@@ -38,14 +37,14 @@ _MODULES = {
     "verification.checks": "Check",
     "verification.verify": "Verification verify",
 }
-_HOMES = {name: f"ctxextend.{module}" for module, names in _MODULES.items() for name in names.split()}
-__all__ = ["__version__", *_HOMES]
+_MODULE_OF = {name: f"ctxextend.{module}" for module, names in _MODULES.items() for name in names.split()}
+__all__ = ["__version__", *_MODULE_OF]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 

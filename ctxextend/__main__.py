@@ -1,4 +1,4 @@
-"""`ctxextend` and `python -m ctxextend`."""
+"""Entry point of `ctxextend` and `python -m ctxextend`."""
 
 import os
 import signal
@@ -6,14 +6,14 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it silently, also while it loads."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore it
+    """Run the command line; Ctrl-C exits silently, even during imports."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # background jobs of a shell ignore SIGINT
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
     try:
         from ctxextend.cli.app import main as run
 
         run()
-    except KeyboardInterrupt:  # just before the app's own handler is gone
+    except KeyboardInterrupt:  # raised just before the app resets its handler
         sys.exit(130)
 
 

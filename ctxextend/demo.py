@@ -1,4 +1,4 @@
-"""The bundled checkpoint resized by every method, and shown to work: what a user would type step by step."""
+"""A guided demo on the bundled checkpoint: resize, generate past the old limit, and compare all methods."""
 
 import ast
 import hashlib
@@ -27,10 +27,9 @@ from ctxextend.recipe import CheckpointRef, Resize
 DEMO_SOURCE = "tiny-gpt2"
 DEMO_LENGTH = 512
 DEMO_PROMPT = "Return a new list containing the items of the sequence. If the optional argument is given,"
-# Tokens of text on which methods are compared: 16 windows.
-DEMO_TOKENS = 8192
+DEMO_TOKENS = 8192  # 16 windows of text to compare methods on
 
-# What the bundled checkpoint's model card says of the documents that it was not trained on: a hash of their text tells.
+# The bundled model was not trained on documents whose SHA-256 starts with a byte below this; see its model card.
 HELD_OUT_BELOW = 256 / 20
 MIN_CHARACTERS = 40
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -38,44 +37,44 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demonstration showed."""
+    """The result of the demo."""
 
     source: str
     method: str
     max_len_before: int
     max_len_after: int
-    failure_before: str  # what transformers says to one token more than the base checkpoint has positions
-    same_outputs: bool  # whether both models' logits at the old length are equal, bit for bit
-    tokens: int  # in the prompt and what was generated
-    text_within: str  # up to the old length, the prompt first
-    text_beyond: str
-    consequences: str  # what the new length is worth before any training
+    failure_before: str  # the error of transformers for one token more than the base checkpoint's positions
+    same_outputs: bool  # whether both models' logits at the old length are identical bit for bit
+    tokens: int  # prompt and generated tokens
+    text_within: str  # prompt and generated text up to the old length
+    text_beyond: str  # generated text after the old length
+    consequences: str  # effect of the resize before any training
 
 
 def run_demo(output: str | os.PathLike[str], force: bool = False, threads: int | None = None) -> Demo:
     """Resize the bundled checkpoint to 512 positions, load it in transformers and generate past position 128."""
-    for library in ("torch", "transformers"):  # where one is missing, nothing is written
+    for library in ("torch", "transformers"):  # fail before anything is written
         import_module(library)
     from ctxextend.models.load import continue_text, largest_difference, load, read_text
 
     plan = plan_model(_open_demo(), Resize(DEMO_LENGTH))
-    made = open_checkpoint(resolve_source(plan.execute(output, force=force).output))
-    resized, base = (load(one, plan.checkpoint.model_class).model for one in (made, plan.checkpoint))
+    created = open_checkpoint(resolve_source(plan.execute(output, force=force).output))
+    resized, base = (load(one, plan.checkpoint.model_class).model for one in (created, plan.checkpoint))
     before, after, table = plan.max_len_before, plan.max_len_after, plan.tables[0].name
     with running(base, threads):
-        texts: list[Any] = [read_text(model, table, before) for model in (base, resized)]
+        outputs: list[Any] = [read_text(model, table, before) for model in (base, resized)]
         failure = "it did not fail"
         try:
             read_text(base, table, before + 1)
         except (IndexError, RuntimeError) as error:
             failure = f"{type(error).__name__}: {error}"
         within, beyond, tokens = continue_text(resized, DEMO_PROMPT, after, before)
-    is_same = largest_difference(*texts) == 0
+    is_same = largest_difference(*outputs) == 0
     return Demo(DEMO_SOURCE, plan.method, before, after, failure, is_same, tokens, within, beyond, plan.consequences)
 
 
 def compare_demo(progress: Progress = no_progress, threads: int | None = None) -> Comparison:
-    """Compare every method on the bundled checkpoint at 512 positions, on documentation that it was not trained on."""
+    """Compare every method on the bundled checkpoint at 512 positions, on held-out Python documentation."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "documents.jsonl"
         path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in held_out_documents()), "utf-8")
@@ -84,14 +83,14 @@ def compare_demo(progress: Progress = no_progress, threads: int | None = None) -
 
 
 def _open_demo() -> OpenedModel:
-    """Open the bundled checkpoint, whatever folder of its name the user may have."""
+    """Open the bundled checkpoint, even if the current folder has a folder of the same name."""
     return identify_model(open_checkpoint(bundled_source(DEMO_SOURCE), None), CheckpointRef(DEMO_SOURCE))
 
 
 def held_out_documents() -> Iterator[str]:
-    """Yield topics of Python's own reference and docstrings of its modules that the checkpoint was not trained on."""
+    """Yield topics of the Python reference and docstrings of its modules that the checkpoint was not trained on."""
     texts = list(topics.values())
-    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):  # its packages would take long
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):  # packages would take too long
         nodes = ast.walk(ast.parse(path.read_text("utf-8")))
         texts += [inspect.cleandoc(ast.get_docstring(node) or "") for node in nodes if isinstance(node, DOCUMENTED)]
     for text in dict.fromkeys(texts):

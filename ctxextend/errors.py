@@ -1,20 +1,20 @@
-"""Every exception that ctxextend raises on purpose; anything else that escapes is a bug and keeps its traceback."""
+"""The exceptions that ctxextend raises on purpose, and formatting of messages; any other exception is a bug."""
 
 import re
 from collections.abc import Iterable
 
-# Ends a hint, with flags that say which tensor is the table; the command line shows the whole command.
-SAY_WHICH = "Say which it is: "
-TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")  # tokens of the Hub
-# Control characters, those that turn the order of letters, and halves of surrogate pairs.
+# Precedes the flags that identify the position table at the end of a hint; the command line inserts the command.
+SAY_WHICH = "Specify it: "
+TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")  # Hub access tokens
+# Control characters, bidirectional controls, and lone surrogates.
 HIDDEN = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class CtxextendError(Exception):
-    """A known failure: `message` says what was found and where, `hint` what to type or change next, or is None."""
+    """Base class of known errors: `message` says what was found and where, `hint` what to do next, or is None."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message, hint)  # which copies are made with
+        super().__init__(message, hint)  # both, so that pickling works
         self.message, self.hint = message, hint
 
     def __str__(self) -> str:
@@ -22,7 +22,7 @@ class CtxextendError(Exception):
 
 
 class SourceError(CtxextendError):
-    """Nothing is at that reference, or it cannot be reached, or it is not permitted."""
+    """The checkpoint reference does not exist, cannot be reached, or is not accessible."""
 
 
 class CheckpointError(CtxextendError):
@@ -30,37 +30,37 @@ class CheckpointError(CtxextendError):
 
 
 class UnsupportedModelError(CtxextendError):
-    """The model has no learned position table, or its family is not known."""
+    """The model has no learned position table, or its model type is unknown."""
 
 
 class ResizeError(CtxextendError):
-    """A length, a method or a flag that cannot be served; `others` are further faults of the same settings."""
+    """A length, method or flag is invalid for the model; `others` are further errors in the same settings."""
 
     others: tuple["ResizeError", ...] = ()
 
 
 class OutputError(CtxextendError):
-    """The output exists, cannot be written, does not fit, or is the source."""
+    """The output exists, cannot be written, does not fit on the disk, or is the source."""
 
 
 class RecipeError(CtxextendError):
-    """A recipe cannot be read, or says what no recipe says."""
+    """A recipe cannot be read, or contains invalid keys or values."""
 
 
 class DataError(CtxextendError):
-    """Text cannot be read, or there is too little of it."""
+    """Text cannot be read, or is too short."""
 
 
 class TrainingError(CtxextendError):
-    """A training cannot be begun, resumed, or finished."""
+    """Training failed to start, resume or finish."""
 
 
 class VerificationError(CtxextendError):
-    """An output is not what it should be; exit 3."""
+    """An output failed a check; exit code 3."""
 
 
 def refuse(faults: Iterable[ResizeError]) -> None:
-    """Raise the first of the faults, which carries the others."""
+    """Raise the first of the faults, with the others in its `others`; do nothing if there are none."""
     found = tuple(faults)
     if found:
         found[0].others = found[1:]
@@ -68,25 +68,25 @@ def refuse(faults: Iterable[ResizeError]) -> None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the question that names what is nearest to a name; empty if nothing is near."""
-    from difflib import get_close_matches  # at use: only errors need it
+    """Return "Did you mean X?" with the closest known name; empty if none is close."""
+    from difflib import get_close_matches  # imported here because only errors need it
 
     near = get_close_matches(name.lower(), list(known), 1)
     return f"Did you mean {near[0]}?" if near else ""
 
 
 def flag_name(name: str) -> str:
-    """Return the flag of a field of settings."""
+    """Return the command line flag of a settings field."""
     return f"--{name.replace('_', '-')}"
 
 
 def counted(number: int, noun: str) -> str:
-    """Return how many there are of something: ``1 window``, ``1,024 windows``."""
+    """Return a number with a noun: ``1 window``, ``1,024 windows``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def size_text(count: float) -> str:
-    """Return a number of bytes as people read it: ``512 bytes``, ``4.0 MB``."""
+    """Format a number of bytes: ``512 bytes``, ``4.0 MB``."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= factor:
             return f"{count / factor:,.1f} {unit}"
@@ -94,30 +94,30 @@ def size_text(count: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Return a duration as people read it: ``13 ms``, ``4.0 s``, ``2.5 min``."""
+    """Format a duration: ``13 ms``, ``4.0 s``, ``2.5 min``."""
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:,.1f} min"
 
 
 def one_line(error: object, maximum: int = 300) -> str:
-    """Return what another library's exception says, in one line of so many characters at most."""
+    """Return another library's error message on one line, cut to `maximum` characters."""
     return " ".join(str(error).split())[:maximum]
 
 
 def without_tokens(text: str) -> str:
-    """Return a text to be shown, with ``***`` in the place of any token of the Hub."""
+    """Replace Hub access tokens in a text with ``***``."""
     return TOKEN.sub("***", text)
 
 
 def printable(text: str) -> str:
-    """Return a text as one line without tokens of the Hub; what is not shown where it stands is written out.
+    """Return a text as one line, without Hub access tokens and with control characters escaped.
 
-    Names in a checkpoint may hold what moves the cursor, recolours the terminal, turns letters, or is no text.
+    Names in a checkpoint may contain terminal escape codes, bidirectional controls or invalid UTF-8.
     """
 
-    def written_out(found: re.Match[str]) -> str:
-        is_byte = "\udc80" <= found[0] <= "\udcff"  # as Python holds the bytes of a name that are no text
+    def escape(found: re.Match[str]) -> str:
+        is_byte = "\udc80" <= found[0] <= "\udcff"  # an undecodable byte of a file name (surrogateescape)
         return f"\\x{ord(found[0]) - 0xDC00:02x}" if is_byte else found[0].encode("unicode_escape").decode("ascii")
 
-    return HIDDEN.sub(written_out, without_tokens(text))
+    return HIDDEN.sub(escape, without_tokens(text))

@@ -1,4 +1,4 @@
-"""Results as plain values, for ``--json`` and for files."""
+"""Conversion of results to JSON values, for ``--json`` and files."""
 
 import dataclasses
 import math
@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# For `dataclasses.field(metadata=...)`: the field is left out of the JSON; {"json": NAME} gives it another name there.
+# For `dataclasses.field(metadata=...)`: excludes the field from the JSON; {"json": NAME} renames it there.
 not_in_json: Mapping[str, Any] = {"json": False}
 
 
 def to_json(value: Any) -> Any:
-    """Return a result as plain values that `json.dumps` takes.
+    """Convert a result to plain values that `json.dumps` accepts.
 
-    A dataclass becomes an object of its fields, in their order, without those marked with `not_in_json`, then of the
-    properties that its class names in ``json_properties``, then of what its method ``json_more`` returns. Numbers that
-    are not finite become null. A value without a form in JSON raises TypeError.
+    A dataclass becomes an object of its fields in order, except those marked with `not_in_json`, followed by the
+    properties listed in ``json_properties`` and the keys returned by ``json_more``. NaN and infinity become null.
+
+    Raises:
+        TypeError: A value has no JSON equivalent.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         marked = {field.name: field.metadata.get("json", field.name) for field in dataclasses.fields(value)}
@@ -29,40 +31,40 @@ def to_json(value: Any) -> Any:
         return [to_json(item) for item in value]
     if isinstance(value, Path):
         return str(value)
-    if hasattr(value, "tolist"):  # arrays and scalars of numpy
+    if hasattr(value, "tolist"):  # numpy arrays and scalars
         return to_json(value.tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int | str):
         return value
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be converted to JSON")
 
 
 class Result:
-    """What the library returns: equal where its JSON is, times apart, and shown on one line by some attributes."""
+    """Base class of results: compares by JSON without timings, and has a one-line repr of some attributes."""
 
-    _shown: str
+    _repr_names: str
 
     def __init_subclass__(cls, shows: str) -> None:
-        cls._shown = shows
+        cls._repr_names = shows
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``--json`` prints, as plain values, without the version of the schema and the command's name."""
+        """Return the plain values that ``--json`` prints, without schema version and command name."""
         return {"warnings": list(getattr(self, "warnings", ())), **to_json(self)}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, type(self)):
             return NotImplemented
-        return bool(_timeless(self.to_json()) == _timeless(other.to_json()))
+        return bool(_without_timings(self.to_json()) == _without_timings(other.to_json()))
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown.split())
-        return f"{type(self).__name__}({shown})"
+        attributes = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._repr_names.split())
+        return f"{type(self).__name__}({attributes})"
 
 
-def _timeless(value: Any) -> Any:
-    """Return plain values without what differs from run to run."""
+def _without_timings(value: Any) -> Any:
+    """Remove the values that differ from run to run."""
     if isinstance(value, dict):
         measured = ("seconds", "peak_bytes", "tokens_per_second")
-        return {key: _timeless(item) for key, item in value.items() if key not in measured}
-    return list(map(_timeless, value)) if isinstance(value, list) else value
+        return {key: _without_timings(item) for key, item in value.items() if key not in measured}
+    return list(map(_without_timings, value)) if isinstance(value, list) else value

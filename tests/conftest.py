@@ -1,4 +1,4 @@
-"""Fixtures, and an environment in which no test can reach the network or a user's own cache."""
+"""Fixtures, and an environment without access to the network or the user's cache."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ import pytest
 os.environ |= dict.fromkeys(("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_XET", "OMP_NUM_THREADS", "NO_COLOR"), "1")
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# These colour help texts even in a pipe.
+# These would enable colours even in a pipe.
 os.environ.pop("FORCE_COLOR", None)
 os.environ.pop("GITHUB_ACTIONS", None)
 os.environ.pop("PY_COLORS", None)
@@ -30,32 +30,33 @@ logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print what became of every model type that the conformance test walked, and how many faults were injected."""
+    """Print the results of the conformance test by model type, and the number of injected faults."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for report in terminalreporter.stats.get("", []):
-        for name, (what, count) in report.user_properties if report.when == "teardown" else ():
-            counts[name][what] += count
-    for name, found in counts.items():
-        walked = f"{sum(found.values())} walked, " if name in ("model types", "base classes") else ""
-        terminalreporter.write_line(f"{name}: {walked}{', '.join(f'{count} {what}' for what, count in found.items())}")
+        for name, (outcome, count) in report.user_properties if report.when == "teardown" else ():
+            counts[name][outcome] += count
+    for name, outcomes in counts.items():
+        total = f"{sum(outcomes.values())} tested, " if name in ("model types", "base classes") else ""
+        texts = (f"{count} {outcome}" for outcome, count in outcomes.items())
+        terminalreporter.write_line(f"{name}: {total}{', '.join(texts)}")
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run each test in an empty folder of its own, so that default outputs disturb nothing."""
+def _empty_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run each test in a new empty folder, so that default outputs do not collide."""
     monkeypatch.chdir(tmp_path_factory.mktemp("current"))
     yield
 
 
 @pytest.fixture(autouse=True)
 def _ctrl_c() -> None:
-    """Hear Ctrl-C, which a process in the background ignores, and a command too once it has been told to stop."""
+    """Enable Ctrl-C, which background processes ignore, and commands too after a first one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def make_pico(tmp_path: Path) -> Callable[..., pico.Pico]:
-    """Build pico checkpoints in folders of the test's own, named after the family."""
+    """Build pico checkpoints in the test's temporary folder, named after the model type."""
 
     def make(model_type: str, name: str | None = None, **options: object) -> pico.Pico:
         return pico.make(tmp_path / (name or f"pico-{model_type}"), model_type, **options)  # type: ignore[arg-type]
@@ -65,7 +66,7 @@ def make_pico(tmp_path: Path) -> Callable[..., pico.Pico]:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A Hub that huggingface_hub asks in this process, with a cache of the test's own."""
+    """A local Hub for huggingface_hub in this process, with an empty cache."""
     with serve() as hub:
         ask_from_here(hub.endpoint, tmp_path / "cache", monkeypatch)
         yield hub
@@ -73,30 +74,30 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 @pytest.fixture(scope="session")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GPT-2 that was resized from 16 positions to 32; no test may change it."""
+    """A GPT-2 resized from 16 to 32 positions; tests must not change it."""
     return trainings.make_long(tmp_path_factory.mktemp("gpt2") / "long", "gpt2")
 
 
 @pytest.fixture(scope="session")
 def minilm() -> EvalModel:
-    """A real encoder, loaded; no test may change it."""
+    """A real encoder, loaded; tests must not change it."""
     return open_eval_model(CheckpointRef(str(get_model_path())), "fp32")
 
 
 @pytest.fixture
-def book(_own_folder: None) -> None:
-    """Write a text to train on into the test's folder."""
+def book(_empty_folder: None) -> None:
+    """Write a training text to the current folder."""
     trainings.write_book()
 
 
 @pytest.fixture
 def public_path() -> Iterator[Path]:
-    """A folder that every user can reach, for tests that become another user; skipped where none can become one."""
+    """A folder that every user can access, for tests that switch users; skipped unless run as root."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         pytest.skip("only root can become another user")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         if not all(parent.stat().st_mode & 0o001 for parent in folder.parents):
-            pytest.skip(f"other users may not enter {folder.parent}")
+            pytest.skip(f"other users cannot enter {folder.parent}")
         folder.chmod(0o755)
         yield folder

@@ -1,4 +1,4 @@
-"""A terminal for programs that look for one."""
+"""Runs commands on a pseudo-terminal."""
 
 import os
 import pty
@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 
 
 def on_terminal(command: Sequence[str], environment: Mapping[str, str], typed: bytes = b"") -> str:
-    """Return all that a command shows on a terminal of its own, where something is typed; lines end in a newline."""
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        os.write(ours, typed)
-        shown = b"".join(iter(lambda: _read(ours), b""))
-    os.close(ours)
-    assert process.returncode == 0, shown
-    return shown.decode().replace("\r\n", "\n")
+    """Run a command on a new pseudo-terminal, type some input, and return its output with Unix line endings."""
+    master, slave = pty.openpty()
+    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment) as process:
+        os.close(slave)
+        os.write(master, typed)
+        output = b"".join(iter(lambda: _read(master), b""))
+    os.close(master)
+    assert process.returncode == 0, output
+    return output.decode().replace("\r\n", "\n")
 
 
 def _read(terminal: int) -> bytes:
-    """Return what is there; nothing once the last program has left, which Linux calls an error."""
+    """Read output; empty once the last program has exited, where Linux raises EIO."""
     try:
         return os.read(terminal, 4096)
     except OSError:

@@ -151,7 +151,7 @@ def test_resize_takes_a_text_for_auto_alone(method: list[str], source: Path, mon
     monkeypatch.setattr(calibration_module, "load_eval_model", None)
     done = invoke("resize", source, "--to", TO, *method, "--data", "texts.jsonl")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "--data is what --method auto chooses by" in done.stderr
+    assert "--data requires --method auto" in done.stderr
 
 
 OWN = Trial({"sigma": 7.931, "repeat": (31, 98), "gain": 1.4, "within": None}, Estimate(1.6, 0.1, 99, 9))
@@ -160,11 +160,11 @@ OWN = Trial({"sigma": 7.931, "repeat": (31, 98), "gain": 1.4, "within": None}, E
 @pytest.mark.parametrize(
     ("after", "metric", "said"),
     [
-        (OWN, LOSS, "bands:sigma=7.931,repeat=31:98,gain=1.4; nothing was better"),
+        (OWN, LOSS, "bands:sigma=7.931,repeat=31:98,gain=1.4; no candidate was better"),
         (
             Trial({"sigma": 0.0, "repeat": None, "gain": 1.4}, Estimate(1.5, 0.1, 99, 9)),
             LOSS,
-            "bands:sigma=0,gain=1.4; better by 0.1 ± 0.008 (95 %) nats a token",
+            "bands:sigma=0,gain=1.4; better by 0.1 ± 0.008 (95 %) nats/token",
         ),
         (
             Trial({"sigma": 0.0, "repeat": None, "gain": 1.3}, Estimate(1.7, 0.1, 99, 9)),

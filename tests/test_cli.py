@@ -31,7 +31,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app_of(), list(arguments))
 
 
-def test_resize_prints_the_output_on_stdout_and_the_rest_on_stderr() -> None:
+def test_resize_prints_the_output_path_on_stdout_and_the_rest_on_stderr() -> None:
     done = run("resize", "tiny-gpt2", "--to", "512")
     assert (done.exit_code, done.stdout) == (0, "tiny-gpt2-512\n")
     assert "128 -> 512 positions, copy" in done.stderr
@@ -43,10 +43,10 @@ def test_resize_prints_the_output_on_stdout_and_the_rest_on_stderr() -> None:
     assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "tiny-gpt2-512\n", "")
 
 
-def test_next_commands_are_three_at_most_a_line_each_and_on_a_terminal_alone() -> None:
+def test_resize_prints_up_to_three_next_commands_only_on_a_terminal() -> None:
     command, environment = [*COMMAND, "resize", "tiny-gpt2", "--to", "512"], os.environ | {"TERM": "xterm"}
-    _, shown = on_terminal(command, environment).split("Next:\n")
-    train, verify, load = (line.strip() for line in shown.splitlines())
+    _, next_commands = on_terminal(command, environment).split("Next:\n")
+    train, verify, load = (line.strip() for line in next_commands.splitlines())
     assert (train, verify) == (
         "ctxextend train tiny-gpt2-512 --data TEXT --steps 200",
         "ctxextend verify tiny-gpt2-512",
@@ -57,25 +57,25 @@ def test_next_commands_are_three_at_most_a_line_each_and_on_a_terminal_alone() -
 
 
 @pytest.mark.parametrize(
-    ("count", "shown"), [(1, "1 byte"), (999, "999 bytes"), (4_000_000, "4.0 MB"), (2.5e12, "2,500.0 GB")]
+    ("count", "text"), [(1, "1 byte"), (999, "999 bytes"), (4_000_000, "4.0 MB"), (2.5e12, "2,500.0 GB")]
 )
-def test_size_text_is_decimal_with_one_digit(count: float, shown: str) -> None:
-    assert size_text(count) == shown
+def test_size_text_returns_decimal_units_with_one_digit(count: float, text: str) -> None:
+    assert size_text(count) == text
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [(0.0131, "13 ms"), (4.04, "4.0 s"), (150, "2.5 min")])
-def test_time_text_has_the_unit_that_people_use(seconds: float, shown: str) -> None:
-    assert time_text(seconds) == shown
+@pytest.mark.parametrize(("seconds", "text"), [(0.0131, "13 ms"), (4.04, "4.0 s"), (150, "2.5 min")])
+def test_time_text_chooses_the_unit(seconds: float, text: str) -> None:
+    assert time_text(seconds) == text
 
 
-def test_resize_says_what_it_left_out_of_a_sub_folder(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_reports_files_of_a_subfolder_that_it_skips(make_pico: MakePico, tmp_path: Path) -> None:
     root = pico.nest(make_pico("bert").folder, tmp_path / "sentence")
     (root / "0_Transformer" / "tf_model.h5").write_bytes(b"stale")
     done = run("resize", str(root), "--to", "40", "-o", "out")
-    assert "left out: 0_Transformer/tf_model.h5 (TensorFlow weights, not rewritten)" in done.stderr
+    assert "skipped: 0_Transformer/tf_model.h5 (TensorFlow weights, not rewritten)" in done.stderr
 
 
-def test_resize_json_is_one_object_on_stdout() -> None:
+def test_resize_json_prints_one_object_on_stdout() -> None:
     done = run("resize", "tiny-gpt2", "--to", "512", "--method", "sinusoidal", "--keep-first", "2", "--json")
     values = json.loads(done.stdout)
     assert (values["schema_version"], values["command"], values["dry_run"]) == (1, "resize", False)
@@ -85,8 +85,8 @@ def test_resize_json_is_one_object_on_stdout() -> None:
     assert values["config"] == {"n_positions": [128, 512]}
     assert values["output"] == "tiny-gpt2-512"
     assert values["bytes_written"] == sum(len(data) for data in pico.contents(Path("tiny-gpt2-512")).values())
-    every = [name for kind in ("rewritten", "copied", "edited", "created") for name in values["files"][kind]]
-    assert sorted(every) == sorted(pico.contents(Path("tiny-gpt2-512")))
+    files = [name for kind in ("rewritten", "copied", "edited", "created") for name in values["files"][kind]]
+    assert sorted(files) == sorted(pico.contents(Path("tiny-gpt2-512")))
 
 
 def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) -> None:
@@ -101,25 +101,25 @@ def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) 
     assert done.exit_code == 0
     assert list(Path().iterdir()) == []
     for line in (
-        "table     bert.embeddings.position_embeddings.weight in model.safetensors, F32, 8 wide",
+        "table     bert.embeddings.position_embeddings.weight in model.safetensors, F32, hidden size 8",
         "16 -> 40 rows",
         "edit      config.json: max_position_embeddings 16 -> 40",
         "tokenizer_config.json: model_max_length unset -> 40 (no limit was stated, and longer texts would fail)",
         "would make short texts as slow as long ones",
-        "leave out tf_model.h5 (TensorFlow weights, not rewritten)",
+        "skip      tf_model.h5 (TensorFlow weights, not rewritten)",
         f"write     {plan_resize(source, to=40).bytes_to_write / 1e3:.1f} kB",
     ):
         assert line in done.stdout
-    Path("mine").mkdir()
-    Path("mine/mine.txt").touch()
-    done = run("resize", str(source), "--to", "40", "--output", "mine", "--dry-run", "--json")
+    Path("existing").mkdir()
+    Path("existing/notes.txt").touch()
+    done = run("resize", str(source), "--to", "40", "--output", "existing", "--dry-run", "--json")
     values = json.loads(done.stdout)
     assert (values["dry_run"], values["bytes_written"]) == (True, 0)
     assert "This would fail: The output" in values["warnings"][-1]
 
 
 @pytest.mark.parametrize(
-    ("typed", "shown"),
+    ("flags", "method"),
     [
         ("--method random", "random:seed=0"),
         ("--method hierarchical:alpha=0.3 --drop-last 1", "hierarchical:alpha=0.3, --drop-last 1"),
@@ -127,15 +127,15 @@ def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) 
         ("--method linear --keep-first 0", "linear"),
     ],
 )
-def test_resize_dry_run_shows_the_method_and_its_settings(typed: str, shown: str) -> None:
-    text = run("resize", "tiny-gpt2", "--to", "512", *typed.split(), "--dry-run").stdout
-    assert f"\nmethod    {shown}\n" in text
+def test_resize_dry_run_prints_the_method_and_its_settings(flags: str, method: str) -> None:
+    text = run("resize", "tiny-gpt2", "--to", "512", *flags.split(), "--dry-run").stdout
+    assert f"\nmethod    {method}\n" in text
 
 
 @pytest.mark.parametrize(
-    ("typed", "code", "kind"),
+    ("arguments", "code", "kind"),
     [
-        # What flags alone show is refused before the checkpoint is read.
+        # Invalid flags are rejected before the checkpoint is read.
         ("/no/such/folder", 2, "UsageError"),
         ("/no/such/folder --to 0", 2, "UsageError"),
         ("/no/such/folder --to many", 2, "UsageError"),
@@ -158,23 +158,23 @@ def test_resize_dry_run_shows_the_method_and_its_settings(typed: str, shown: str
         ("tiny-gpt2 --to 512 -o /", 1, "OutputError"),
     ],
 )
-def test_resize_errors_exit_with_their_code_and_a_message_and_hint(typed: str, code: int, kind: str) -> None:
-    done = run("resize", *typed.split())
+def test_resize_errors_exit_with_a_code_a_message_and_a_hint(arguments: str, code: int, kind: str) -> None:
+    done = run("resize", *arguments.split())
     assert (done.exit_code, done.stdout) == (code, "")
     if code == 1:
         assert done.stderr.startswith("Error: ")
         assert len(done.stderr.splitlines()) == 2
-    as_json = run("resize", *typed.split(), "--json")
+    as_json = run("resize", *arguments.split(), "--json")
     error = json.loads(as_json.stdout)["error"]
     assert (as_json.exit_code, error["type"]) == (code, kind)
     assert as_json.stderr == f"Error: {error['message']}\n{error['hint']}\n"
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("arguments", "message"),
     [
         ("resise m --to 512", "No such command 'resise'. Did you mean 'resize'"),
-        ("resize m --too 512", "There is no --too. Did you mean --to?"),
+        ("resize m --too 512", "Unknown option --too. Did you mean --to?"),
         ("resize m --to 0", "--to must be at least 1, got 0."),
         ("resize m --to many", "--to must be a number, such as 4096 or 4k, or a factor, such as 4x, got many."),
         ("resize m --to 0x", "or a factor, such as 4x, got 0x."),
@@ -182,11 +182,11 @@ def test_resize_errors_exit_with_their_code_and_a_message_and_hint(typed: str, c
         ("compare m --to 2 --data a", "--to 2 is shorter than any window"),
         ("resize m --to 512 --model-type brt", "registry. Did you mean bert?"),
         ("families rberta", "registry. Did you mean roberta?"),
-        ("recipes gpt2-4069", "There is no shipped recipe gpt2-4069. Did you mean gpt2-4096?"),
+        ("recipes gpt2-4069", "No built-in recipe gpt2-4069. Did you mean gpt2-4096?"),
         ("inspect m --width 9", "--width must be at least 40, got 9."),
-        ("inspect m --rows 5:5", "--rows 5:5 is not a range"),
-        ("inspect m --tensor wpe --part encoder", "--tensor names the one table: leave --part out."),
-        ("evaluate m --data a b", "extra argument(s) (b) Repeat a flag to give it several values: --data a.txt"),
+        ("inspect m --rows 5:5", "--rows 5:5 is not a valid range"),
+        ("inspect m --tensor wpe --part encoder", "--part cannot be used with --tensor"),
+        ("evaluate m --data a b", "extra argument(s) (b) To pass several values, repeat the flag: --data a.txt"),
         ("evaluate m --data a --length 64 --length x", "--length must be a whole number, got x."),
         ("evaluate m --data a --device cudda", "got cudda. Did you mean cuda?"),
         ("train m --data a --steps 5 --device cudda:1", "got cudda. Did you mean cuda?"),
@@ -206,40 +206,40 @@ def test_resize_errors_exit_with_their_code_and_a_message_and_hint(typed: str, c
         ("run gpt2-4096 --set resize.too=512", "did you mean resize.to?"),
     ],
 )
-def test_usage_errors_exit_2_in_words_of_our_own_and_name_what_is_near(typed: str, said: str) -> None:
-    done = run(*typed.split())
-    assert said in " ".join(done.stderr.split())
+def test_usage_errors_exit_2_with_a_clear_message_and_suggest_close_names(arguments: str, message: str) -> None:
+    done = run(*arguments.split())
+    assert message in " ".join(done.stderr.split())
     assert done.exit_code == 2
     assert not re.search("Input should|Value error|validation", done.stderr)
 
 
-def test_an_unreachable_name_near_a_bundled_one_names_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resize_suggests_a_bundled_model_for_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "Did you mean tiny-gpt2?" in run("resize", "tiny-gtp2", "--to", "512").stderr
 
 
-@pytest.mark.parametrize(("typed", "length"), [("256", 256), ("1k", 1024), ("3x", 384)])
-def test_resize_takes_a_length_in_k_or_as_a_factor_and_records_the_number(typed: str, length: int) -> None:
-    done = run("resize", "tiny-gpt2", "--to", typed, "--json")
+@pytest.mark.parametrize(("to", "length"), [("256", 256), ("1k", 1024), ("3x", 384)])
+def test_resize_accepts_a_length_in_k_or_as_a_factor_and_records_the_number(to: str, length: int) -> None:
+    done = run("resize", "tiny-gpt2", "--to", to, "--json")
     values = json.loads(done.stdout)
     assert (values["max_len_after"], values["output"]) == (length, f"tiny-gpt2-{length}")
     assert f"  to: {length}\n" in Path(values["output"], "ctxextend.yaml").read_text()
-    Path("recipe.yaml").write_text(f"source: tiny-gpt2\nresize:\n  to: {typed}\n")
+    Path("recipe.yaml").write_text(f"source: tiny-gpt2\nresize:\n  to: {to}\n")
     planned = json.loads(run("run", "recipe.yaml", "--dry-run", "--json").stdout)
     assert planned["resize"]["max_len_after"] == length
 
 
-def test_resize_by_a_factor_needs_tables_of_one_length_or_a_part(tmp_path: Path) -> None:
+def test_resize_by_a_factor_requires_tables_of_one_length_or_a_part(tmp_path: Path) -> None:
     source = str(pico.make_led(tmp_path / "led"))
-    refused = run("resize", source, "--to", "2x", "--dry-run")
-    assert (refused.exit_code, "differ in length (encoder 32, decoder 16)" in refused.stderr) == (1, True)
+    failed = run("resize", source, "--to", "2x", "--dry-run")
+    assert (failed.exit_code, "differ in length (encoder 32, decoder 16)" in failed.stderr) == (1, True)
     for part, length in (("encoder", 64), ("decoder", 32)):
         done = run("resize", source, "--to", "2x", "--part", part, "--dry-run", "--json")
         assert json.loads(done.stdout)["max_len_after"] == length
 
 
 @pytest.mark.parametrize("raised", [ZeroDivisionError, KeyboardInterrupt])
-def test_app_lets_a_bug_keep_its_traceback_and_exits_130_after_ctrl_c(
+def test_app_keeps_the_traceback_of_a_bug_and_exits_130_after_ctrl_c(
     raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def plan_model(*arguments: Any) -> None:
@@ -266,36 +266,36 @@ main()
 """
 
 
-def test_main_stops_without_a_traceback_before_it_has_begun() -> None:
+def test_main_exits_without_a_traceback_on_ctrl_c_during_imports() -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED, "inspect", "tiny-gpt2"], capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
-# Says that it begins, since Python itself is not silent while it starts.
-BEGUN = """
+# Reports when it starts, because Python itself prints a traceback on Ctrl-C during its own start-up.
+STARTED = """
 import os, sys
 from ctxextend.__main__ import main
 sys.argv[0] = "ctxextend"
-os.write(1, b"begun")
+os.write(1, b"ready")
 main()
 """
 
 
 @pytest.mark.parametrize("command", ["resize tiny-gpt2 --to 512 --verify", "inspect tiny-gpt2 --check", "--help"])
-def test_ctrl_c_at_any_moment_is_silent_and_leaves_a_whole_output_or_none(command: str) -> None:
+def test_ctrl_c_at_any_time_is_silent_and_leaves_a_complete_output_or_none(command: str) -> None:
     codes = set()
     for moment in range(8):
         with subprocess.Popen(
-            [sys.executable, "-c", BEGUN, *command.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [sys.executable, "-c", STARTED, *command.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
             assert process.stdout
             assert process.stderr
-            assert os.read(process.stdout.fileno(), 5) == b"begun"
+            assert os.read(process.stdout.fileno(), 5) == b"ready"
             time.sleep(0.01 + 0.04 * moment)
             process.send_signal(signal.SIGINT)
-            said = process.stderr.read().decode()
-        assert not re.search("Traceback|Error|Exception|Interrupt|Abort|Stopped", said), said
-        assert process.returncode in (0, 130, -signal.SIGINT)  # the last while Python itself ends
+            errors = process.stderr.read().decode()
+        assert not re.search("Traceback|Error|Exception|Interrupt|Abort|Stopped", errors), errors
+        assert process.returncode in (0, 130, -signal.SIGINT)  # -SIGINT while Python itself shuts down
         codes.add(process.returncode)
         left = [path.name for path in Path().iterdir()]
         assert left in ([], ["tiny-gpt2-512"])
@@ -305,88 +305,90 @@ def test_ctrl_c_at_any_moment_is_silent_and_leaves_a_whole_output_or_none(comman
     assert 130 in codes
 
 
-def test_ctrl_c_leaves_a_terminal_with_its_cursor() -> None:
+def test_ctrl_c_restores_the_cursor_of_the_terminal() -> None:
     Path("book.txt").write_text("The quick brown fox. " * 400)
     command = [*COMMAND, "compare", "tiny-gpt2", "--to", "256", "--data", "book.txt"]
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
-        os.close(theirs)
-        shown = b""
-        while b"\x1b[?25l" not in shown:  # hidden by the bar
-            shown += os.read(ours, 4096)
+    master, slave = pty.openpty()
+    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave) as process:
+        os.close(slave)
+        output = b""
+        while b"\x1b[?25l" not in output:  # the bar hides the cursor
+            output += os.read(master, 4096)
         process.send_signal(signal.SIGINT)
-        with contextlib.suppress(OSError):  # what Linux says where nobody is left to write
-            while more := os.read(ours, 4096):
-                shown += more
-    os.close(ours)
-    assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
+        with contextlib.suppress(OSError):  # Linux raises EIO once the other end is closed
+            while more := os.read(master, 4096):
+                output += more
+    os.close(master)
+    assert output.rindex(b"\x1b[?25h") > output.rindex(b"\x1b[?25l")
     assert process.returncode in (130, -signal.SIGINT)
 
 
-def test_resize_shows_a_bar_on_a_terminal_and_none_in_a_pipe() -> None:
+def test_resize_shows_a_bar_only_on_a_terminal() -> None:
     command = [*COMMAND, "resize", "tiny-gpt2", "--to", "512", "-o"]
     assert b"Writing" not in subprocess.run([*command, "a"], capture_output=True, check=True).stderr
     assert "Writing" in on_terminal([*command, "b"], os.environ | {"TERM": "xterm"})
 
 
-def test_python_m_ctxextend_and_version() -> None:
+def test_python_m_ctxextend_prints_the_version() -> None:
     done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"ctxextend {__version__}\n"
     assert run("--version").stdout == done.stdout
     assert "resize" in run().output
 
 
-def test_methods_lists_all_of_them_on_one_screen_of_80_columns() -> None:
+def test_methods_lists_all_methods_on_one_screen_of_80_columns() -> None:
     lines = run("methods").stdout.splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines[: len(METHODS)]] == list(METHODS)
 
 
-def test_methods_shows_the_details_of_those_that_are_named() -> None:
+def test_methods_prints_details_of_the_given_methods() -> None:
     blocks = run("methods", *reversed(list(METHODS))).stdout.split("\n\n")
     for block, method in zip(blocks, reversed(list_methods()), strict=True):
         text = " ".join(block.split())
-        stays = "stay, bit for bit" if method.keeps_learned_rows else "change"
-        assert text.startswith(f"{method.name} does {method.summary} learned rows {stays} ")
+        learned = "kept bit for bit" if method.keeps_learned_rows else "changed"
+        assert text.startswith(f"{method.name} summary {method.summary} learned rows {learned} ")
         assert f"use when {method.when} " in text
         assert text.endswith(f"source {method.source}")
         assert all(f"{name}: {setting.does}" in text for name, setting in method.settings.items())
-        assert f"--keep-first {'not taken' if method.keep_first is None else f'default: {method.keep_first}'} " in text
+        assert (
+            f"--keep-first {'not supported' if method.keep_first is None else f'default: {method.keep_first}'} " in text
+        )
     assert "default: chosen from the table)" in " ".join(run("methods", "bands").stdout.split())
     assert "default: 0.4)" in " ".join(run("methods", "hierarchical").stdout.split())
     assert [one["name"] for one in json.loads(run("methods", "copy", "--json").stdout)["methods"]] == ["copy"]
 
 
-def test_methods_says_which_name_is_near() -> None:
+def test_methods_suggests_a_close_name() -> None:
     done = run("methods", "bands", "liner")
     assert done.exit_code == 2
     assert "Unknown method 'liner'. Did you mean linear?" in " ".join(done.stderr.split())
 
 
-def test_resize_says_what_bands_chose_and_takes_what_is_typed() -> None:
+def test_resize_reports_the_settings_that_bands_chose_and_uses_the_given_ones() -> None:
     command = ("resize", "tiny-gpt2", "--to", "256", "--method")
     done = run(*command, "bands:sigma=6,repeat=20:90", "--dry-run")
     assert "transformer.wpe.weight: bands with sigma 6 (" in done.stderr
     assert "repeat 20:90 (ends correlate by " in done.stderr
-    refused = run(*command, "bands:sgima=6")
-    assert refused.exit_code == 2
-    assert "Did you mean sigma? Settings of bands: sigma, repeat, gain" in " ".join(refused.stderr.split())
+    failed = run(*command, "bands:sgima=6")
+    assert failed.exit_code == 2
+    assert "Did you mean sigma? Settings of bands: sigma, repeat, gain" in " ".join(failed.stderr.split())
     kept = run(*command, "bands", "--keep-first", "128", "--verify")
     assert "Inputs up to 128 tokens give identical outputs" in kept.stderr
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"),
+    ("name", "expected"),
     [
         ("a\x1b[31mb\x00\x9b\r\n\tc", r"a\x1b[31mb\x00\x9b\r\n\tc"),
-        ("caf\udce9", r"caf\xe9"),  # a byte that is no text
+        ("caf\udce9", r"caf\xe9"),  # an undecodable byte
         (r"caf\udce9", r"caf\udce9"),
-        ("\u6a21\u3000\u578b\u200d\u202e", "\u6a21\u3000\u578b\u200d\\u202e"),  # a wide space turns nothing round
+        ("\u6a21\u3000\u578b\u200d\u202e", "\u6a21\u3000\u578b\u200d\\u202e"),  # wide spaces and joiners are kept
     ],
 )
-def test_printable_writes_out_what_is_not_shown_where_it_stands(name: str, shown: str) -> None:
-    assert printable(name) == shown
+def test_printable_escapes_control_characters(name: str, expected: str) -> None:
+    assert printable(name) == expected
 
 
 def shell(command: str) -> "subprocess.CompletedProcess[str]":
@@ -394,14 +396,14 @@ def shell(command: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(["bash", "-c", resize], capture_output=True, text=True, check=False)
 
 
-def test_resize_where_stdout_is_full_says_so() -> None:
+def test_resize_reports_a_full_stdout() -> None:
     done = shell("tiny-gpt2 --to 512 -q > /dev/full")
     assert done.returncode == 1
-    assert done.stderr == "Error: The result could not be printed: No space left on device.\nThe work itself is done.\n"
+    assert done.stderr == "Error: Cannot print the result: No space left on device.\nThe command itself succeeded.\n"
     assert Path("tiny-gpt2-512/config.json").exists()
 
 
-def test_an_error_under_json_where_stdout_is_full_is_told_on_stderr() -> None:
+def test_resize_json_error_with_a_full_stdout_is_printed_on_stderr() -> None:
     done = shell("tiny-gpt2 --to 512 --keep-first 128 --json > /dev/full")
     assert (done.returncode, done.stderr.startswith("Error: "), "Traceback" in done.stderr) == (1, True, False)
 

@@ -1,4 +1,4 @@
-"""What every command has in common: help, flags of several values, completion, and what it looks like where."""
+"""Behaviour shared by all commands: help, repeated flags, completion, and output in pipes and terminals."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from ctxextend.cli.app import app_of, sections, summary
+from ctxextend.cli.app import app_of, help_sections, summary
 from ctxextend.cli.options import PANELS
 from ctxextend.tables.methods import METHODS
 from tests.terminal import on_terminal
@@ -30,7 +30,7 @@ def help_of(*arguments: str, columns: int = 80) -> str:
     return done.stdout
 
 
-def test_help_of_the_app_fits_one_screen_with_a_line_for_each_command() -> None:
+def test_help_of_the_app_fits_one_screen_with_one_line_per_command() -> None:
     lines = help_of().splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
@@ -39,20 +39,20 @@ def test_help_of_the_app_fits_one_screen_with_a_line_for_each_command() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_shows_a_line_then_examples_then_what_the_command_takes(name: str) -> None:
+def test_help_shows_a_summary_then_examples_then_options(name: str) -> None:
     text = help_of(name)
-    usage, nothing, first, blank, heading, *_ = text.splitlines()
+    usage, empty, first, blank, heading, *_ = text.splitlines()
     assert usage.startswith(f"Usage: ctxextend {name} [OPTIONS]")
-    assert (nothing, first, blank, heading) == ("", summary(COMMANDS[name]), "", "Examples:")
+    assert (empty, first, blank, heading) == ("", summary(COMMANDS[name]), "", "Examples:")
     last = text.rindex(EXAMPLE.findall(text)[-1])
     context = APP.make_context("ctxextend", [name])
-    found = sections(COMMANDS[name], COMMANDS[name].make_context(name, [], parent=context, resilient_parsing=True))
+    found = help_sections(COMMANDS[name], COMMANDS[name].make_context(name, [], parent=context, resilient_parsing=True))
     assert all(text.index(f"\n{group}:\n") > last for group in found)
     assert list(found) == [panel for panel in PANELS if panel in found]
     assert "x>=" not in text
     assert name != "resize" or len(text.splitlines()) <= 40
-    every = [option for parameter in COMMANDS[name].params for option in parameter.opts if option.startswith("--")]
-    assert all(option in text for option in every)
+    flags = [option for parameter in COMMANDS[name].params for option in parameter.opts if option.startswith("--")]
+    assert all(flag in text for flag in flags)
     assert max(map(len, text.splitlines())) <= 80
     assert text.isascii()
     examples = EXAMPLE.findall(text)
@@ -60,7 +60,7 @@ def test_help_shows_a_line_then_examples_then_what_the_command_takes(name: str) 
     for example in examples:
         program, command, *arguments = shlex.split(example)
         assert (program, command) == ("ctxextend", name)
-        COMMANDS[name].make_context(name, arguments)  # a usage error would be raised
+        COMMANDS[name].make_context(name, arguments)  # raises on a usage error
     narrow = help_of(name, columns=40)
     assert EXAMPLE.findall(narrow) == examples
     rest = [line for line in narrow.splitlines() if not EXAMPLE.match(line) and not line.startswith("Usage:")]
@@ -76,7 +76,7 @@ def environment(**changes: str) -> dict[str, str]:
 DRY_RUN = ["resize", "tiny-gpt2", "--to", "1024", "--method", "linear", "--keep-first", "1", "--dry-run"]
 
 
-def test_output_in_a_pipe_is_the_same_plain_text_everywhere() -> None:
+def test_output_in_a_pipe_is_plain_text_in_every_environment() -> None:
     expected = CliRunner().invoke(app_of(), DRY_RUN, prog_name="ctxextend", env={"COLUMNS": ""}).stdout
     assert expected.isascii()
     for changes in ({"TERM": "xterm", "FORCE_COLOR": "1"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}):
@@ -86,7 +86,7 @@ def test_output_in_a_pipe_is_the_same_plain_text_everywhere() -> None:
         assert (done.stdout, done.stderr) == (expected, "")
 
 
-def test_help_is_coloured_on_a_terminal_and_says_the_same() -> None:
+def test_help_on_a_terminal_is_the_same_text_in_colour() -> None:
     shown = on_terminal([*PROGRAM, "resize", "-h"], environment(TERM="xterm", COLUMNS="80"))
     assert "\x1b[1mOptions\x1b[0m:\n" in shown
     assert "\x1b[36m-q, --quiet\x1b[0m  " in shown
@@ -104,15 +104,15 @@ def test_methods_wraps_to_the_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "data", "length"),
+    ("arguments", "data", "length"),
     [
         ("m --data a --data b", "a b", ""),
         ("--data a m", "a", ""),
         ("--data=a m --length 8 --length 16 --data b", "a b", "8 16"),
     ],
 )
-def test_flags_that_take_lists_are_repeated(typed: str, data: str, length: str) -> None:
-    given = COMMANDS["evaluate"].make_context("evaluate", typed.split()).params
+def test_repeated_flags_collect_their_values(arguments: str, data: str, length: str) -> None:
+    given = COMMANDS["evaluate"].make_context("evaluate", arguments.split()).params
     assert given["source"] == "m"
     assert (given["data"], given["length"] or []) == (data.split(), [int(value) for value in length.split()])
 
@@ -121,10 +121,10 @@ def test_flags_that_take_lists_are_repeated(typed: str, data: str, length: str) 
 
 
 def offered(typed: str) -> list[str]:
-    """What bash is told to offer for the last word of what was typed; a space behind it begins another."""
+    """Return bash completions of the last word of a command line; a trailing space starts a new word."""
     count = str(len(typed.split(" ")))
-    asked = {"_CTXEXTEND_COMPLETE": "complete_bash", "COMP_WORDS": f"ctxextend {typed}", "COMP_CWORD": count}
-    done = subprocess.run(PROGRAM, env=os.environ | asked, capture_output=True, text=True, check=True)
+    request = {"_CTXEXTEND_COMPLETE": "complete_bash", "COMP_WORDS": f"ctxextend {typed}", "COMP_CWORD": count}
+    done = subprocess.run(PROGRAM, env=os.environ | request, capture_output=True, text=True, check=True)
     return done.stdout.split()
 
 
@@ -138,13 +138,13 @@ def test_completion_offers_every_command_and_flag() -> None:
     ("typed", "expected"),
     [
         ("resize ti", ["tiny-gpt2"]),
-        ("resize mo", []),  # left to the shell
+        ("resize mo", []),  # the shell offers files
         ("resize tiny-gpt2 --to 512 --method ", list(METHODS)),
         ("resize tiny-gpt2 --model-type roberta", ["roberta", "roberta-prelayernorm"]),
         ("families bart led bert-", ["bert-generation"]),
     ],
 )
-def test_completion_offers_what_has_names(typed: str, expected: list[str]) -> None:
+def test_completion_offers_known_names(typed: str, expected: list[str]) -> None:
     assert offered(typed) == expected
 
 
@@ -155,15 +155,15 @@ def test_completion_offers_what_has_names(typed: str, expected: list[str]) -> No
         ("ctxextend resize tiny-gpt2 --meth\tsin\t", "ctxextend resize tiny-gpt2 --method sinusoidal"),
     ],
 )
-def test_completion_on_a_terminal_types_what_was_meant(typed: str, line: str, tmp_path: Path) -> None:
+def test_completion_on_a_terminal_completes_the_line(typed: str, line: str, tmp_path: Path) -> None:
     for folder in ("models/bert", "models/gpt2"):
         Path(folder).mkdir(parents=True)
     Path("models/bert/model.safetensors").touch()
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # by which bash finds this ctxextend
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # bash must find this ctxextend
     environment = os.environ | {"PATH": path, "HOME": str(tmp_path), "TERM": "dumb", "COLUMNS": "200"}
     install = ["bash", "-c", "ctxextend --install-completion; true"]
     done = subprocess.run(install, env=environment, capture_output=True, text=True, check=True)
     assert "bash completion installed" in done.stdout
-    keys = f"{typed}\x01echo \nexit\n".encode()  # not run but echoed: ^A goes to the line's beginning
-    shown = on_terminal(["bash", "--noprofile", "-i"], environment, keys)
-    assert line in [shown_line.strip() for shown_line in shown.splitlines()]
+    keys = f"{typed}\x01echo \nexit\n".encode()  # ^A moves to the start of the line: echo the command, do not run it
+    output = on_terminal(["bash", "--noprofile", "-i"], environment, keys)
+    assert line in [output_line.strip() for output_line in output.splitlines()]

@@ -37,7 +37,7 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def texts(_own_folder: None) -> Path:
+def texts(_empty_folder: None) -> Path:
     return write_texts()
 
 

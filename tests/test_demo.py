@@ -1,4 +1,4 @@
-"""The demonstration, with few methods and little text."""
+"""The demo, with few methods and little text."""
 
 import hashlib
 import json
@@ -41,64 +41,64 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the model write nothing, which takes seconds."""
+    """Skip text generation, which takes seconds."""
     monkeypatch.setattr(running, "continue_text", lambda *_: ("within", "beyond", 512))
 
 
 @pytest.mark.usefixtures("quick")
-def test_demo_resizes_loads_writes_past_the_old_end_and_compares(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demonstration, "DEMO_LENGTH", 160)  # which is written in fewer seconds
-    Path("tiny-gpt2").mkdir()  # the bundled checkpoint is used whatever lies here
+def test_demo_resizes_generates_past_the_old_limit_and_compares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demonstration, "DEMO_LENGTH", 160)  # faster to generate
+    Path("tiny-gpt2").mkdir()  # the demo must use the bundled checkpoint
     done = demo("-o", "kept")
     assert done.exit_code == 0, done.output
-    assert "tiny-gpt2 reads 128 tokens, and fails at 129: IndexError" in done.stdout
-    assert "are equal to the last bit" in done.stdout
-    before, _, after = done.stdout.partition("---- position 128: the original ends here ----")
+    assert "tiny-gpt2 accepts 128 tokens and fails at 129: IndexError" in done.stdout
+    assert "base and resized outputs for 128 tokens are identical bit for bit." in done.stdout
+    before, _, after = done.stdout.partition("---- position 128: the base checkpoint ends here ----")
     assert "Return a new list" in before
     assert "160 tokens. Not yet trained at 160" in after
     assert len(after) > 100
-    assert "128 -> 160 positions, by 2 methods" in done.stdout
+    assert "128 -> 160 positions, 2 methods" in done.stdout
     assert " 1 linear " in done.stdout
     assert Path("kept/model.safetensors").is_file()
     assert "linear" in Path("ctxextend-demo.html").read_text("utf-8")
 
 
 @pytest.mark.usefixtures("quick", "silent")
-def test_demo_prints_one_json_object_and_writes_the_page_where_it_is_told() -> None:
-    Path("beside").mkdir()
-    done = demo("--json", "-o", "beside/kept")
+def test_demo_prints_one_json_object_and_writes_the_report_next_to_the_output() -> None:
+    Path("folder").mkdir()
+    done = demo("--json", "-o", "folder/kept")
     values = json.loads(done.stdout)
     assert (values["command"], values["max_len_after"], values["tokens"]) == ("demo", 512, 512)
-    assert (values["same_outputs"], values["output"]) == (True, "beside/kept")
+    assert (values["same_outputs"], values["output"]) == (True, "folder/kept")
     assert [row["method"] for row in values["comparison"]["rows"]] == ["linear", "copy"]
     assert values["warnings"] == ["The text is short."]
-    assert Path("beside/ctxextend-demo.html").is_file()
+    assert Path("folder/ctxextend-demo.html").is_file()
     assert demo("--quiet", "--report", "other.html").exit_code == 0
     assert Path("other.html").is_file()
     assert not Path("ctxextend-demo.html").exists()
 
 
 @pytest.mark.usefixtures("quick", "silent")
-def test_demo_without_the_extra_says_how_to_get_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_without_the_plot_extra_prints_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctxextend.report.figures.REPORT", FileKind("pages", (".html",), ("no_such_library",)))
     done = demo()
     assert done.exit_code == 0
     assert "pip install 'ctxextend[plot]'" in done.stderr
     assert not list(Path().iterdir())
-    refused = demo("--report", "page.html")
-    assert refused.exit_code == 1
-    assert refused.stderr.splitlines()[-1] == "pip install 'ctxextend[plot]'"
+    failed = demo("--report", "page.html")
+    assert failed.exit_code == 1
+    assert failed.stderr.splitlines()[-1] == "pip install 'ctxextend[plot]'"
 
 
 @pytest.mark.parametrize("library", ["torch", "transformers"])
-def test_demo_without_torch_leaves_nothing_behind(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_without_torch_writes_nothing(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     done = demo("-o", "kept")
     assert (done.exit_code, list(Path().iterdir())) == (1, [])
     assert f"This needs {library}: pip install {library}" in done.stderr
 
 
-def test_demo_refuses_a_page_without_a_place_before_any_work() -> None:
+def test_demo_rejects_an_invalid_report_path_before_any_work() -> None:
     assert demo("--report", "page.txt").exit_code == 2
     done = demo("--report", "none/page.html", "-o", "kept")
     assert done.exit_code == 1
@@ -107,9 +107,9 @@ def test_demo_refuses_a_page_without_a_place_before_any_work() -> None:
 
 
 @pytest.mark.usefixtures("silent")
-def test_demo_stopped_by_ctrl_c_prints_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(moved: int, total: int, who: str) -> None:
-        if who == "copy":
+def test_demo_interrupted_by_ctrl_c_prints_partial_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(advance: int, total: int, label: str) -> None:
+        if label == "copy":
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(demonstration, "compare_model", lambda opened, settings, _: compare_few(opened, settings, stop))
@@ -119,17 +119,17 @@ def test_demo_stopped_by_ctrl_c_prints_what_was_measured(monkeypatch: pytest.Mon
     assert " 1 linear " in done.stdout
 
 
-def test_compare_demo_asks_for_every_method_on_the_text_that_the_model_card_holds_out(
+def test_compare_demo_compares_every_method_on_the_held_out_documents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[Any] = []
+    calls: list[Any] = []
 
-    def remember(opened: OpenedModel, settings: Compare, *others: Any) -> None:
-        asked.append((opened.ref.source, settings, list(read_documents(settings.evaluate.data))))
+    def record(opened: OpenedModel, settings: Compare, *others: Any) -> None:
+        calls.append((opened.ref.source, settings, list(read_documents(settings.evaluate.data))))
 
-    monkeypatch.setattr(demonstration, "compare_model", remember)
+    monkeypatch.setattr(demonstration, "compare_model", record)
     compare_demo()
-    ((source, settings, texts),) = asked
+    ((source, settings, texts),) = calls
     assert (source, settings.to, settings.methods, settings.train) == ("tiny-gpt2", 512, read_methods((), 512), None)
     assert settings.evaluate.measure == settings.evaluate.length == ()
     assert len(texts) == len(set(texts)) > 100

@@ -169,5 +169,7 @@ def test_families_screen_groups_every_type_within_the_width(width: int, monkeypa
     shown = invoke("families", "bart", "lm")
     text = " ".join(shown.stdout.split())
     assert max(map(len, shown.stdout.splitlines())) <= width
-    assert "encoder: encoder.embed_positions.weight, as long as max_position_embeddings reserved rows: 2 on top" in text
+    assert (
+        "encoder: encoder.embed_positions.weight, length set by max_position_embeddings reserved rows: 2 on top" in text
+    )
     assert "layoutlmv2, layoutxlm embeddings" in text

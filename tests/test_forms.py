@@ -705,7 +705,7 @@ def test_resize_of_a_table_by_hand(
 
 def suggested(stderr: str) -> list[str]:
     """Return the command that an error says to type, without the program's name."""
-    return shlex.split(stderr.strip().splitlines()[-1].split("Say which it is: ")[1])[1:]
+    return shlex.split(stderr.strip().splitlines()[-1].split("Specify it: ")[1])[1:]
 
 
 @pytest.mark.parametrize(
@@ -812,7 +812,7 @@ def test_resize_of_an_unknown_type_names_the_known_one_that_fits(
     folder = make_pico("roberta").folder
     pico.edit_json(folder / "config.json", model_type=typed, architectures=classes)
     refused = invoke("resize", folder, "--to", NEW)
-    assert "Did you mean roberta? Say which it is: " in refused.stderr
+    assert "Did you mean roberta? Specify it: " in refused.stderr
     assert "--tensor" not in refused.stderr
     assert invoke(*suggested(refused.stderr), "-o", "out").exit_code == 0
     assert invoke("inspect", "out").exit_code == 0
@@ -822,10 +822,10 @@ def test_resize_of_an_unknown_type_names_the_known_one_that_fits(
 def test_resize_of_an_unknown_type_states_the_rows_before_position_0(tmp_path: Path) -> None:
     table = "net.embeddings.position_embeddings.weight"
     plain = assert_refused(CtxextendError, "mine", own(tmp_path / "mine", 16, max_len=16))
-    assert "If rows are reserved before position 0, add --reserved-rows K. Say which" in plain
+    assert "If rows are reserved before position 0, add --reserved-rows K. Specify it" in plain
     like = own(tmp_path / "like", 18, table, max_len=18, pad_token_id=1)
     hint = assert_refused(CtxextendError, "mine", like)
-    assert hint.endswith(f"Say which it is: --tensor {table} --reserved-rows 2 --config-key max_len")
+    assert hint.endswith(f"Specify it: --tensor {table} --reserved-rows 2 --config-key max_len")
     plan = plan_resize(like, to=NEW, tensor=table, reserved_rows=2, config_key="max_len")
     assert (plan.max_len_before, plan.tables[0].rows_after) == (16, NEW + 2)
 

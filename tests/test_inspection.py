@@ -222,7 +222,7 @@ def test_inspect_shows_several_models(make_pico: MakePico) -> None:
     assert [model["source"] for model in models] == [str(first), str(second), "tiny-gpt2"]
     screen = run(first, second, "tiny-gpt2", "--width", 160).stdout
     names = ("pico-gpt2", "pico-bert", "tiny-gpt2")
-    assert all(f"Look at, in {name}\n" in screen and f"Limits of {name}\n" in screen for name in names)
+    assert all(f"Findings in {name}\n" in screen and f"Limits of {name}\n" in screen for name in names)
 
 
 def test_inspect_json_equals_the_library_result(make_pico: MakePico) -> None:
@@ -262,7 +262,7 @@ def test_inspect_rows_includes_reserved_rows(rows: str, expected: list[int], mak
     assert [int(line.split()[0]) for line in lines[2:]] == expected
 
 
-@pytest.mark.parametrize(("rows", "code", "message"), [("9:3", 2, "9:3 is not a range"), ("18", 1, "selects none")])
+@pytest.mark.parametrize(("rows", "code", "message"), [("9:3", 2, "9:3 is not a valid range"), ("18", 1, "selects no row")])
 def test_inspect_rows_rejects_empty_ranges(rows: str, code: int, message: str, make_pico: MakePico) -> None:
     done = run(make_pico("roberta").folder, f"--rows={rows}")
     assert (done.exit_code, message in done.stderr) == (code, True)
@@ -332,7 +332,7 @@ def test_inspect_suggests_working_flags_for_an_unknown_model_type(make_pico: Mak
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        *((f"--rows={rows}", "is not a range: write A:B") for rows in ("x", "1:2:3", "-1", "", "1-2")),
+        *((f"--rows={rows}", "is not a valid range: use A:B") for rows in ("x", "1:2:3", "-1", "", "1-2")),
         ("--reserved-rows 2", "--reserved-rows"),
         (f"--tensor {WPE} --model-type gpt2", "--model-type"),
         ("--width 20", "--width"),

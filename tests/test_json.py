@@ -1,4 +1,4 @@
-"""Every command's --json, held to its schema in tests/schemas."""
+"""Validates the --json output of every command against its schema in tests/schemas."""
 
 import json
 import math
@@ -21,10 +21,10 @@ from tests.evaluations import EVALUATIONS, EXTENDED
 
 SCHEMAS = {path.stem: json.loads(path.read_text()) for path in (Path(__file__).parent / "schemas").glob("*.json")}
 REGISTRY: Registry[Any] = Registry().with_resource("resize.json", Resource.from_contents(SCHEMAS["resize"]))
-# Keys that stand where the base is known, and what a mean reciprocal rank has not.
+# Keys that need a base checkpoint, and a key of losses that reciprocal ranks do not have.
 OPTIONAL = {"truncated", "sliding", "chunks", "perplexity"}
 
-TYPED = [
+ARGUMENTS = [
     "resize tiny-gpt2 --to 512",
     "resize tiny-gpt2 --to 512 --method bands:sigma=6,repeat=20:90 --verify -o bands",
     "resize tiny-gpt2 --to 64 --dry-run",
@@ -46,7 +46,7 @@ TYPED = [
     "methods",
     pytest.param("demo", marks=pytest.mark.slow),
 ]
-REFUSED = {
+FAILING = {
     "resize nothing-here --to 512": 1,
     "resize tiny-gpt2": 2,
     "train tiny-gpt2 --data no-such.txt --steps 1": 1,
@@ -59,9 +59,7 @@ REFUSED = {
 }
 
 
-# The commands
-
-
+# ---- commands
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("json")
@@ -74,8 +72,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def printed(typed: str) -> tuple[int, Any]:
-    done = CliRunner().invoke(app_of(), [*typed.split(), "--json", *["--quiet"] * typed.startswith("res")])
+def run_json(arguments: str) -> tuple[int, Any]:
+    done = CliRunner().invoke(app_of(), [*arguments.split(), "--json", *["--quiet"] * arguments.startswith("res")])
     return done.exit_code, json.loads(done.stdout)
 
 
@@ -83,35 +81,35 @@ def check(value: Any, schema: str) -> None:
     Draft202012Validator(SCHEMAS[schema], registry=REGISTRY).validate(value)
 
 
-@pytest.mark.parametrize("typed", TYPED)
-def test_json_of_a_command_keeps_its_schema(typed: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_json_of_a_command_matches_its_schema(arguments: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    code, value = printed(typed)
+    code, value = run_json(arguments)
     assert code == 0
-    check(value, typed.split()[0])
+    check(value, arguments.split()[0])
 
 
-@pytest.mark.parametrize("typed", REFUSED)
-def test_json_of_an_error_keeps_its_schema(typed: str) -> None:
-    code, value = printed(typed)
-    assert code == REFUSED[typed]
+@pytest.mark.parametrize("arguments", FAILING)
+def test_json_of_an_error_matches_its_schema(arguments: str) -> None:
+    code, value = run_json(arguments)
+    assert code == FAILING[arguments]
     check(value, "error")
     assert (value["error"]["type"] == "UsageError") == (code == 2)
 
 
-# Evaluations and comparisons as they would be
+# ---- prepared evaluations and comparisons
 
 
-def framed(found: Evaluation | Comparison) -> dict[str, Any]:
-    """The object that a command prints, as it is read again."""
+def printed_object(found: Evaluation | Comparison) -> dict[str, Any]:
+    """Return the JSON object that a command prints, parsed again."""
     command = "evaluate" if isinstance(found, Evaluation) else "compare"
-    frame = {"schema_version": 1, "command": command, "warnings": list(found.warnings)}
-    values: dict[str, Any] = json.loads(json.dumps(frame | to_json(found), allow_nan=False))
+    header = {"schema_version": 1, "command": command, "warnings": list(found.warnings)}
+    values: dict[str, Any] = json.loads(json.dumps(header | to_json(found), allow_nan=False))
     return values
 
 
 def check_result(values: dict[str, Any]) -> None:
-    """Hold a printed object to its schema, and a comparison's evaluations to theirs."""
+    """Validate a printed object, and the evaluations of a comparison."""
     check(values, values["command"])
     outcomes = [outcome for row in values.get("rows", ()) for outcome in (row["untrained"], row["trained"])]
     for outcome in filter(None, outcomes):
@@ -119,14 +117,14 @@ def check_result(values: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("found", [*EVALUATIONS.values(), *COMPARISONS.values()], ids=[*EVALUATIONS, *COMPARISONS])
-def test_json_of_any_result_keeps_its_schema(found: Evaluation | Comparison) -> None:
-    check_result(framed(found))
+def test_json_of_any_result_matches_its_schema(found: Evaluation | Comparison) -> None:
+    check_result(printed_object(found))
 
 
-def test_json_has_null_where_there_is_no_finite_number() -> None:
+def test_json_writes_null_for_numbers_that_are_not_finite() -> None:
     assert EXTENDED.positions is not None
     losses = {"model": LossEstimate(math.nan, math.inf, 0, 9), "sliding": LossEstimate(800.0, None, 1, 1)}
-    values = framed(replace(EXTENDED, positions=replace(EXTENDED.positions, losses=losses)))
+    values = printed_object(replace(EXTENDED, positions=replace(EXTENDED.positions, losses=losses)))
     check_result(values)
     assert values["positions"]["losses"] == {
         "model": {"mean": None, "tokens": 0, "samples": 9, "ci95": None, "perplexity": None},
@@ -134,27 +132,25 @@ def test_json_has_null_where_there_is_no_finite_number() -> None:
     }
     found = comparison()
     row = replace(found.rows[0], norms=(math.nan, math.inf, 1.0))
-    values = framed(replace(found, rows=(row,), norms=(math.inf, 2.0)))
+    values = printed_object(replace(found, rows=(row,), norms=(math.inf, 2.0)))
     check_result(values)
     assert (values["norms"], values["rows"][0]["norms"]) == ([None, 2.0], [None, None, 1.0])
 
 
-# The schemas
-
-
+# ---- schemas
 def objects_in(value: object) -> list[dict[str, Any]]:
-    """The objects that a schema describes key by key."""
+    """Return the object definitions inside a schema."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     is_one = isinstance(value, dict) and "properties" in value and "type" in value
     return [*([value] if is_one else []), *(found for item in inside for found in objects_in(item))]  # type: ignore[list-item]
 
 
-def test_every_command_has_a_schema_that_allows_nothing_else() -> None:
+def test_every_command_has_a_schema_without_additional_properties() -> None:
     assert set(SCHEMAS) == {*COMMANDS, "error"}
     for name, schema in SCHEMAS.items():
         Draft202012Validator.check_schema(schema)
         for found in objects_in(schema):
-            # Those of resize are closed where a plan and what became of it are one object.
+            # The resize schema is closed where it combines a plan and its result.
             assert name == "resize" or found["additionalProperties"] is False
             if name in ("evaluate", "compare"):
                 assert set(found["properties"]) - OPTIONAL == set(found["required"]) - OPTIONAL

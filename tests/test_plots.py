@@ -1,4 +1,4 @@
-"""Curves in characters: what they show, whatever the width and the encoding."""
+"""Terminal charts at every width and encoding."""
 
 import math
 import re
@@ -24,12 +24,12 @@ def texts(lines: list[Pieces]) -> list[str]:
 
 
 def body(lines: list[Pieces]) -> list[str]:
-    """The plot alone, behind the axis."""
+    """Return the lines of the plot without the axis."""
     return [re.split("[┤│|]", text, maxsplit=1)[1] for text in texts(lines)[:HEIGHT]]
 
 
 def drawn(lines: list[Pieces]) -> list[bool]:
-    """Whether each column of a plot in braille holds anything."""
+    """Return whether each column of a braille plot has a dot."""
     return [any(ord(character) in BRAILLE for character in column) for column in zip(*body(lines), strict=True)]
 
 
@@ -41,7 +41,7 @@ def drawn(lines: list[Pieces]) -> list[bool]:
     st.integers(40, 200),
     st.booleans(),
 )
-def test_draw_keeps_to_its_width_and_height(
+def test_draw_stays_within_its_width_and_height(
     values: list[float], reserved: list[float], other: list[float], width: int, unicode: bool
 ) -> None:
     for curves in ([curve(values, reserved)], [curve(values, reserved), curve(other)]):
@@ -57,15 +57,16 @@ def test_draw_shows_a_single_row_of_many(row: int, value: float, unicode: bool) 
     values = [1.0 + (i % 2) / 10 for i in range(16384)]
     values[row] = value
     lines = draw([curve(values)], 80, HEIGHT, unicode=unicode)
-    marked = [at for at, character in enumerate(body(lines)[0 if value > 1 else -1]) if character not in " \u2800"]
+    line = body(lines)[0 if value > 1 else -1]
+    marked = [column for column, character in enumerate(line) if character not in " \u2800"]
     assert len(marked) in (1, 2)
     assert marked[0] == row * (len(texts(lines)[HEIGHT].lstrip()) - 1) // len(values)
 
 
-def test_draw_sets_reserved_rows_apart_in_a_style_of_their_own() -> None:
+def test_draw_shows_reserved_rows_in_a_separate_style() -> None:
     lines = draw([curve([1.0] * 4, [3.0, 0.0])], 60, HEIGHT)
     styles = {style for line in lines for text, style in line if text.strip() and style != "faint"}
-    assert styles == {"offset", "learned"}
+    assert styles == {"reserved", "learned"}
 
 
 @pytest.mark.parametrize("values", [[1.0] * 50 + [5.0] * 50, [5.0] * 50 + [1.0] * 50])
@@ -74,7 +75,7 @@ def test_draw_leaves_no_gap_at_a_step(values: list[float]) -> None:
     assert all(any(ord(character) in BRAILLE for character in line) for line in lines)
 
 
-def test_draw_leaves_a_gap_where_rows_hold_no_numbers() -> None:
+def test_draw_leaves_a_gap_at_values_that_are_not_finite() -> None:
     found = drawn(draw([curve([1.0] * 30 + [math.nan] * 40 + [1.0] * 30)], 80, HEIGHT))
     gap = [column for column, is_drawn in enumerate(found) if not is_drawn]
     assert [gap[0], gap[-1]] == pytest.approx([0.3 * len(found), 0.7 * len(found)], abs=1)

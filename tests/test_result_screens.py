@@ -1,4 +1,4 @@
-"""The screens of evaluations and comparisons, line by line; `python -m tests.test_screens` writes all screens anew."""
+"""Golden screens of evaluations and comparisons; `python -m tests.test_screens` rewrites all screens."""
 
 import math
 from collections.abc import Sequence
@@ -20,8 +20,7 @@ from tests.evaluations import ENCODER, EVALUATIONS, EXTENDED, LONE, ODD, odd_eva
 SCREENS = Path(__file__).parent / "screens"
 RESULTS: dict[str, Evaluation | Comparison] = {**EVALUATIONS, **COMPARISONS}
 NAMES = [f"{name}{kind}-{width}" for name in RESULTS for kind in ("", "-ascii") for width in (40, 80)]
-# Of a method with its flags beside one number, which stay whole however narrow the page is.
-MIN_RANKING = 51
+MIN_RANKING = 51  # width of a method with its flags next to one number, which are never wrapped
 
 
 def page_of(found: Evaluation | Comparison, width: int = 80, *, unicode: bool = True) -> Page:
@@ -34,31 +33,31 @@ def page_of(found: Evaluation | Comparison, width: int = 80, *, unicode: bool = 
 
 
 def screen_of(found: Evaluation | Comparison, width: int, *, unicode: bool = True) -> str:
-    """What a pipe gets."""
+    """Return the screen as printed to a pipe."""
     lines = page_of(found, width, unicode=unicode).lines
     return "".join(styled(line, colour=False) + "\n" for line in lines)
 
 
-def shown(name: str) -> str:
-    """A screen by its name in `NAMES`."""
+def screen(name: str) -> str:
+    """Return a screen by its name in `NAMES`."""
     which, _, width = name.rpartition("-")
     return screen_of(RESULTS[which.removesuffix("-ascii")], int(width), unicode=not which.endswith("-ascii"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_result_screen_is_as_it_was(name: str) -> None:
-    text, width = shown(name), int(name.rpartition("-")[2])
+def test_result_screen_matches_the_golden_file(name: str) -> None:
+    text, width = screen(name), int(name.rpartition("-")[2])
     assert text == (SCREENS / f"{name}.txt").read_text(encoding="utf-8")
     assert max(map(len, text.splitlines())) <= (max(width, MIN_RANKING) if name.startswith("compare") else width)
     assert "-ascii-" not in name or text.isascii()
 
 
-def test_result_screens_have_known_styles() -> None:
+def test_result_screens_use_known_styles() -> None:
     assert {style for found in RESULTS.values() for line in page_of(found).lines for _, style in line} <= set(STYLES)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "text"),
     [
         (Estimate(-0.1234, 0.0123, 9, 61), "better than X by 0.123 ± 0.025 nats/token"),
         (Estimate(0.1234, 0.0123, 9, 61), "worse than X by 0.123 ± 0.025 nats/token"),
@@ -72,12 +71,12 @@ def test_result_screens_have_known_styles() -> None:
         (Estimate(math.nan, 0.1, 9, 61), "not comparable with X: a loss is not finite"),
     ],
 )
-def test_compared_says_what_a_difference_of_losses_means(change: Estimate, said: str) -> None:
-    assert NumberFormat().compared(change, "X") == said
+def test_compared_describes_a_difference_of_losses(change: Estimate, text: str) -> None:
+    assert NumberFormat().compared(change, "X") == text
 
 
 @pytest.mark.parametrize(
-    ("mean", "error", "said"),
+    ("mean", "error", "verdict"),
     [
         (-0.1, 0.01, "Longer context helps: -0.100 ± 0.020 nats/token at 512 vs. 128."),
         (0.683, 0.0685, "Longer context hurts: +0.68 ± 0.14 nats/token at 512 vs. 128."),
@@ -86,19 +85,19 @@ def test_compared_says_what_a_difference_of_losses_means(change: Estimate, said:
         (math.nan, None, "Perplexity 35.11 ± 0.78 at 512 tokens, better than the base in sliding windows by"),
     ],
 )
-def test_evaluation_screen_begins_with_whether_the_longer_context_is_used(
-    mean: float, error: float | None, said: str
+def test_evaluation_screen_starts_with_whether_the_longer_context_helps(
+    mean: float, error: float | None, verdict: str
 ) -> None:
     assert EXTENDED.contexts is not None
     *points, last = EXTENDED.contexts.points
     contexts = replace(EXTENDED.contexts, points=(*points, replace(last, change=Estimate(mean, error, 9, 61))))
-    assert screen_of(replace(EXTENDED, contexts=contexts), 300).startswith(said)
+    assert screen_of(replace(EXTENDED, contexts=contexts), 300).startswith(verdict)
     contexts = replace(contexts, points=tuple(points[:3]))
-    assert "No context longer than 128 was measured." in screen_of(replace(EXTENDED, contexts=contexts), 300)
+    assert "No context longer than 128 tokens was measured." in screen_of(replace(EXTENDED, contexts=contexts), 300)
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "verdict"),
     [
         (ENCODER, "Longer context helps: recall@1 +30.5 ± 7.7 points at 512 vs. 128."),
         (replace(ENCODER, retrieval=None), "The passkey is found more often than by guessing."),
@@ -106,8 +105,8 @@ def test_evaluation_screen_begins_with_whether_the_longer_context_is_used(
         (replace(LONE, contexts=None), "Perplexity 49.8 ± 1.1 at 128 tokens."),
     ],
 )
-def test_evaluation_screen_begins_with_what_was_found(found: Evaluation, said: str) -> None:
-    assert screen_of(found, 300).startswith(f"{said}\n")
+def test_evaluation_screen_starts_with_the_verdict(found: Evaluation, verdict: str) -> None:
+    assert screen_of(found, 300).startswith(f"{verdict}\n")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ def test_evaluation_screen_begins_with_what_was_found(found: Evaluation, said: s
         (None, None, "-"),
     ],
 )
-def test_number_has_two_digits_of_its_interval(value: float | None, ci95: float | None, text: str) -> None:
+def test_number_shows_two_digits_of_its_interval(value: float | None, ci95: float | None, text: str) -> None:
     assert NumberFormat().number(value, ci95) == text
 
 
@@ -133,7 +132,7 @@ def test_number_has_two_digits_of_its_interval(value: float | None, ci95: float 
     ("share", "trials", "style"),
     [(1.0, 1, "faint"), (1.0, 2, "right"), (0.3, 10, "faint"), (0.4, 10, "right")],
 )
-def test_evaluation_screen_takes_no_find_for_sure_that_guessing_makes(share: float, trials: int, style: str) -> None:
+def test_evaluation_screen_highlights_only_passkey_cells_above_chance(share: float, trials: int, style: str) -> None:
     passkey = Passkey("loss rank", (32, 64), (0.0, 0.5, 1.0), ((share, 0.0, 0.0), (1.0, 1.0, 1.0)), trials, 0.1)
     lines = page_of(replace(ENCODER, passkey=passkey, retrieval=None)).lines
     (cell,) = (line[1] for line in lines if line and line[0][0] == "  0 %")
@@ -143,13 +142,13 @@ def test_evaluation_screen_takes_no_find_for_sure_that_guessing_makes(share: flo
 @pytest.mark.parametrize(
     ("shares", "is_drawn"), [((0.1, 0.2, 0.1), False), ((0.1, 0.1, 0.5), True), ((1.0, None, math.nan), True)]
 )
-def test_evaluation_screen_draws_no_passkeys_that_guessing_finds(shares: Sequence[float], is_drawn: bool) -> None:
+def test_evaluation_screen_draws_the_passkey_map_only_above_chance(shares: Sequence[float], is_drawn: bool) -> None:
     passkey = Passkey("loss rank", (32, 64, 128), (0.0,), tuple((share,) for share in shares), 20, 0.1)
     text = screen_of(replace(ENCODER, passkey=passkey, retrieval=None), 80)
     assert ("depth" in text) == is_drawn
-    assert ("Passkey: found no more often than by guessing, in texts of 32 to 128 tokens." in text) != is_drawn
+    assert ("Passkey retrieval: not above chance in texts of 32 to 128 tokens." in text) != is_drawn
 
 
 @pytest.mark.parametrize(("mean", "error"), ODD)
-def test_evaluation_screen_of_odd_numbers(mean: float, error: float | None) -> None:
+def test_evaluation_screen_prints_no_nan(mean: float, error: float | None) -> None:
     assert "nan" not in screen_of(odd_evaluation(mean, error), 40)

@@ -185,8 +185,8 @@ def test_estimate_is_told_once_of_what_takes_more_than_a_minute(
 
 
 def test_estimate_is_printed_in_a_pipe_and_not_under_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "WATCHED", 0.0)
-    monkeypatch.setattr(progress, "LONG", 0.0)
+    monkeypatch.setattr(progress, "ESTIMATE_AFTER", 0.0)
+    monkeypatch.setattr(progress, "MIN_REPORTED", 0.0)
     write_book()
     typed = ["evaluate", "tiny-gpt2", "--data", "book.txt", "--tokens", "512", "--threads", "1", "--batch-size", "1"]
     done = CliRunner().invoke(app_of(), typed)

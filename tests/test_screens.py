@@ -1,4 +1,4 @@
-"""The screens of `inspect`, line by line; `python -m tests.test_screens` writes all screens anew into tests/screens."""
+"""Golden screens of `inspect`; `python -m tests.test_screens` rewrites all screens in tests/screens."""
 
 import os
 import re
@@ -41,25 +41,25 @@ def inspect(*arguments: object, charset: str = "utf-8", allowed: tuple[int, ...]
     return done.stdout
 
 
-def shown(name: str) -> str:
-    """A screen by its name in `NAMES`."""
+def screen(name: str) -> str:
+    """Return a screen by its name in `NAMES`."""
     models, _, width = name.rpartition("-")
     charset = "ascii" if models.endswith("-ascii") else "utf-8"
     return inspect(*MODELS[models.removesuffix("-ascii")], "--width", width, charset=charset)
 
 
 def make_screens() -> dict[str, str]:
-    """Return every screen by its name, made in a folder of its own so that no path of this machine is on one."""
+    """Return every screen by its name, created in a temporary folder so that no local path appears."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         Path("minilm").symlink_to(get_model_path())
         resize("tiny-gpt2", to=512)
-        return {name: shown(name) for name in NAMES}
+        return {name: screen(name) for name in NAMES}
 
 
 def rewrite() -> None:
-    """Write every screen anew."""
-    for name, text in (make_screens() | {name: results.shown(name) for name in results.NAMES}).items():
+    """Rewrite every golden file."""
+    for name, text in (make_screens() | {name: results.screen(name) for name in results.NAMES}).items():
         (SCREENS / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
@@ -69,7 +69,7 @@ def screens() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_inspect_screen_is_as_it_was(name: str, screens: dict[str, str]) -> None:
+def test_inspect_screen_matches_the_golden_file(name: str, screens: dict[str, str]) -> None:
     text, width = screens[name], int(name.rpartition("-")[2])
     assert text == (SCREENS / f"{name}.txt").read_text(encoding="utf-8")
     lines = text.splitlines()
@@ -78,7 +78,7 @@ def test_inspect_screen_is_as_it_was(name: str, screens: dict[str, str]) -> None
     assert len(MODELS[name.rpartition("-")[0].removesuffix("-ascii")]) > 1 or lines.index("Limits") <= 40
 
 
-def test_screens_are_all_of_those_in_the_folder() -> None:
+def test_every_golden_file_is_tested() -> None:
     assert sorted(path.stem for path in SCREENS.iterdir()) == sorted([*NAMES, *results.NAMES])
 
 
@@ -96,7 +96,7 @@ def test_inspect_screen_has_no_line_longer_than_its_width(width: int, tmp_path: 
         assert [line for line in lines if len(line) > width and str(long) not in line] == [], arguments
 
 
-def test_inspect_screen_breaks_a_command_so_that_it_can_be_copied(make_pico: MakePico) -> None:
+def test_inspect_screen_wraps_a_command_so_that_it_can_be_pasted(make_pico: MakePico) -> None:
     folder = make_pico("bert", "it's long").folder
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=5)
     text = inspect(folder, "--width", 40)
@@ -105,11 +105,11 @@ def test_inspect_screen_breaks_a_command_so_that_it_can_be_copied(make_pico: Mak
     assert shlex.split(text[start : text.index("\n\n", start)].replace("\\\n", "")) == shlex.split(fix)
 
 
-def test_inspect_screen_says_which_rows_are_reserved_and_which_new(make_pico: MakePico) -> None:
+def test_inspect_screen_marks_reserved_and_new_rows(make_pico: MakePico) -> None:
     source = make_pico("roberta").folder
     text = inspect(resize(source, to=40, output="longer").output, "--width", 80)
     assert "42 rows = 2 reserved + 40 positions" in " ".join(text.split())
-    assert "(roberta, made by copy)" in text
+    assert "(roberta, rows created by copy)" in text
     assert "learned new  2 reserved rows" in text
     assert sum("┊" in line for line in text.splitlines()) == 8
     assert "new positions: 16-39" in text
@@ -119,26 +119,26 @@ def test_inspect_screen_says_which_rows_are_reserved_and_which_new(make_pico: Ma
 
 
 def in_terminal(*arguments: str, **environment: str) -> str:
-    """What a terminal gets."""
-    own = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLORTERM")}
+    """Return the screen as printed to a terminal."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLORTERM")}
     colours = {"TERM": "xterm-256color", "PYTHONUTF8": "1"}
-    return on_terminal([*COMMAND, *arguments, "--quiet"], own | colours | environment)
+    return on_terminal([*COMMAND, *arguments, "--quiet"], inherited | colours | environment)
 
 
-def test_inspect_in_a_terminal_is_coloured_and_says_the_same() -> None:
+def test_inspect_on_a_terminal_is_the_same_text_in_colour() -> None:
     resize("tiny-gpt2", to=512)
     arguments = ("tiny-gpt2", "tiny-gpt2-512", "--width", "80")
     coloured = in_terminal(*arguments)
     plain = [line.rstrip() for line in ESCAPES.sub("", coloured).splitlines()]
     assert plain == inspect(*arguments).splitlines()
-    (key,) = (line for line in coloured.splitlines() if "Norm of each row" in line)
-    assert len(set(ESCAPES.findall(key))) >= 4  # a title, two curves, and new rows
+    (key,) = (line for line in coloured.splitlines() if "Row norm by position" in line)
+    assert len(set(ESCAPES.findall(key))) >= 4  # title, two curves, new rows
     assert "\x1b" not in in_terminal("tiny-gpt2", NO_COLOR="1")
     curve = next(line for line in coloured.splitlines() if "1.81" in line)
     assert len(set(ESCAPES.findall(curve))) >= 3
 
 
-def test_inspect_in_a_pipe_goes_by_the_encoding_and_has_no_escapes() -> None:
+def test_inspect_in_a_pipe_respects_the_encoding_and_has_no_escapes() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     for encoding in ("latin-1", "utf-8"):
         settings = environment | {"PYTHONIOENCODING": encoding, "TERM": "xterm"}
@@ -148,7 +148,7 @@ def test_inspect_in_a_pipe_goes_by_the_encoding_and_has_no_escapes() -> None:
         assert text.isascii() == (encoding != "utf-8")
 
 
-def test_inspect_shows_names_with_control_characters_escaped(make_pico: MakePico) -> None:
+def test_inspect_escapes_control_characters_in_names(make_pico: MakePico) -> None:
     folder, name = make_pico("gpt2", "\x1b[31mred").folder, "wpe\x1b[2J.weight"
     tensors = load_file(folder / "model.safetensors")
     tensors[name] = tensors.pop("transformer.wpe.weight")
@@ -159,8 +159,8 @@ def test_inspect_shows_names_with_control_characters_escaped(make_pico: MakePico
     text = inspect(*arguments)
     assert "\\x1b[31mred (odd\\x9bgpt)" in inspect(*arguments, "--width", 400)
     assert "wpe\\x1b[2J.weight" in text
-    for shown_text in (text, inspect(*arguments, "--rows", "0"), inspect(*arguments, "--json")):
-        assert not set(shown_text) & {"\x1b", "\x9b"}
+    for output in (text, inspect(*arguments, "--rows", "0"), inspect(*arguments, "--json")):
+        assert not set(output) & {"\x1b", "\x9b"}
     assert not re.search(r"\x1b(?!\[[0-9;]*m)", in_terminal(*arguments))
 
 

@@ -19,7 +19,7 @@ LOSSES = ("position",)
 
 
 @pytest.fixture(autouse=True)
-def book(_own_folder: None) -> None:
+def book(_empty_folder: None) -> None:
     write_book()
     Path("other.txt").write_text(text_of([number * 7 % 27 for number in range(1200)]))
 

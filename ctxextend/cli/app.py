@@ -1,6 +1,6 @@
-"""The app: its commands, their help, and the one place where errors become messages and exit codes.
+"""The command line app: commands, --help, and the mapping of errors to messages and exit codes.
 
-Help is plain, examples first: Typer's own draws boxes, which double the time that it takes and need wide windows.
+Help is plain text with examples first: Typer's boxes take twice as long to print and need a wide terminal.
 """
 
 import inspect
@@ -21,22 +21,22 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ctxextend.cli.options import PANELS
-from ctxextend.cli.output import FAILED_CHECK, INTERRUPTED, Output, in_colour, nowhere
+from ctxextend.cli.output import FAILED_CHECK, INTERRUPTED, Output, in_colour, null_stream
 from ctxextend.cli.tables import Page
 from ctxextend.errors import SAY_WHICH, CtxextendError, VerificationError, did_you_mean
 from ctxextend.version import __version__
 
-# In the order of the help; each is the function of that name in the module of that name.
+# In the order of --help; each command is a function in a module of the same name.
 COMMANDS = (
     *("resize", "train", "inspect", "verify", "evaluate", "compare"),
     *("run", "recipes", "families", "methods", "demo"),
 )
-# Typer puts a default that is given in words into parentheses.
-WORDED_DEFAULT = re.compile(r"default: \((.*)\)")
+# Typer puts a textual default in parentheses.
+TEXT_DEFAULT = re.compile(r"default: \((.*)\)")
 
 
 def write_help(command: Any, ctx: Any, formatter: Any) -> None:
-    """Write the help of a command or of the app: what it does, examples, then arguments and options by group."""
+    """Write the help of a command or of the app: summary, examples, then arguments and options by group."""
 
     def coloured(text: str, **style: Any) -> str:
         return typer.style(text, **style) if in_colour() else text
@@ -45,38 +45,38 @@ def write_help(command: Any, ctx: Any, formatter: Any) -> None:
     command.format_usage(ctx, formatter)
     for paragraph in _paragraphs(command):
         first, *lines = paragraph.splitlines()
-        if lines and lines[0].startswith(" "):  # examples, which stay lines of their own
+        if lines and lines[0].startswith(" "):  # examples keep their line breaks
             with formatter.section(coloured(first.removesuffix(":"), bold=True)):
                 formatter.write("".join(f"  {line.strip()}\n" for line in lines))
         else:
             formatter.write_paragraph()
             formatter.write_text(paragraph)
-    for group, rows in sections(command, ctx).items():
+    for group, rows in help_sections(command, ctx).items():
         with formatter.section(coloured(group, bold=True)):
-            # A third leaves room for the text even in a narrow window.
+            # One third leaves enough width for the text even in a narrow terminal.
             formatter.write_dl([(coloured(name, fg="cyan"), text) for name, text in rows], formatter.width // 3)
 
 
 class Command(TyperCommand):
-    """A command of the app."""
+    """A command with plain help."""
 
     format_help = write_help
 
 
-def sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
-    """Return what a command takes, by group: names as they are typed, and what they mean, with the default."""
+def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
+    """Return the arguments and options of a command by group: declaration, and help text with the default."""
     found: dict[str, list[tuple[str, str]]] = {panel: [] for panel in ("Commands", *PANELS)}
     found["Commands"] = [(name, summary(inner)) for name, inner in getattr(command, "commands", {}).items()]
-    for parameter in command.params:  # but --help, which who reads this knows
-        name, does = parameter.get_help_record(context)
-        if parameter.param_type_name == "argument":  # without its type in Python, and what the usage says
-            name, does = parameter.metavar, does.removesuffix("  [required]")
-        found[parameter.rich_help_panel or PANELS[0]].append((name, WORDED_DEFAULT.sub(r"default: \1", does)))
+    for parameter in command.params:  # --help itself is not among them
+        name, text = parameter.get_help_record(context)
+        if parameter.param_type_name == "argument":  # the usage line shows that it is required
+            name, text = parameter.metavar, text.removesuffix("  [required]")
+        found[parameter.rich_help_panel or PANELS[0]].append((name, TEXT_DEFAULT.sub(r"default: \1", text)))
     return {panel: rows for panel, rows in found.items() if rows}
 
 
 def summary(command: Any) -> str:
-    """Return the line that says what a command does."""
+    """Return the one-line summary of a command."""
     return _paragraphs(command)[0].replace("\n", " ")
 
 
@@ -84,25 +84,25 @@ def _paragraphs(command: Any) -> list[str]:
     return inspect.cleandoc(command.help or "").split("\n\n")
 
 
-class Stopped(SystemExit):
-    """Another process asked this one to end; what was begun is cleaned up on the way out."""
+class Terminated(SystemExit):
+    """Raised on SIGTERM or SIGHUP, so that outputs are cleaned up on the way out."""
 
     code: int
 
 
 class App(TyperGroup):
-    """Shows known errors as one message; a bug passes through and keeps its traceback."""
+    """Prints known errors as a message and a hint; a bug keeps its traceback."""
 
     format_help = write_help
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; exit 1 for a known error, 2 for usage, 3 for a failed check, 130 for Ctrl-C."""
-        sink, words = Output("--json" in ctx.args), shlex.join(ctx.args)
+        """Run a command; exit 1 on a known error, 2 on wrong usage, 3 on a failed check, 130 on Ctrl-C."""
+        sink = Output("--json" in ctx.args)
         try:
             return super().invoke(ctx)
         except CtxextendError as error:
-            takes_tables = ctx.invoked_subcommand in ("resize", "inspect", "verify")
-            typed = f"{ctx.invoked_subcommand} {words}" if takes_tables else "resize MODEL --to N"
+            has_tensor_flag = ctx.invoked_subcommand in ("resize", "inspect", "verify")
+            typed = f"{ctx.invoked_subcommand} {shlex.join(ctx.args)}" if has_tensor_flag else "resize MODEL --to N"
             hint = error.hint and error.hint.replace(SAY_WHICH, f"{SAY_WHICH}{ctx.info_name} {typed} ")
             sink.failure(type(error).__name__, error.message, hint)
             raise typer.Exit(FAILED_CHECK if isinstance(error, VerificationError) else 1) from error
@@ -116,31 +116,31 @@ class App(TyperGroup):
             command = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))
             sink.failure("UsageError", *explain_usage(error, f"See {command} --help."))
             raise typer.Exit(error.exit_code) from error
-        except (KeyboardInterrupt, Stopped) as stop:
+        except (KeyboardInterrupt, Terminated) as stop:
             _remove_bar()
             sink.error_object("Interrupted", "Stopped.")
-            raise typer.Exit(stop.code if isinstance(stop, Stopped) else INTERRUPTED) from None
+            raise typer.Exit(stop.code if isinstance(stop, Terminated) else INTERRUPTED) from None
 
 
 def explain_usage(error: Any, hint: str) -> tuple[str, str]:
-    """Return what is wrong with what was typed, and what to type instead, where Typer or pydantic words it badly."""
+    """Return the message and hint of a usage error, reworded where Typer's or pydantic's are unclear."""
     cause, flag = error.__cause__, getattr(error, "param", None)
     if isinstance(cause, CtxextendError):
         return cause.message, cause.hint or hint
     if flag is not None and cause is not None:
         fault, choices = cause.errors()[0], flag.type_descriptor.choices
         given, kind = str(fault["input"]), "a whole number" if fault["type"].startswith("int") else "a number"
-        wanted = f"one of {', '.join(choices)}" if choices else kind
-        return f"{flag.opts[0]} must be {wanted}, got {given}.", did_you_mean(given, choices or ()) or hint
+        expected = f"one of {', '.join(choices)}" if choices else kind
+        return f"{flag.opts[0]} must be {expected}, got {given}.", did_you_mean(given, choices or ()) or hint
     if (near := getattr(error, "possibilities", None)) is not None:  # an unknown flag
-        return f"There is no {error.option_name}.", f"Did you mean {near[0]}?" if near else hint
+        return f"Unknown option {error.option_name}.", f"Did you mean {near[0]}?" if near else hint
     if "unexpected extra argument" in error.message:
-        hint = "Repeat a flag to give it several values: --data a.txt --data b.txt."
+        hint = "To pass several values, repeat the flag: --data a.txt --data b.txt."
     return error.message or error.format_message(), hint
 
 
 def app_of(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Return the app with some commands alone: to import and build all takes a tenth of the start of one."""
+    """Build the app with only some commands: building all of them takes a tenth of the start-up time."""
     settings = {"help_option_names": ["--help", "-h"]}
     app = typer.Typer(
         cls=App, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=settings
@@ -151,8 +151,8 @@ def app_of(names: Iterable[str] = COMMANDS) -> typer.Typer:
     return app
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         Output().data(f"ctxextend {__version__}")
         raise typer.Exit
 
@@ -166,25 +166,25 @@ def ctxextend(
     """
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    """Raise for a signal; while a module loads, which may swallow or print what is raised, end at once."""
+def _handle_signal(number: int, frame: FrameType | None) -> None:
+    """Raise on a signal; exit at once during an import, which may swallow or print the exception."""
     caller = frame
     while caller is not None:
         if caller.f_code.co_filename == "<frozen importlib._bootstrap>":
             _remove_bar()
             os._exit(128 + number)
         caller = caller.f_back
-    raise KeyboardInterrupt if number == signal.SIGINT else Stopped(128 + number)
+    raise KeyboardInterrupt if number == signal.SIGINT else Terminated(128 + number)
 
 
 def _remove_bar() -> None:
-    """Remove a progress bar that was just begun from a terminal, and give the cursor back."""
+    """Clear a progress bar that has just started, and show the cursor again."""
     if os.isatty(2):
         os.write(2, b"\r\x1b[K\x1b[?25h")
 
 
 def _raise_later(unraisable: Any) -> None:
-    """Repeat a Ctrl-C that came in a destructor, where nothing can be raised; show anything else as Python does."""
+    """Repeat a Ctrl-C that arrived in a destructor, where nothing can be raised; pass on anything else."""
     if isinstance(unraisable.exc_value, KeyboardInterrupt):
         threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]).start()
     else:
@@ -192,26 +192,26 @@ def _raise_later(unraisable: Any) -> None:
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C, SIGTERM and a lost terminal clean up and end it silently."""
+    """Run the command line; Ctrl-C, SIGTERM and SIGHUP (unless ignored, as under nohup) clean up and exit silently."""
     found = (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
-    stops = [number for number in found if number and signal.getsignal(number) is not signal.SIG_IGN]  # as nohup does
-    for number in stops:
-        signal.signal(number, _stop)
+    handled = [number for number in found if number and signal.getsignal(number) is not signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, _handle_signal)
     sys.unraisablehook = _raise_later
-    # More threads of numpy cost more than they save on small tables; waiting threads of torch slow busy machines down.
+    # numpy threads cost more than they save on small tables; spinning torch threads slow down a busy machine.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # What libraries say of themselves while they load is for those who call them.
+    # Warnings that libraries print on import mean nothing to a command line user.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
-    # A daemon may have closed them; then print would write to the wrong one, or fail.
-    sys.stdout, sys.stderr = (stream or nowhere() for stream in (sys.stdout, sys.stderr))
+    # Under a daemon they may be closed; print would then fail or write to another open file.
+    sys.stdout, sys.stderr = (stream or null_stream() for stream in (sys.stdout, sys.stderr))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         app_of([name for name in COMMANDS if name in sys.argv[1:2]] or COMMANDS)()
     finally:
-        for number in stops:
+        for number in handled:
             signal.signal(number, lambda number, frame: os._exit(128 + number))

@@ -18,14 +18,14 @@ def compare(
     data: options.Data,
     method: Annotated[
         list[str] | None,
-        options.measures("--method NAME", "e.g. stretch:keep-first=5.", "all", autocompletion=options.complete_method),
+        options.measures("--method NAME", "E.g. stretch:keep-first=5.", "all", autocompletion=options.complete_method),
     ] = None,
     length: options.Length = None,
     measure: options.Measure = None,
     text_field: options.TextField = "text",
     tokens: options.Tokens = 65_536,
     eval_data: options.EvalData = None,
-    steps: Annotated[int, options.learning("--steps N", "Also train each for N steps.")] = 0,
+    steps: Annotated[int, options.learning("--steps N", "Also train each method for N steps.")] = 0,
     trainable: options.Trainable = None,
     seq_len: options.SeqLen = None,
     window: options.Window = None,
@@ -51,8 +51,8 @@ def compare(
         ctxextend compare gpt2 --to 4096 --data a.jsonl --method linear --method copy
         ctxextend compare path/to/bert --to 2048 --data texts/ --steps 100
 
-    Language models are ranked by their loss on windows of N tokens, encoders by the documents they find; with --steps,
-    after that much training on the rest of the text.
+    Ranks language models by loss on windows of N tokens, and encoders by document retrieval. With --steps, each method
+    is first trained on the rest of the text.
     """
     flags = locals()
     from ctxextend.comparison.compare import Compare, ComparisonInterrupted, compare_model
@@ -75,19 +75,19 @@ def compare(
 def show_comparison(
     sink: Output, command: str, found: "Comparison", report: Path | None, plot: Path | None = None, value: Any = None
 ) -> None:
-    """Write the report and the figure, and print what was found."""
+    """Write the report and the figure, and print the comparison."""
     from ctxextend.report.figures import write_figure
     from ctxextend.report.html import comparison_figure, write_report
 
     add_comparison(page := Page.of_stdout(), found)
     figure = (plot, lambda path: write_figure(path, lambda: comparison_figure(found)))
     files = [(report, lambda path: write_report(found, path, options.command_line())), figure] if found.rows else []
-    sink.note(*(f"{name} is left out: {reason}" for name, reason in found.left_out.items()))
+    sink.note(*(f"Skipped {name}: {reason}" for name, reason in found.left_out.items()))
     sink.measured(command, found, page.lines, files, value)
 
 
 def add_comparison(page: Page, comparison: "Comparison") -> None:
-    """Add the verdict, what was compared, the ranking, and how it is read."""
+    """Add the verdict, the settings, the ranking, and notes on its columns."""
     from ctxextend.report.verdicts import comparison_verdict
 
     if comparison.rows:
@@ -96,15 +96,15 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
         page.text("Incomplete: interrupted before everything was measured.", "wrong")
     page.line()
     page.line((comparison.source, "title"), f" ({comparison.model_type}, {comparison.kind})")
-    methods, read = counted(len(comparison.rows), "method"), counted(comparison.documents, "document")
+    methods, documents = counted(len(comparison.rows), "method"), counted(comparison.documents, "document")
     items = [
-        ("length", f"{comparison.max_len_before} -> {comparison.max_len_after} positions, by {methods}"),
-        ("text", f"{comparison.tokens:,} tokens of {read}"),
-        ("run", f"in {comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"),
+        ("length", f"{comparison.max_len_before} -> {comparison.max_len_after} positions, {methods}"),
+        ("text", f"{comparison.tokens:,} tokens, {documents}"),
+        ("run", f"{comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"),
     ]
     if comparison.steps:
-        what, steps = comparison.trained_part, counted(comparison.steps, "step")
-        items.insert(2, ("trained", f"{what}, {steps}, over {comparison.seq_len} positions"))
+        trained, steps = comparison.trained_part, counted(comparison.steps, "step")
+        items.insert(2, ("training", f"{trained}, {steps}, sequence length {comparison.seq_len}"))
     page.values(items)
     if comparison.rows:
         page.line()
@@ -113,28 +113,28 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
         if any(row.final.is_tied for row in comparison.rows[1:]):
             page.text("Tied: the 95 % interval of the paired difference contains 0.")
         if any(row.final.short is not None for row in comparison.rows):
-            page.text(f"Short: loss minus the base's, both at {comparison.max_len_before} tokens.")
+            page.text(f"Cost on short inputs: loss minus the base's, both at {comparison.max_len_before} tokens.")
     if comparison.left_out:
-        page.text(f"Left out: {', '.join(comparison.left_out)}.", "faint")
+        page.text(f"Skipped: {', '.join(comparison.left_out)}.", "faint")
 
 
 def _add_ranking(page: Page, comparison: "Comparison") -> None:
-    """Add the methods as a table, the best first."""
+    """Add the methods as a table, best first."""
     numbers, steps = page.numbers, comparison.steps
-    score, unit = (numbers.perplexity, ", nats") if comparison.is_loss else (numbers.estimate, "")
-    header = ["perplexity" if comparison.is_loss else "MRR", f"behind{unit}"]
+    score, unit = (numbers.perplexity, " (nats)") if comparison.is_loss else (numbers.estimate, "")
+    header = ["perplexity" if comparison.is_loss else "MRR", f"delta vs. best{unit}"]
     header += ["untrained"] * bool(steps)
-    header += ["short, nats"] * any(row.final.short is not None for row in comparison.rows)
+    header += ["cost on short inputs (nats)"] * any(row.final.short is not None for row in comparison.rows)
     rows = list[list[Cell]]()
     for number, row in enumerate(comparison.rows, 1):
         outcome = row.trained if steps else row.untrained
-        behind: Cell = numbers.change(outcome.delta) if outcome else "-"
+        delta: Cell = numbers.change(outcome.delta) if outcome else "-"
         if outcome and outcome.is_tied:
-            behind = (f"tied  {behind}" if outcome.delta else "the best", "right")
-        cells: list[Cell] = [f"{number:>2} {row.method}", score(outcome.score if outcome else None), behind]
+            delta = (f"tied  {delta}" if outcome.delta else "best", "right")
+        cells: list[Cell] = [f"{number:>2} {row.method}", score(outcome.score if outcome else None), delta]
         if steps:
             cells.append(score(row.untrained.score))
         short = row.final.short
-        cells.append("as before" if short and short.mean == 0 and not short.ci95 else numbers.change(short))
+        cells.append("unchanged" if short and short.mean == 0 and not short.ci95 else numbers.change(short))
         rows.append(cells[: len(header) + 1])
     page.table(["   method", *map(numbers.head, header)], rows)

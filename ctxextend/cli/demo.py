@@ -13,9 +13,9 @@ REPORT = "ctxextend-demo.html"
 
 
 def demo(
-    output: Annotated[Path | None, options.output_folder(True, "Keep the new checkpoint here.")] = None,
+    output: Annotated[Path | None, options.output_folder(True, "Keep the resized checkpoint here.")] = None,
     report: Annotated[
-        Path | None, options.files("--report FILE.html", "Write the HTML report here.", REPORT, readable=False)
+        Path | None, options.files("--report FILE.html", "Write an HTML report.", REPORT, readable=False)
     ] = None,
     threads: options.Threads = None,
     force: options.Force = False,
@@ -38,21 +38,21 @@ def demo(
         page = (output.parent if output else Path()) / REPORT
     options.check_files(report=page)
     with TemporaryDirectory() as temporary:
-        shown = run_demo(output or Path(temporary) / "tiny-gpt2-512", force, threads)
-    before, after = shown.max_len_before, shown.max_len_after
-    same = "are equal to the last bit" if shown.same_outputs else "DIFFER"
+        result = run_demo(output or Path(temporary) / "tiny-gpt2-512", force, threads)
+    before, after = result.max_len_before, result.max_len_after
+    same = "identical bit for bit" if result.same_outputs else "DIFFERENT"
     sink.data(
-        f"Before: {shown.source} reads {before} tokens, and fails at {before + 1}: {shown.failure_before}\n"
-        f"After:  it reads {after}. Its outputs for {before} tokens and the original's {same}.\n\n"
-        f"{shown.text_within}\n---- position {before}: the original ends here ----\n{shown.text_beyond}\n\n"
-        f"{shown.tokens} tokens. {shown.consequences}\n"
+        f"Before: {result.source} accepts {before} tokens and fails at {before + 1}: {result.failure_before}\n"
+        f"After:  it accepts {after} tokens; base and resized outputs for {before} tokens are {same}.\n\n"
+        f"{result.text_within}\n---- position {before}: the base checkpoint ends here ----\n{result.text_beyond}\n\n"
+        f"{result.tokens} tokens. {result.consequences}\n"
     )
-    sink.note("Comparing all methods on Python's own documentation, for about a minute ...")
+    sink.note("Comparing all methods on Python's documentation (about a minute) ...")
     try:
         with sink.progress("Comparing", of="tokens") as progress:
             found = compare_demo(progress, threads)
     except ComparisonInterrupted as stop:
         found = stop.comparison
-    values = to_json(shown) | {"output": str(output) if output else None, "comparison": to_json(found)}
+    values = to_json(result) | {"output": str(output) if output else None, "comparison": to_json(found)}
     show_comparison(sink, "demo", found, page, value=values)
-    sink.note(f"Open {page} in a browser." if page else "For a page of this: pip install 'ctxextend[plot]'")
+    sink.note(f"Open {page} in a browser." if page else "For an HTML report: pip install 'ctxextend[plot]'")

@@ -12,13 +12,13 @@ from ctxextend.errors import counted
 if TYPE_CHECKING:
     from ctxextend.evaluation.evaluation_result import ContextLosses, Evaluation, Passkey, PositionLosses, Retrieval
 
-# The base's ways of reading, in the words that tell them apart.
-BASES = {"sliding": "the base in sliding windows", "truncated": "the base in separate windows"}
-CURVES = {"model": "learned", "sliding": "second", "truncated": "third"}
-MODES = {"truncated": "base, the start", "chunks": "base, in pieces", "model": "model, all at once"}
-SHADES = {True: " \u2591\u2592\u2593\u2588", False: " .:+#"}  # from the emptiest cell of a heat map to the fullest
-CELL = 3  # its characters
-SIGN_STYLES = {-1: "right", 0: "", 1: "wrong", None: ""}  # of a difference of losses, by its sign
+# Loss curves by reading mode: label and style.
+CURVES = {"model": ("model", "learned"), "sliding": ("base, sliding windows", "second")}
+CURVES["truncated"] = ("base, separate windows", "third")
+RETRIEVAL_MODES = {"truncated": "base, truncated", "chunks": "base, in chunks", "model": "resized model"}
+SHADES = {True: " \u2591\u2592\u2593\u2588", False: " .:+#"}  # heat map characters from 0 to 100 %
+CELL = 3  # width of a heat map cell in characters
+SIGN_STYLES = {-1: "right", 0: "", 1: "wrong", None: ""}  # style of a loss difference by its sign
 
 
 def evaluate(
@@ -30,7 +30,7 @@ def evaluate(
     length: options.Length = None,
     measure: options.Measure = None,
     batch_size: Annotated[
-        int | None, options.advanced("--batch-size B", "Windows per batch.", "as fit 4,096 tokens")
+        int | None, options.advanced("--batch-size B", "Windows per batch.", "up to 4,096 tokens")
     ] = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
@@ -53,8 +53,8 @@ def evaluate(
         ctxextend evaluate gpt2-4096 --data articles.jsonl --length 1024 --length 4096
         ctxextend evaluate path/to/minilm-2048 --base path/to/minilm --data texts/
 
-    Language models: loss by position and by context, and passkey retrieval. Encoders: that, and document retrieval. The
-    base checkpoint reads the same text in pieces.
+    Language models: loss by position and by context length, passkey retrieval. Encoders: passkey and document
+    retrieval. The base checkpoint reads the same text in chunks.
     """
     flags = locals()
     from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
@@ -78,7 +78,7 @@ def evaluate(
 
 
 def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
-    """Add the verdict and what was read, then whatever was measured of losses, passkeys and retrieval."""
+    """Add the verdict and the settings, then every measure that was taken."""
     from ctxextend.report.verdicts import evaluation_verdict
 
     page.text(evaluation_verdict(evaluation, page.numbers), "title")
@@ -86,12 +86,13 @@ def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
         page.text("Incomplete: interrupted before everything was measured.", "wrong")
     page.line()
     page.line((evaluation.source, "title"), f" ({evaluation.model_type}, {evaluation.kind})")
-    reads, text = f"{evaluation.max_len} tokens at once", counted(evaluation.documents, "document")
+    length = f"{evaluation.max_len} tokens"
     if evaluation.base is not None:
-        reads += f"; its base, {evaluation.base}, reads {evaluation.base_max_len}"
-    text = f"{evaluation.tokens:,} tokens of {text}" + "; windows cross their ends" * evaluation.across_documents
-    run = f"in {evaluation.precision}, seed {evaluation.seed}, {evaluation.seconds:,.1f} s"
-    page.values([("reads", reads), ("text", text), ("run", run)])
+        length += f"; base {evaluation.base}: {evaluation.base_max_len} tokens"
+    text = f"{evaluation.tokens:,} tokens, {counted(evaluation.documents, 'document')}"
+    text += "; windows cross document boundaries" * evaluation.across_documents
+    run = f"{evaluation.precision}, seed {evaluation.seed}, {evaluation.seconds:,.1f} s"
+    page.values([("length", length), ("text", text), ("run", run)])
     if evaluation.positions is not None:
         _add_positions(page, evaluation.positions, evaluation)
     if evaluation.contexts is not None and evaluation.contexts.points:
@@ -103,7 +104,7 @@ def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
 
 
 def _add_positions(page: Page, positions: "PositionLosses", evaluation: "Evaluation") -> None:
-    """Add the losses by position as a chart, as a table, and in words how they compare to the base's."""
+    """Add the losses by position as a chart and a table, and how they compare to the base's."""
     from ctxextend.tables.stats import describe_range
 
     names = [name for name in CURVES if name in positions.losses]
@@ -116,14 +117,15 @@ def _add_positions(page: Page, positions: "PositionLosses", evaluation: "Evaluat
         [span, *(page.numbers.perplexity(losses.get(name)) for name in names)]
         for span, losses in [*spans, ("all", positions.losses)]
     ]
-    page.table(["positions", *map(page.numbers.head, names)], rows)
+    page.table(["positions", *(page.numbers.head(CURVES[name][0].removesuffix(" windows")) for name in names)], rows)
     for name in names:
         if change := positions.changes.get(name):
-            page.text(f"All: {page.numbers.compared(change, BASES[name])}.", SIGN_STYLES[change.sign])
+            compared = page.numbers.compared(change, CURVES[name][0].replace("base,", "the base in"))
+            page.text(f"All positions: {compared}.", SIGN_STYLES[change.sign])
 
 
 def _add_curves(page: Page, positions: "PositionLosses", names: Sequence[str], evaluation: "Evaluation") -> None:
-    """Add the losses as curves of steps, with a key to what is what."""
+    """Add a step curve of the losses per reading mode, with a key."""
     from ctxextend.cli.plots import Curve, add_chart
 
     base = evaluation.base_max_len or positions.length
@@ -133,22 +135,23 @@ def _add_curves(page: Page, positions: "PositionLosses", names: Sequence[str], e
         for bucket in positions.buckets:
             if name in bucket.losses:
                 values[bucket.start : bucket.stop] = [bucket.losses[name].mean] * (bucket.stop - bucket.start)
-        styles, key = [CURVES[name]] * len(values), tuple[Pieces, ...]()
+        label, style = CURVES[name]
+        styles, key = [style] * len(values), tuple[Pieces, ...]()
         if name == "model" and base < positions.length:
             styles[base:] = ["new"] * (len(values) - base)
-            key = ([(f"  beyond the base: from {base} on", "new")],)
-        curves.append(Curve(values, styles, name=name, key=key))
+            key = ([(f"  beyond the base's {base} tokens", "new")],)
+        curves.append(Curve(values, styles, name=label, key=key))
     title = "Loss of masked tokens by position" if evaluation.kind == "masked" else "Loss by position"
-    add_chart(page, f"{title}, nats", curves, "several")
+    add_chart(page, f"{title} (nats)", curves, "overlap")
 
 
 def _add_contexts(page: Page, contexts: "ContextLosses", evaluation: "Evaluation") -> None:
-    """Add the losses by context as a table, and in words how the longest compares to the base's."""
+    """Add the losses by context length as a table, and how the longest compares to the base's."""
     points, reference, numbers = contexts.points, contexts.reference, page.numbers
-    of, where = ("masked tokens", "around") if evaluation.kind == "masked" else ("tokens", "before")
+    targets = "masked target tokens" if evaluation.kind == "masked" else "target tokens"
     page.line()
     windows, last = counted(contexts.windows, "window"), points[-1]
-    page.text(f"Loss by context: the same {of} of {windows}, ever more text {where} them", "title")
+    page.text(f"Loss by context length (same {targets}, {windows})", "title")
     base = evaluation.base_max_len and min(evaluation.base_max_len, last.context)
     header = ["context", *map(numbers.head, ("perplexity", f"nats vs. {reference}", "base", "vs. base"))]
     if all(point.against_base is None for point in points):
@@ -156,36 +159,36 @@ def _add_contexts(page: Page, contexts: "ContextLosses", evaluation: "Evaluation
     rows = list[tuple[Cell, ...]]()
     for point in points:
         change = "reference" if point.context == reference else numbers.change(point.change)
-        own = f"{point.context:>7}", numbers.perplexity(point.loss), (change, SIGN_STYLES[point.change.sign])
-        rows.append((*own, numbers.perplexity(point.base), numbers.change(point.against_base))[: len(header)])
+        cells = f"{point.context:>7}", numbers.perplexity(point.loss), (change, SIGN_STYLES[point.change.sign])
+        rows.append((*cells, numbers.perplexity(point.base), numbers.change(point.against_base))[: len(header)])
     page.table(header, rows)
     if last.context <= reference:
-        page.text(f"No context longer than {reference} was measured.")
+        page.text(f"No context longer than {reference} tokens was measured.")
     if last.against_base is not None:
-        compared = numbers.compared(last.against_base, f"the base at its own {base}")
+        compared = numbers.compared(last.against_base, f"the base at {base} tokens")
         page.text(f"At {last.context} tokens: {compared}.", SIGN_STYLES[last.against_base.sign])
 
 
 def _add_passkey(page: Page, passkey: "Passkey", base: int | None) -> None:
-    """Add a heat map of what was found, by the text's length and by the depth of the number, unless it shows chance."""
+    """Add a heat map of passkey accuracy by context length and depth, or a line if it is at chance level."""
     page.line()
     if not passkey.is_above_chance:
-        which = " to ".join(map(str, sorted({passkey.lengths[0], passkey.lengths[-1]})))
-        page.text(f"Passkey: found no more often than by guessing, in texts of {which} tokens.")
+        lengths = " to ".join(map(str, sorted({passkey.lengths[0], passkey.lengths[-1]})))
+        page.text(f"Passkey retrieval: not above chance in texts of {lengths} tokens.")
         return
     header = [f"{length}*" if base and length > base else str(length) for length in passkey.lengths]
-    page.text("Passkey: numbers found again, in %, by tokens of the text and depth in it", "title")
+    page.text("Passkey retrieval accuracy (%) by context length and depth", "title")
     rows = [
-        [f"{100 * depth:>3.0f} %", *(_share(page, found[place], passkey) for found in passkey.found)]
-        for place, depth in enumerate(passkey.depths)
+        [f"{100 * depth:>3.0f} %", *(_share(page, found[index], passkey) for found in passkey.found)]
+        for index, depth in enumerate(passkey.depths)
     ]
     page.table(["depth", *header], rows)
-    longer = " * longer than the base reads." * any(text.endswith("*") for text in header)
-    page.text(f"{counted(passkey.trials, 'trial')} a cell; guessing finds {100 * passkey.chance:.3g} %.{longer}")
+    longer = " * longer than the base's context." * any(text.endswith("*") for text in header)
+    page.text(f"{counted(passkey.trials, 'trial')} per cell; chance level {100 * passkey.chance:.3g} %.{longer}")
 
 
 def _share(page: Page, share: float | None, passkey: "Passkey") -> Cell:
-    """Return a cell of the heat map, pale where guessing might have found as many."""
+    """Return a cell of the heat map, faint if it is not above chance."""
     if share is None or not math.isfinite(share):
         return "-", "faint"
     shades = SHADES[page.unicode]
@@ -194,13 +197,14 @@ def _share(page: Page, share: float | None, passkey: "Passkey") -> Cell:
 
 
 def _add_retrieval(page: Page, retrieval: "Retrieval") -> None:
-    """Add how many documents were found by each way to read them."""
+    """Add document retrieval scores by reading mode."""
     numbers, rows = page.numbers, []
     page.line()
-    page.line(("Retrieval", "title"))
-    asked = f"{retrieval.queries:,} queries of {retrieval.query_tokens} tokens, from what the base could not read of "
-    page.text(f"{asked}{retrieval.documents:,} documents of {retrieval.length} tokens; {retrieval.pooling} pooling")
+    page.line(("Document retrieval", "title"))
+    queries = f"{retrieval.queries:,} queries of {retrieval.query_tokens} tokens, taken from beyond the base's context"
+    documents = f"{retrieval.documents:,} documents of {retrieval.length} tokens"
+    page.text(f"{queries}; {documents}; {retrieval.pooling} pooling")
     for name, recall in retrieval.modes.items():
         rank, change = numbers.estimate(recall.reciprocal_rank), numbers.percent(recall.change, signed=True)
-        rows.append([MODES.get(name, name), numbers.percent(recall.recall), rank, change])
-    page.table(["read by the", *map(numbers.head, ("recall@1, %", "MRR", "vs. start"))], rows)
+        rows.append([RETRIEVAL_MODES.get(name, name), numbers.percent(recall.recall), rank, change])
+    page.table(["model", *map(numbers.head, ("recall@1 (%)", "MRR", "vs. truncated"))], rows)

@@ -21,41 +21,43 @@ def families(
             metavar="TYPE",
             autocompletion=options.complete_model_type,
             show_default="all",
-            help="Model type, or a part of its name.",
+            help="Model type, or part of its name.",
         ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the model types that can be resized, and their tables.
+    """List the supported model types and their position tables.
 
     Examples:
         ctxextend families
         ctxextend families bart led
         ctxextend families --json
 
-    With TYPE: its tables, or why it has none. A model with a head puts a prefix in front of a table's name.
+    With TYPE: its tables, or why it has none. Models with a head add a prefix to the names of tables.
     """
     from ctxextend.families.lookup import FamilyTable, list_families
     from ctxextend.families.unsupported import POSITION_SCHEMES
 
     sink, page = Output(as_json), Page.of_stdout()
-    # To ask for a type that is known to have no table is no misuse.
+    # Asking for a known type without a table is not a usage error.
     with options.usage_errors(*() if POSITION_SCHEMES.keys() & (model_types or ()) else (UnsupportedModelError,)):
         found = list_families(model_types)
-    unseen = {"model_type": ""} if model_types else {"model_type": "", "table": "", "config_key": "", "notes": ()}
+    hidden = {"model_type": ""} if model_types else {"model_type": "", "table": "", "config_key": "", "notes": ()}
     groups: dict[tuple[FamilyTable, ...], list[str]] = {}
     for name, tables in groupby(found, attrgetter("model_type")):
-        groups.setdefault(tuple(replace(table, **unseen) for table in tables), []).append(name)
+        groups.setdefault(tuple(replace(table, **hidden) for table in tables), []).append(name)
     for layout, names in groups.items():
         if model_types:
             page.text(", ".join(names), "title")
-        for one in layout if model_types else ():
-            page.text(f"{one.part}: " * bool(one.part) + f"{one.table}, as long as {one.config_key}", indent="  ")
-            more = [f"reserved rows: {one.reserved_rows}"] * (one.reserved_rows != "0") + [*one.notes]
+        for table in layout if model_types else ():
+            page.text(
+                f"{table.part}: " * bool(table.part) + f"{table.table}, length set by {table.config_key}", indent="  "
+            )
+            more = [f"reserved rows: {table.reserved_rows}"] * (table.reserved_rows != "0") + [*table.notes]
             page.text("; ".join(more), indent="    ")
         if not model_types:
-            reserved = " or ".join(dict.fromkeys(one.reserved_rows for one in layout if one.reserved_rows != "0"))
-            parts = ", ".join(one.part for one in layout if one.part) or "one table"
+            reserved = " or ".join(dict.fromkeys(table.reserved_rows for table in layout if table.reserved_rows != "0"))
+            parts = ", ".join(table.part for table in layout if table.part) or "one table"
             page.text(f"{parts}; reserved rows: {reserved or 'none'}", "title")
             page.text(", ".join(names), indent="  ")
     sink.screen(page.lines)

@@ -13,21 +13,21 @@ from ctxextend.errors import ResizeError, counted, size_text
 if TYPE_CHECKING:
     from ctxextend.inspection.table_report import Inspection, Shown, TableReport
 
-TRAINED = {"new": ", new rows trained", "positions": ", table trained", "all": ", all trained"}
-# What becomes of long texts, by the tokens that a client reads.
+TRAINED = {"new": ", new rows trained", "positions": ", table trained", "all": ", all parameters trained"}
+# The limit of a library, and what happens to longer inputs.
 BEYOND = {
-    "cut": "{}, then cut",
-    "fails": "{}, longer texts fail",
-    "last position": "{}, and the rest of longer texts shares the last position",
-    "not cut": "any length, not cut",
+    "cut": "{}, longer inputs are truncated",
+    "fails": "{}, longer inputs fail",
+    "last position": "{}, tokens beyond share the last position",
+    "not cut": "no limit",
     "not loaded": "the model does not load",
 }
 
 
 def inspect(
-    models: Annotated[list[str], options.model("Folders, weights files, bundled names (tiny-gpt2), or Hub ids.")],
-    rows: Annotated[str | None, options.basic("--rows A:B", "Print the figures of rows A to B-1.")] = None,
-    check: Annotated[bool, options.basic("--check", "Print the verdict only; exit 3 where limits disagree.")] = False,
+    models: Annotated[list[str], options.model("Folders, weights files, bundled models (tiny-gpt2) or Hub ids.")],
+    rows: Annotated[str | None, options.basic("--rows A:B", "Print statistics of rows A to B-1.")] = None,
+    check: Annotated[bool, options.basic("--check", "Print only the verdict; exit 3 if limits disagree.")] = False,
     report: options.Report = None,
     plot: options.Plot = None,
     width: Annotated[int | None, options.files("--width W", "Characters per line.", "the terminal's")] = None,
@@ -42,7 +42,7 @@ def inspect(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Show position tables on one screen, and every limit in the folder.
+    """Show position tables and every length limit of a checkpoint.
 
     Examples:
         ctxextend inspect tiny-gpt2
@@ -50,7 +50,7 @@ def inspect(
         ctxextend inspect path/to/bart --part encoder --rows 1000:1026 --json
         ctxextend inspect tiny-gpt2-512 --check
 
-    The verdict comes first; of a table: row norms, neighbours, spectrum and rows that stand out.
+    Prints the verdict, then row norms, neighbour similarity, spectrum and outliers of each table, then all limits.
     """
     flags = locals()
     from ctxextend.inspection.inspect import inspect_model
@@ -88,7 +88,7 @@ def inspect(
 
 
 def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_verdicts: bool = False) -> None:
-    """Add a verdict on each model, tables of the same part side by side, and what each folder says of its length."""
+    """Add the verdicts, the tables (same parts side by side), and the length limits of each model."""
     from ctxextend.inspection.table_report import short_names, tables_by_part
 
     names = short_names(inspections) if len(inspections) > 1 else {}
@@ -114,8 +114,8 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_ver
         page.table(header, rows, left=(0,) if names else (0, 1))
         page.line()
         for inspection, shown in group:
-            page.text(f"Look at, in {names[id(inspection)]}" if names else "Look at", "title")
-            for finding in list(shown.findings()) or ["nothing: no row stands out, is empty or repeated, and no seam"]:
+            page.text(f"Findings in {names[id(inspection)]}" if names else "Findings", "title")
+            for finding in list(shown.findings()) or ["none: no outliers, zero rows, repeated rows or seams"]:
                 page.text(finding, indent="  ")
         page.line()
     for inspection in inspections:
@@ -124,22 +124,22 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_ver
 
 
 def _add_facts(page: Page, inspection: "Inspection", shown: "TableReport") -> None:
-    """Add which table it is, and how large."""
+    """Add the name and the size of a table."""
     part = f", {shown.part}" if shown.part else ""
-    made = f", made by {inspection.method}" if inspection.method and shown.new_rows else ""
+    created = f", rows created by {inspection.method}" if inspection.method and shown.new_rows else ""
     trained = TRAINED[inspection.trainable] if inspection.trainable else ""
-    page.text(f"{inspection.source} ({inspection.model_type}{part}{made}{trained})", "title")
-    ahead = shown.rows - shown.reserved_rows - shown.positions
-    counts = {"reserved": shown.reserved_rows, "positions": shown.positions, "ahead": ahead}
+    page.text(f"{inspection.source} ({inspection.model_type}{part}{created}{trained})", "title")
+    extra = shown.rows - shown.reserved_rows - shown.positions
+    counts = {"reserved": shown.reserved_rows, "positions": shown.positions, "after the last position": extra}
     parts = [f"{count} {name}" for name, count in counts.items() if count]
     page.text(
-        f"{shown.name} in {shown.file}: {shown.rows} rows = {' + '.join(parts)}, {shown.hidden_size} wide, "
+        f"{shown.name} in {shown.file}: {shown.rows} rows = {' + '.join(parts)}, hidden size {shown.hidden_size}, "
         f"{shown.dtype}, {size_text(shown.bytes)}, {100 * shown.share:.3g} % of {inspection.parameters:,} parameters"
     )
 
 
 def _add_norms(page: Page, pair: list["Shown"], names: dict[int, str]) -> None:
-    """Add the norms over the positions as a chart, with a key to what is what, by names where there are any."""
+    """Add the row norms of one or two tables as a chart with a key."""
     from ctxextend.cli.plots import Curve, add_chart
     from ctxextend.tables.stats import describe_range
 
@@ -148,19 +148,19 @@ def _add_norms(page: Page, pair: list["Shown"], names: dict[int, str]) -> None:
         styles = ["new" if shown.is_new(position) else learned for position in range(len(shown.stats.norms))]
         key: list[Pieces] = [[("  learned", learned), (" new", "new")]] if shown.new_rows else []
         if shown.reserved_rows:
-            key.append([(f"  {counted(shown.reserved_rows, 'reserved row')}", "offset")])
+            key.append([(f"  {counted(shown.reserved_rows, 'reserved row')}", "reserved")])
         norms, name = shown.norms.tolist(), names.get(id(inspection), "")
         curves.append(Curve(norms[shown.reserved_rows :], styles, norms[: shown.reserved_rows], name, tuple(key)))
-    add_chart(page, "Norm of each row, by position", curves, "both")
+    add_chart(page, "Row norm by position", curves, "both")
     for inspection, shown in pair:
         if shown.new_rows:
-            name, ahead = f"{names[id(inspection)]}: " if names else "", shown.reserved_rows
-            new = ", ".join(describe_range(start - ahead, stop - ahead) for start, stop in shown.new_rows)
+            name, reserved = f"{names[id(inspection)]}: " if names else "", shown.reserved_rows
+            new = ", ".join(describe_range(start - reserved, stop - reserved) for start, stop in shown.new_rows)
             page.text(f"{name}new positions: {new}", "faint")
 
 
 def _figures(shown: "TableReport") -> Iterator[tuple[str, str]]:
-    """Yield a table's figures, each with its label."""
+    """Yield (label, value) pairs of a table's statistics."""
     stats, more = shown.stats, shown.json_more()
     norm, cosine = more["norm"], more["neighbour_cosine"]
     if norm["median"] is not None:
@@ -169,13 +169,13 @@ def _figures(shown: "TableReport") -> Iterator[tuple[str, str]]:
         yield "norm variation", f"{norm['variation']:.3g}"
     if cosine["median"] is not None:
         yield "cosine to next, median", f"{cosine['median']:.3g}"
-        yield "cosine to next, worst", f"{cosine['min']:.3g} at {stats.worst_neighbours}"
+        yield "cosine to next, min", f"{cosine['min']:.3g} at {stats.worst_neighbours}"
     if stats.components:
         yield "effective rank", f"{stats.effective_rank:.1f} of {min(len(stats.norms), shown.hidden_size)}"
         yield "components for 95 %", str(stats.components_for(0.95))
     for number, component in enumerate(stats.components, 1):
         yield f"period of component {number}", f"{component.period:.0f} ({100 * component.fit:.0f} % fit)"
-    yield "mean row from zero", f"{stats.mean_norm:.3g}"
+    yield "norm of mean row", f"{stats.mean_norm:.3g}"
 
 
 def _add_limits(page: Page, inspection: "Inspection") -> None:
@@ -186,24 +186,24 @@ def _add_limits(page: Page, inspection: "Inspection") -> None:
         value = "unset" if limit.tokens is None else str(limit.tokens)
         if isinstance(limit.value, int) and not is_table and limit.value != limit.tokens:
             value = f"{limit.value} = {value}"
-        key = f"{parts.get(limit.table, '')}rows less reserved" if is_table else limit.key
-        obeyed = "read by nobody" if limit.library == "none" else limit.library
+        key = f"{parts.get(limit.table, '')}rows minus reserved" if is_table else limit.key
+        library = "unused" if limit.library == "none" else limit.library
         mark, style = ("  ", "") if limit.agrees else ("! ", "wrong")
-        rows.append([(text, style) for text in (f"{mark}{limit.file}", key, value, obeyed)])
+        rows.append([(text, style) for text in (f"{mark}{limit.file}", key, value, library)])
     page.table((), rows, left=range(4), wrap=True)
     for limit in inspection.limits:
         if limit.reason:
             page.text(f"{limit.file} {limit.key}: {limit.reason}", "" if limit.agrees else "wrong", indent="    ")
     if inspection.libraries:
-        page.line(("What each client reads, in tokens", "title"))
+        page.line(("Effective limit per library (tokens)", "title"))
     for one in inspection.libraries:
-        page.values([(one.library, f"{BEYOND[one.beyond].format(one.tokens)}: {one.decided_by}")], margin=22)
+        page.values([(one.library, f"{BEYOND[one.beyond].format(one.tokens)} ({one.decided_by})")], margin=22)
 
 
 def _add_rows(page: Page, inspection: "Inspection", shown: "TableReport", rows: slice) -> list[dict[str, Any]]:
-    """Add the figures of some rows of a tensor, reserved rows included, as a table; return them as plain values."""
+    """Add statistics of some rows of a tensor (reserved rows included) as a table; return them as plain values."""
     if not range(*rows.indices(shown.rows)):
-        raise ResizeError(f"--rows selects none of {shown.name}'s rows, 0 to {shown.rows - 1}.")
+        raise ResizeError(f"--rows selects no row of {shown.name}, which has rows 0 to {shown.rows - 1}.")
     page.text(f"{inspection.source} {shown.name}", "title")
     figures, cells = shown.row_statistics(rows), list[list[Cell]]()
     for row in figures:

@@ -18,12 +18,12 @@ def methods(
             metavar="NAME",
             autocompletion=options.completing(lambda: METHOD_NAMES),
             show_default="all",
-            help="Show the details of these methods.",
+            help="Show details of these methods.",
         ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the methods that make new rows.
+    """List the methods that create new rows.
 
     Examples:
         ctxextend methods
@@ -43,21 +43,21 @@ def methods(
             page.values(_details(method), margin=16)
     else:
         page.values(((method.name, method.summary) for method in found), margin=14)
-        page.text("copy is the default. Details: ctxextend methods NAME", "faint")
+        page.text("Default: copy. For details, run ctxextend methods NAME.", "faint")
     sink.screen(page.lines)
     sink.result("methods", {"methods": found})
 
 
 def _details(method: Method) -> Iterator[tuple[str, str]]:
-    """Yield everything that users need to know of a method, each with its label."""
-    yield "  does", method.summary
-    yield "  learned rows", "stay, bit for bit" if method.keeps_learned_rows else "change"
+    """Yield (label, text) pairs that describe a method."""
+    yield "  summary", method.summary
+    yield "  learned rows", "kept bit for bit" if method.keeps_learned_rows else "changed"
     for name, setting in method.settings.items():
         default = "chosen from the table" if setting.default is None else setting.default
         yield "  settings", f"{name}: {setting.does} ({setting.must}; default: {default})"
-    yield "  --keep-first", "not taken" if method.keep_first is None else f"default: {method.keep_first}"
-    yield "  short texts", method.short_inputs
-    yield "  long texts", method.long_inputs
+    yield "  --keep-first", "not supported" if method.keep_first is None else f"default: {method.keep_first}"
+    yield "  short inputs", method.short_inputs
+    yield "  long inputs", method.long_inputs
     yield "  use when", method.when
     yield "  convention", method.convention
     yield "  source", method.source

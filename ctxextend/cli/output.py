@@ -1,4 +1,4 @@
-"""The one sink of the command line: data on stdout, everything else on stderr."""
+"""All output of the command line: data on stdout, everything else on stderr."""
 
 import json
 import os
@@ -21,81 +21,80 @@ if TYPE_CHECKING:
     from ctxextend.evaluation.evaluation_result import Evaluation
 
 SCHEMA_VERSION = 1
-# The exit codes after Ctrl-C, and of a check that failed.
-INTERRUPTED = 130
-FAILED_CHECK = 3
-# A line as pieces of text, each with the name of its style.
+INTERRUPTED = 130  # exit code after Ctrl-C
+FAILED_CHECK = 3  # exit code if a check failed
+# A line of output as (text, style name) pairs.
 Pieces = list[tuple[str, str]]
-# Figures and reports, where they were asked for, and what writes each.
+# Paths of figures and reports (None: not requested), each with the function that writes it.
 Files = Sequence[tuple[Path | None, Callable[[Path], None]]]
-# Styles as `typer.style` takes them.
+# Keyword arguments of `typer.style`.
 STYLES: dict[str, dict[str, Any]] = {
     **{"": {}, "title": {"bold": True}, "faint": {"dim": True}, "label": {"bold": True, "fg": "cyan"}},
     **{"wrong": {"bold": True, "fg": "red"}, "right": {"fg": "green"}, "learned": {"fg": "cyan"}},
-    **{"second": {"fg": "green"}, "third": {"fg": "magenta"}, "new": {"fg": "yellow"}, "offset": {"fg": "magenta"}},
+    **{"second": {"fg": "green"}, "third": {"fg": "magenta"}, "new": {"fg": "yellow"}, "reserved": {"fg": "magenta"}},
 }
 
 
 def is_other_process() -> bool:
-    """Whether torchrun or accelerate started this process beside the one that prints."""
+    """Whether torchrun or accelerate started this process with a rank other than 0."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where a command says what it has to say."""
+    """Prints the results, notes and errors of a command."""
 
     as_json: bool = False  # one JSON object on stdout instead of text
-    quiet: bool = False  # nothing on stderr but errors
-    is_path_only: bool = False  # whether stdout holds the path of an output alone: screens go to stderr
-    silent: bool = field(default_factory=is_other_process)  # nothing but errors on stderr: another process prints
+    quiet: bool = False  # only errors on stderr
+    is_path_only: bool = False  # only the output's path on stdout; screens go to stderr
+    silent: bool = field(default_factory=is_other_process)  # only errors on stderr; the process of rank 0 prints
 
     def __post_init__(self) -> None:
-        if self.quiet or not sys.stderr.isatty():  # the Hub's client draws bars of its own
+        if self.quiet or not sys.stderr.isatty():  # huggingface_hub draws its own bars
             os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
     def data(self, text: str) -> None:
-        """Print what the command was run for; nothing under JSON, where `result` says it."""
+        """Print the result as text; nothing with --json, where `result` prints it."""
         if not (self.as_json or self.silent):
             _print("\n".join(map(printable, text.split("\n"))))
 
     def screen(self, lines: Iterable[Pieces]) -> None:
-        """Print styled lines: in colour on a terminal that has it, as plain text elsewhere."""
+        """Print styled lines, in colour if stdout is a terminal that supports it."""
         if self.is_path_only and not self.as_json:
             self.note(*(styled(line, colour=False) for line in lines))
         elif not (self.as_json or self.silent):
             _print("\n".join(styled(line, colour=in_colour()) for line in lines))
 
     def result(self, command: str, value: Any, warnings: Sequence[str] = ()) -> None:
-        """Print a result as the JSON object of a command, if JSON was asked for."""
+        """Print a result as the command's JSON object if --json is set."""
         if self.as_json and not self.silent:
             frame = {"schema_version": SCHEMA_VERSION, "command": command, "warnings": list(warnings)}
             _print(without_tokens(json.dumps(frame | to_json(value), indent=2)))
 
     def note(self, *lines: str) -> None:
-        """Print lines for people; a line break inside one, as a name may hold, is written out."""
+        """Print lines to stderr; line breaks inside one, e.g. in a file name, are escaped."""
         if lines and not (self.quiet or self.silent):
-            _say(*lines)
+            _print_error(*lines)
 
     def next_steps(self, *commands: str) -> None:
-        """Print up to three commands to type next, for a person at a terminal."""
+        """Print up to three suggested next commands, only on a terminal."""
         if not self.as_json and sys.stdout.isatty() and sys.stderr.isatty():
             self.note("Next:", *(f"  {command}" for command in commands[:3]))
 
     def warning(self, *texts: str) -> None:
-        """Print lines that people should not miss."""
+        """Print warnings to stderr."""
         self.note(*(f"Warning: {text}" for text in texts))
 
     def failure(self, kind: str, message: str, hint: str | None) -> None:
-        """Print a failure and what to do next: as text, and under JSON as an object too."""
+        """Print an error and its hint as text, with --json also as an object."""
         if self.silent and kind == "Interrupted":
             return
-        lines = message.split("\n") if kind == RecipeError.__name__ else [message]  # a line for each fault
-        _say(f"Error: {lines[0]}", *lines[1:], *filter(None, [hint]))
+        lines = message.split("\n") if kind == RecipeError.__name__ else [message]  # one line per error
+        _print_error(f"Error: {lines[0]}", *lines[1:], *filter(None, [hint]))
         self.error_object(kind, message, hint)
 
     def error_object(self, kind: str, message: str, hint: str | None = None) -> None:
-        """Print a failure as an object, if JSON was asked for; where stdout is full, the text on stderr must do."""
+        """Print an error as a JSON object if --json is set; if that fails, the text on stderr remains."""
         if self.as_json and not self.silent:
             error = {"type": kind, "message": message, "hint": hint}
             with suppress(OutputError):
@@ -104,15 +103,15 @@ class Output:
     def measured(
         self, command: str, found: "Evaluation | Comparison", lines: Iterable[Pieces], files: Files, value: Any = None
     ) -> None:
-        """Write and print what was measured; exit where not all of it could be, or a file could not be written."""
+        """Write the files and print the result; exit if the run was interrupted or a file could not be written."""
         if not found.complete:
             ignore_ctrl_c()
         failures = []
-        for path, write in files:  # files first: a reader of stdout may go away
+        for path, write in files:  # before printing, which fails when the reader of a pipe exits
             try:
                 if path is not None:
                     write(path)
-            except OutputError as error:  # what took hours to measure is shown all the same
+            except OutputError as error:  # still print what may have taken hours to measure
                 failures.append(str(error))
         self.note(*found.notes)
         self.warning(*found.warnings)
@@ -126,7 +125,7 @@ class Output:
 
     @contextmanager
     def progress(self, what: str, of: str = "bytes") -> Iterator[Progress]:
-        """Show on a terminal how much of something is done, how fast, and how long the rest will take."""
+        """Show a progress bar with speed and remaining time on a terminal."""
         if self.quiet or self.silent or not sys.stderr.isatty():
             yield no_progress if self.quiet or self.silent else with_estimate(no_progress, self.note)
             return
@@ -147,42 +146,42 @@ class Output:
 
 
 def styled(line: Pieces, *, colour: bool) -> str:
-    """Return a line as it is printed."""
+    """Render a line for printing."""
     if not colour:
         return "".join(printable(text) for text, _ in line).rstrip()
     return "".join(typer.style(printable(text), **STYLES[style]) if style else printable(text) for text, style in line)
 
 
 def _print(text: str) -> None:
-    """Print to stdout at once; a stdout that is full is a known error, one that was closed the reader's wish."""
+    """Print to stdout and flush; a full disk is a known error, a closed pipe the reader's choice."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
-        sys.stdout = nowhere()  # what was not printed must not fail again at exit
-        raise OutputError(f"The result could not be printed: {error.strerror}.", "The work itself is done.") from error
+        sys.stdout = null_stream()  # the flush at exit must not fail again
+        raise OutputError(f"Cannot print the result: {error.strerror}.", "The command itself succeeded.") from error
 
 
-def _say(*lines: str) -> None:
-    """Print lines to stderr; no run fails because nobody can hear what it says."""
+def _print_error(*lines: str) -> None:
+    """Print lines to stderr; a run does not fail because stderr is closed or full."""
     try:
         print("\n".join(map(printable, lines)), file=sys.stderr, flush=True)
     except OSError:
-        sys.stderr = nowhere()
+        sys.stderr = null_stream()
 
 
-def nowhere() -> TextIO:
-    """Return a stream that takes everything and keeps nothing."""
+def null_stream() -> TextIO:
+    """Return a stream that discards everything."""
     return Path(os.devnull).open("w")
 
 
 def in_colour() -> bool:
-    """Whether stdout is a terminal whose user wants colours; see https://no-color.org."""
-    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return wanted and sys.stdout.isatty()
+    """Whether stdout is a terminal with colours enabled; see https://no-color.org."""
+    allowed = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return allowed and sys.stdout.isatty()
 
 
 def ignore_ctrl_c() -> None:
-    """Ignore further Ctrl-C while what was done so far is printed."""
+    """Ignore further Ctrl-C while partial results are printed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,6 +1,6 @@
-"""Curves over positions in characters: braille dots and half blocks, or plain ASCII where those cannot be shown.
+"""Curves over positions, drawn with braille dots and half blocks, or with ASCII if the encoding requires it.
 
-plotext always draws a frame of box characters, no rows apart before position 0, and one curve hidden behind another.
+plotext always draws a frame of box characters, cannot set reserved rows apart, and lets one curve hide another.
 """
 
 import math
@@ -18,35 +18,36 @@ from ctxextend.cli.tables import Page
 from ctxextend.tables.stats import needs_log_scale
 
 HEIGHT = 8  # lines of a chart
-FRONT = 4  # of a line reserved rows may take the fourth part at most
+MAX_RESERVED_SHARE = 1 / 4  # of a line, for reserved rows
 
-# What curves are drawn in, with and without Unicode: the bits of a character's dots, by column and by line from
-# below, and the characters by the sum of these. Of braille: The Unicode Standard, section 21.1, "Braille Patterns".
+# How curves are drawn, with and without Unicode: the bit of each dot of a character, by column and by line from the
+# bottom, and the characters indexed by the sum of bits. Braille: The Unicode Standard, section 21.1.
 Mark = tuple[list[list[int]], str]
 BRAILLE = ([[64, 4, 2, 1], [128, 32, 16, 8]], "".join(chr(0x2800 + bits) for bits in range(256)))
 MARKS: dict[bool, tuple[Mark, ...]] = {
     True: (BRAILLE, ([[2, 1]], " ▀▄█"), ([[1]], " \u00d7")),
     False: (([[1]], " *"), ([[1]], " o"), ([[1]], " x")),
 }
-SHARED = {True: "▒", False: "#"}  # where several curves are in one character
-# Of the vertical axis its ticks and the rest, then the line between reserved rows and position 0; of the other one.
+SHARED = {True: "▒", False: "#"}  # several curves in one character
+# Vertical axis: tick, line, and the line between reserved rows and position 0.
 SIDES = {True: ("┤", "│", "┊"), False: ("|", "|", ":")}
+# Horizontal axis: line, tick, corner, and the end of the reserved rows.
 AXES = {True: ("─", "┬", "└", "┴"), False: ("-", "+", "+", "+")}
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A row of numbers to draw."""
+    """One value per position."""
 
-    values: Sequence[float]  # one for each position; what is no finite number is left out
-    styles: Sequence[str]  # the style of each position
-    reserved: Sequence[float] = ()  # values of rows before position 0, drawn apart from the others
-    name: str = ""  # what it is called in the key; empty where it is alone
-    key: tuple[Pieces, ...] = ()  # what its other colours mean
+    values: Sequence[float]  # by position; values that are not finite are not drawn
+    styles: Sequence[str]  # style name by position
+    reserved: Sequence[float] = ()  # values of reserved rows, drawn before position 0
+    name: str = ""  # in the key; empty if it is the only curve
+    key: tuple[Pieces, ...] = ()  # key entries for further colours
 
 
 def add_chart(page: Page, title: str, curves: Sequence[Curve], shared: str) -> None:
-    """Add up to three curves below a key to what is what; `shared` names what several of them have in common."""
+    """Add a key and up to three curves; `shared` labels the characters where several curves overlap."""
     parts: list[Pieces] = [[(title, "title")], [(" (logarithmic)" * _is_logarithmic(curves), "")]]
     for curve, (_, characters) in zip(curves, MARKS[page.unicode], strict=False):
         if curve.name:
@@ -60,21 +61,21 @@ def add_chart(page: Page, title: str, curves: Sequence[Curve], shared: str) -> N
 
 
 def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = True) -> list[Pieces]:
-    """Draw up to three curves over one axis of positions: `height` lines, the axis, and its labels.
+    """Draw up to three curves over one axis of positions, in `height` lines and two lines for the axis.
 
-    A column that stands for several positions shows everything from the lowest to the highest of their values, so
-    that no single row is lost. Where the highest value is far above the median, equal steps up are equal factors.
+    A column that covers several positions shows their range from minimum to maximum, so that no single row is lost.
+    The scale is logarithmic if the maximum is far above the median.
     """
-    # A padding row is zero; with room for that, little would be seen of the others.
-    shown = [value for curve in curves for value in (*filter(lambda value: value > 0, curve.reserved), *curve.values)]
-    finite = [value for value in shown if math.isfinite(value)] or [0.0, 1.0]
+    # A padding row is zero; including it would flatten the rest of the curve.
+    values = [value for curve in curves for value in (*filter(lambda value: value > 0, curve.reserved), *curve.values)]
+    finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     scale = np.log if _is_logarithmic(curves) else np.asarray
     low, high = (float(scale(end)) for end in (min(finite), max(finite)))
     middle = float(np.exp((low + high) / 2)) if scale is np.log else low + (high - low) / 2
     labels = {height - 1: f"{min(finite):.3g}", height // 2: f"{middle:.3g}", 0: f"{max(finite):.3g}"}
 
-    def shares(values: Sequence[float]) -> NDArray[np.float64]:
-        """Return at what part of the height each value is; NaN for what is not finite."""
+    def heights(values: Sequence[float]) -> NDArray[np.float64]:
+        """Return the relative height of each value, 0 to 1; NaN if it is not finite."""
         numbers = np.array(values, dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             found = np.clip((scale(numbers) - low) / (high - low), 0, 1) if high > low else np.full(len(numbers), 0.5)
@@ -82,18 +83,18 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
 
     margin = max(map(len, labels.values())) + 1
     reserved = max(len(curve.reserved) for curve in curves)
-    front = min(reserved, (width - margin) // FRONT)
+    front = min(reserved, int((width - margin) * MAX_RESERVED_SHARE))
     first = front + 1 if front else 0  # column of position 0
     columns = max(width - margin - 1 - first, 8)
     length = max(len(curve.values) for curve in curves)
     tick, side, border = SIDES[unicode]
     drawn = []
     for curve, mark in zip(curves, MARKS[unicode], strict=False):
-        before = _bits(shares(curve.reserved), mark, (height, front, reserved))
-        behind = _bits(shares(curve.values), mark, (height, columns, length))
-        bits = np.hstack([before, np.zeros((height, first - front), dtype=int), behind])
-        places = (min(column * length // columns, len(curve.values) - 1) for column in range(columns))
-        drawn.append((bits, mark[1], ["offset"] * first + [curve.styles[place] for place in places]))
+        left = _dot_bits(heights(curve.reserved), mark, (height, front, reserved))
+        right = _dot_bits(heights(curve.values), mark, (height, columns, length))
+        bits = np.hstack([left, np.zeros((height, first - front), dtype=int), right])
+        positions = (min(column * length // columns, len(curve.values) - 1) for column in range(columns))
+        drawn.append((bits, mark[1], ["reserved"] * first + [curve.styles[position] for position in positions]))
     lines = []
     for row in range(height):
         pieces = [(f"{labels.get(row, ''):>{margin}}{tick if row in labels else side}", "faint")]
@@ -112,31 +113,31 @@ def _is_logarithmic(curves: Sequence[Curve]) -> bool:
     return needs_log_scale(reserved, np.array([value for curve in curves for value in curve.values], dtype=np.float64))
 
 
-def _bits(shares: NDArray[np.float64], mark: Mark, size: tuple[int, int, int]) -> NDArray[np.intp]:
-    """Return the sum of the dots' bits in each character of a curve, by what part of the height each value is at.
+def _dot_bits(heights: NDArray[np.float64], mark: Mark, size: tuple[int, int, int]) -> NDArray[np.intp]:
+    """Return the sum of dot bits of each character of a curve, shape (lines from the top, columns).
 
-    `size` is in lines, columns, and positions of the axis; the sums are in lines from the top, and columns.
+    `heights` are relative, shape (n,); `size` is the number of lines, of columns, and of positions on the axis.
     """
     weights, (height, columns, length) = np.array(mark[0]), size
     across, up = weights.shape
-    steps = np.where(np.isnan(shares), -1, np.minimum(shares * height * up, height * up - 1)).astype(int)
+    steps = np.where(np.isnan(heights), -1, np.minimum(heights * height * up, height * up - 1)).astype(int)
     dots = np.zeros((columns * across, height * up), dtype=int)
-    before: list[int] = []
+    previous: list[int] = []
     for x in range(columns * across):
         start, stop = (end * length // (columns * across) for end in (x, x + 1))
-        here = [step for step in steps[start : max(stop, start + 1)].tolist() if step >= 0]
-        if here:
-            low, high = min(here), max(here)
-            if before:  # leaves no gap to the column before
-                low, high = min(low, max(before) + 1), max(high, min(before) - 1)
+        current = [step for step in steps[start : max(stop, start + 1)].tolist() if step >= 0]
+        if current:
+            low, high = min(current), max(current)
+            if previous:  # no gap to the previous column
+                low, high = min(low, max(previous) + 1), max(high, min(previous) - 1)
             dots[x, low : high + 1] = 1
-        before = here
+        previous = current
     bits: NDArray[np.intp] = np.einsum("cahu,au->hc", dots.reshape(columns, across, height, up), weights)
     return bits[::-1]
 
 
 def _axis(margin: int, front: int, columns: int, length: int, *, unicode: bool) -> list[Pieces]:
-    """Return the line under the plot with a tick at round positions, and their numbers."""
+    """Return the horizontal axis with ticks at round positions, and its labels."""
     line, tick, corner, end = AXES[unicode]
     step = 2 ** max(math.ceil(math.log2(length / max(columns // 10, 1))), 0)  # lengths are powers of two
     ticks = {position * columns // length: str(position) for position in range(0, length, step)}
@@ -145,8 +146,8 @@ def _axis(margin: int, front: int, columns: int, length: int, *, unicode: bool) 
     for column, label in ticks.items():
         if column + len(label) <= columns:
             numbers[column : column + len(label)] = label
-    before = line * front + end * bool(front)
+    left = line * front + end * bool(front)
     return [
-        [(f"{'':{margin}}{corner}{before}{ruler}", "faint")],
-        [(f"{'':{margin + 1 + len(before)}}{''.join(numbers)}".rstrip(), "faint")],
+        [(f"{'':{margin}}{corner}{left}{ruler}", "faint")],
+        [(f"{'':{margin + 1 + len(left)}}{''.join(numbers)}".rstrip(), "faint")],
     ]

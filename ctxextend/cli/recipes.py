@@ -14,22 +14,22 @@ def recipes(
     name: Annotated[str | None, typer.Argument(metavar="NAME", show_default="all", help="Print this recipe.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the shipped recipes, or print one.
+    """List the built-in recipes, or print one.
 
     Examples:
         ctxextend recipes
         ctxextend recipes gpt2-4096
 
-    To change one, copy it: ctxextend recipes NAME > FILE
+    To edit a recipe, save it first: ctxextend recipes NAME > FILE
     """
     from ctxextend.recipe_file import shipped_recipes
 
     sink, page, shipped = Output(as_json), Page.of_stdout(), shipped_recipes()
     if name is not None and name not in shipped:
         with options.usage_errors(RecipeError):
-            raise RecipeError(f"There is no shipped recipe {name}.", did_you_mean(name, shipped) or "See `recipes`.")
+            raise RecipeError(f"No built-in recipe {name}.", did_you_mean(name, shipped) or "See `ctxextend recipes`.")
     texts = {key: path.read_text("utf-8") for key, path in shipped.items() if name in (None, key)}
-    # Each begins with a comment that says what it makes before its first colon.
+    # Each file starts with a comment; its text up to the first colon is the summary.
     about = {key: text.split(":")[0].replace("\n#", "").removeprefix("# ") for key, text in texts.items()}
     if name is not None:
         sink.data(texts[name].rstrip())

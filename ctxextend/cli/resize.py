@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 
 def resize(
-    source: Annotated[str, options.model("Folder, weights file, bundled name (tiny-gpt2) or Hub id.")],
+    source: Annotated[str, options.model("Folder, weights file, bundled model (tiny-gpt2) or Hub id.")],
     to: options.To,
     method: Annotated[
         str | None,
-        basic("--method NAME", "linear, bands:gain=1.2, ... (see methods).", "copy", autocompletion=complete_method),
+        basic("--method NAME", "E.g. linear or bands:gain=1.2 (see methods).", "copy", autocompletion=complete_method),
     ] = None,
-    data: Annotated[list[str] | None, basic("--data PATH", "With --method auto: choose by this text.")] = None,
+    data: Annotated[list[str] | None, basic("--data PATH", "With --method auto: calibration text.")] = None,
     keep_first: Annotated[int | None, basic("--keep-first K", "Keep the first K rows.", "0; stretch: 20")] = None,
-    drop_last: Annotated[int, basic("--drop-last K", "Make no new row from the last K learned ones.")] = 0,
+    drop_last: Annotated[int, basic("--drop-last K", "Create no new rows from the last K learned ones.")] = 0,
     part: options.Part = None,
     model_type: options.ModelType = None,
     tensor: options.TensorName = None,
     reserved_rows: options.ReservedRows = 0,
     config_key: options.ConfigKey = None,
-    fix_limits: Annotated[bool, basic("--fix-limits", "Make every file state the table's length.")] = False,
-    train: Annotated[list[str] | None, basic("--train PATH", "Then train on this text; needs --steps.")] = None,
-    steps: Annotated[int | None, basic("--steps N", "Optimizer steps (other settings: see train, run).")] = None,
+    fix_limits: Annotated[bool, basic("--fix-limits", "Fix length limits even if the table is unchanged.")] = False,
+    train: Annotated[list[str] | None, basic("--train PATH", "Then train on this text; requires --steps.")] = None,
+    steps: Annotated[int | None, basic("--steps N", "Optimizer steps (other settings: use train or run).")] = None,
     output: Annotated[Path | None, options.output_folder("<name>-<N>")] = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
@@ -65,11 +65,11 @@ def resize(
     from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 
     if data and method != "auto":
-        raise typer.BadParameter("--data is what --method auto chooses by: add --method auto, or leave it out.")
+        raise typer.BadParameter("--data requires --method auto. Add --method auto, or remove --data.")
     if bool(train) != (steps is not None):
-        raise typer.BadParameter("--train PATH and --steps N go together.")
+        raise typer.BadParameter("--train PATH and --steps N require each other.")
     if train and verify:
-        raise typer.BadParameter("--verify checks a resize; leave it out with --train.")
+        raise typer.BadParameter("--verify cannot be used with --train. Remove one of them.")
     sink = Output(as_json, quiet)
     with options.usage_errors():
         settings = options.from_flags(Resize, flags)
@@ -83,7 +83,7 @@ def resize(
         from ctxextend.comparison.calibrate import calibrate_model
 
         if not (dry_run or training):
-            plan.check_output(output, force=force)  # rather than when the text was read
+            plan.check_output(output, force=force)  # fail before the calibration
         with sink.progress("Calibrating", of="tokens") as progress:
             found = calibrate_model(plan.model, plan.settings, Evaluate(tuple(data)), progress, sink.warning)
         sink.note(*(note for note in found.notes if note not in plan.notes), calibration_text(found))
@@ -97,9 +97,9 @@ def resize(
         from ctxextend.training.training_run import RunFolder
 
         recipe = replace(recipe, resize=plan.settings)
-        again = "Resume with the same command; --force starts over."
+        hint = "Resume with the same command; --force starts over."
         resume = not force and RunFolder.for_output(output_path(output, plan.default_output)).save is not None
-        trained = execute(sink, recipe, plan, output, force=force, resume=resume, again=again).training
+        trained = execute(sink, recipe, plan, output, force=force, resume=resume, resume_hint=hint).training
         assert trained is not None
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
         result = ResizeResult(plan, trained.output, trained.warnings, size, round(trained.seconds, 3))
@@ -119,19 +119,19 @@ def resize(
 
 
 def calibration_text(found: "Calibration") -> str:
-    """Say what was chosen, by how much text, and what it gained."""
-    what, measure = ("windows", "nats a token") if found.is_loss else ("documents", "MRR")
-    gained = f"better by {found.better_by.mean:.2g} \u00b1 {found.better_by.ci95 or 0.0:.1g} (95 %) {measure}"
+    """Describe the chosen method, the text that was used, and the gain."""
+    samples, unit = ("windows", "nats/token") if found.is_loss else ("documents", "MRR")
+    gain = f"better by {found.better_by.mean:.2g} \u00b1 {found.better_by.ci95 or 0.0:.1g} (95 %) {unit}"
     if found.after == found.before:
-        gained = "nothing was better by more than a standard error"
-    read = f"{found.windows} {what} of {found.length:,} tokens in {time_text(found.seconds)}"
-    return f"calibrated on {read}: {found.method}; {gained}"
+        gain = "no candidate was better by more than a standard error"
+    text = f"{found.windows} {samples} of {found.length:,} tokens in {time_text(found.seconds)}"
+    return f"calibrated on {text}: {found.method}; {gain}"
 
 
 def show_plan(
     sink: Output, recipe: "Recipe", plan: "ResizePlan | None", output: Path | None, *, force: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Print what a recipe would do; return that as plain values, one for each step, with its warnings."""
+    """Print what a recipe would do; return the plan of each step as plain values, and the warnings."""
     from ctxextend.plan.plan import ResizeResult
 
     resized, warnings = None, list(plan.warnings) if plan else []
@@ -159,7 +159,7 @@ def show_plan(
 
 
 def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
-    """Yield everything that a plan does, each with its label."""
+    """Yield (label, text) pairs for every action of a plan."""
     from ctxextend.plan.output_files import CARD_FILE
 
     counts = {"--keep-first": plan.settings.kept_first, "--drop-last": plan.settings.drop_last}
@@ -169,45 +169,45 @@ def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
     yield "output", str(output)
     yield "method", ", ".join([*methods, *(given if plan.creates_rows else ())])
     for table in plan.tables:
-        offset = f", {table.reserved_rows} rows in front of position 0" if table.reserved_rows else ""
+        reserved = f", {table.reserved_rows} of them reserved" if table.reserved_rows else ""
         part = f" ({table.part})" if table.part else ""
-        yield "table", f"{table.name}{part} in {table.file}, {table.dtype}, {table.hidden_size} wide"
+        yield "table", f"{table.name}{part} in {table.file}, {table.dtype}, hidden size {table.hidden_size}"
         yield "", f"{table.max_len_before} -> {table.max_len_after} positions"
-        yield "", f"{table.rows_before} -> {table.rows_after} rows{offset}"
+        yield "", f"{table.rows_before} -> {table.rows_after} rows{reserved}"
     for edit in plan.edits:
-        is_open = isinstance(edit.before, int | float) and edit.before >= 10**9
-        before = "no limit" if is_open else "unset" if edit.before is None else edit.before
+        is_unlimited = isinstance(edit.before, int | float) and edit.before >= 10**9
+        before = "no limit" if is_unlimited else "unset" if edit.before is None else edit.before
         yield "edit", f"{edit.file}: {edit.key} {before} -> {edit.after}" + (f" ({edit.reason})" if edit.reason else "")
     if plan.checkpoint.index_file in plan.texts:
         yield "edit", f"{plan.checkpoint.index_file}: totals and names"
     names = {
-        "drop": [f"{name} (a position buffer that transformers makes itself)" for name in plan.dropped],
-        "make anew": [f"{buffer.name} (a position buffer that transformers reads)" for buffer in plan.rebuilt_buffers],
+        "drop": [f"{name} (a position buffer that transformers creates itself)" for name in plan.dropped],
+        "rebuild": [f"{buffer.name} (a position buffer that transformers reads)" for buffer in plan.rebuilt_buffers],
         "rewrite": plan.files["rewritten"],
-        "add to": [name for name in plan.files["edited"] if name == CARD_FILE],
+        "extend": [name for name in plan.files["edited"] if name == CARD_FILE],
         "create": plan.files["created"],
         "copy": plan.files["copied"],
-        "leave out": [f"{name} ({reason})" for name, reason in plan.checkpoint.omitted.items()],
+        "skip": [f"{name} ({reason})" for name, reason in plan.checkpoint.omitted.items()],
         "write": [size_text(plan.bytes_to_write)],
     }
     yield from ((label, text) for label, texts in names.items() for text in texts)
 
 
 def _show_result(sink: Output, result: "ResizeResult") -> None:
-    """Print what became of a plan, the new folder, and what to type next."""
+    """Print the result of a resize, the output folder, and the next commands."""
     plan = result.plan
     sink.warning(*result.warnings[len(plan.warnings) :])
     if result.verified:
         sink.note("Verified: every check of `ctxextend verify` passed.")
     for table in plan.tables:
         lengths = f"{table.max_len_before} -> {table.max_len_after} positions, {plan.method}"
-        sink.note(f"{table.name}: {lengths if table.is_changed else f'{table.max_len_after} positions, as they were'}")
+        sink.note(f"{table.name}: {lengths if table.is_changed else f'{table.max_len_after} positions, unchanged'}")
     sink.note(*result.choices)
-    sink.note(*(f"left out: {name} ({reason})" for name, reason in plan.checkpoint.omitted.items()))
+    sink.note(*(f"skipped: {name} ({reason})" for name, reason in plan.checkpoint.omitted.items()))
     sink.note(f"{size_text(result.bytes_written)} in {time_text(result.seconds)}", plan.consequences)
     sink.data(str(result.output))
     name = str(result.output)
-    folder = shlex.quote(f"./{name}" if name.startswith("-") else name)  # no option
+    folder = shlex.quote(f"./{name}" if name.startswith("-") else name)  # not parsed as an option
     train = plan.creates_rows and plan.ref.tensor is None and f"ctxextend train {folder} --data TEXT --steps 200"
     verify = not result.verified and f"ctxextend verify {folder}"
     load = result.load_code and f"python -c {shlex.quote(result.load_code)}"

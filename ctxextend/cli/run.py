@@ -18,10 +18,10 @@ from ctxextend.json_output import to_json
 
 def run(
     recipe: Annotated[
-        Path, typer.Argument(metavar="RECIPE", readable=False, help="A recipe file, or a name that `recipes` lists.")
+        Path, typer.Argument(metavar="RECIPE", readable=False, help="Recipe file, or a name from `ctxextend recipes`.")
     ],
-    changes: Annotated[list[str] | None, options.basic("--set KEY=VALUE", "Replace a value of the recipe.")] = None,
-    output: Annotated[Path | None, options.output_folder("what the recipe says")] = None,
+    changes: Annotated[list[str] | None, options.basic("--set KEY=VALUE", "Override a value of the recipe.")] = None,
+    output: Annotated[Path | None, options.output_folder("from the recipe")] = None,
     force: options.Force = False,
     resume: options.Resume = False,
     push_to_hub: options.PushToHub = None,
@@ -29,38 +29,38 @@ def run(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Resize, train and evaluate as a recipe file says.
+    """Resize, train and evaluate with the settings of a recipe file.
 
     Examples:
         ctxextend run gpt2-4096 --set train.steps=500
         ctxextend run tiny-gpt2-512/ctxextend.yaml --output again
         ctxextend run recipe.yaml --set train.steps=100 --set evaluate=null --dry-run
 
-    Keys are the settings of resize, train and evaluate, with underscores: resize.keep_first. Paths in a recipe
-    count from its folder, those of flags from the current one. Where the recipe lies in an output, its source must be
-    what it was: tables are compared whole, other tensors by 4 KiB at their start, middle and end.
+    Keys are the flags of resize, train and evaluate with underscores, e.g. resize.keep_first. Paths in a recipe are
+    relative to its folder, paths in flags to the current one. To rerun the recipe of an output, its source must be
+    unchanged: tables are compared in full, other tensors by 4 KiB at their start, middle and end.
     """
     from ctxextend.pipeline import plan_run
     from ctxextend.recipe_file import read_recipe
 
     sink = Output(as_json, quiet)
     try:
-        written = read_recipe(recipe, changes or ())
+        recipe_file = read_recipe(recipe, changes or ())
     except RecipeError as error:
         if all(line.startswith("--set ") for line in error.message.split("\n")):
             raise typer.BadParameter(str(error)) from error
         raise
-    asked, plan = written.recipe, plan_run(written)
-    if push_to_hub and plan is None and asked.train is None:
-        raise typer.BadParameter("--push-to-hub: this recipe makes no checkpoint.")
+    settings, plan = recipe_file.recipe, plan_run(recipe_file)
+    if push_to_hub and plan is None and settings.train is None:
+        raise typer.BadParameter("--push-to-hub does not apply: this recipe creates no checkpoint. Remove it.")
     if plan is not None:
         sink.note(*plan.notes)
         sink.warning(*plan.warnings)
     if dry_run:
-        folder = output or (Path(asked.output) if asked.output else None)
-        sink.result("run", *show_plan(sink, asked, plan, folder, force=force))
+        folder = output or (Path(settings.output) if settings.output else None)
+        sink.result("run", *show_plan(sink, settings, plan, folder, force=force))
         return
-    result = execute(sink, asked, plan, output, force=force, resume=resume)
+    result = execute(sink, settings, plan, output, force=force, resume=resume)
     values = to_json(result) | {"dry_run": False, "warnings": result.warnings}
     if result.evaluation is None or result.evaluation.complete:
         values |= push(sink, result.output, push_to_hub)

@@ -1,6 +1,6 @@
-"""Pages of a terminal: texts, lists of labels and values, and tables, as wide as what shows them.
+"""Terminal pages: wrapped text, label-value lists and tables, fitted to a width.
 
-rich.table would fold numbers where a window is narrow; here columns that do not fit go below the others.
+rich.table would wrap numbers in a narrow terminal; here columns that do not fit go below the others.
 """
 
 import re
@@ -20,50 +20,48 @@ from ctxextend.errors import printable
 if TYPE_CHECKING:
     from ctxextend.report.numbers import NumberFormat
 
-# A text, or one with the name of its style.
+# Text, or (text, style name).
 Cell = str | tuple[str, str]
 
 MARGIN, GAP = 12, 2
-MIN_WIDTH = 40  # texts cannot be wrapped any narrower and still be read
-NARROWEST_VALUE = 18
+MIN_WIDTH = 40  # minimum line width; text is unreadable below
+MIN_VALUE_WIDTH = 18
 
 
 @dataclass
 class Page:
-    """Lines, and what they are made for."""
+    """Lines to print, and the properties of the terminal."""
 
-    width: int = sys.maxsize  # characters of a line
-    unicode: bool = True  # whether charts and figures may use more than ASCII
+    width: int = sys.maxsize  # characters per line
+    unicode: bool = True  # whether charts and numbers may use non-ASCII characters
     lines: list[Pieces] = field(default_factory=list)
 
     @classmethod
     def of_stdout(cls, width: int | None = None) -> "Page":
-        """Return an empty page as wide as was asked for, as the terminal, or of 80 columns in a pipe."""
-        shown = "\u28ff\u2588\u2524".encode(getattr(sys.stdout, "encoding", None) or "ascii", "replace")
-        return cls(max(width or shutil.get_terminal_size((80, 24)).columns, MIN_WIDTH), b"?" not in shown)
+        """Return an empty page of the given width; by default the terminal's, or 80 columns in a pipe."""
+        encoded = "\u28ff\u2588\u2524".encode(getattr(sys.stdout, "encoding", None) or "ascii", "replace")
+        return cls(max(width or shutil.get_terminal_size((80, 24)).columns, MIN_WIDTH), b"?" not in encoded)
 
     @cached_property
     def numbers(self) -> "NumberFormat":
-        """How numbers with errors are written here."""
+        """The number format for this page's encoding."""
         from ctxextend.report.numbers import NumberFormat
 
         return NumberFormat("±" if self.unicode else "+-")
 
     def line(self, *cells: Cell) -> None:
-        """Add a line as it is; an empty one without any text."""
+        """Add a line without wrapping; an empty line without arguments."""
         self.lines.append([(cell, "") if isinstance(cell, str) else cell for cell in cells])
 
     def text(self, text: str, style: str = "", indent: str = "") -> None:
-        """Add a text in lines, those behind the first indented by two characters more."""
-        text = re.sub(r" (±|\+-) ", "\0\\1\0", printable(text))  # a number stays in one line with its error
-        behind = f"{indent}  "
-        # Hyphens stand in ranges and names, which stay whole.
-        lines = textwrap.wrap(text, self.width, initial_indent=indent, subsequent_indent=behind, break_on_hyphens=False)
-        for line in lines:
+        """Add wrapped text; lines after the first are indented by two more characters."""
+        text = re.sub(r" (±|\+-) ", "\0\\1\0", printable(text))  # keep a number and its error on one line
+        indents = {"initial_indent": indent, "subsequent_indent": f"{indent}  "}
+        for line in textwrap.wrap(text, self.width, **indents, break_on_hyphens=False):  # keep ranges and names whole
             self.line((line.replace("\0", " "), style))
 
     def command(self, label: str, command: str) -> None:
-        """Add a command behind its label, in lines that a shell joins again; no word of it is broken."""
+        """Add a label and a shell command, wrapped between words with backslashes so that it can be pasted."""
         line = label
         for word in (printable(shlex.quote(word)) for word in shlex.split(command)):
             if len(line) > len(label) and len(line) + len(word) > self.width - GAP:
@@ -73,17 +71,17 @@ class Page:
         self.line((line.rstrip(), "title"))
 
     def values(self, items: Iterable[tuple[str, str]], margin: int = MARGIN, style: str = "label") -> None:
-        """Add texts behind a margin, each beside its label, which is not repeated."""
+        """Add (label, text) pairs in two columns; a repeated label is left blank."""
         previous = ""
         for label, text in items:
-            lines = textwrap.wrap(printable(text), max(self.width - margin, NARROWEST_VALUE), break_on_hyphens=False)
+            lines = textwrap.wrap(printable(text), max(self.width - margin, MIN_VALUE_WIDTH), break_on_hyphens=False)
             for number, line in enumerate(lines or [""]):
                 shown = label if number == 0 and label != previous else ""
                 self.line((f"{shown:<{margin}}", style), line)
             previous = label or previous
 
     def flow(self, parts: Iterable[Pieces]) -> None:
-        """Add parts behind one another, in as many lines as that takes."""
+        """Add parts from left to right, wrapping between parts."""
         line: Pieces = []
         for part in parts:
             if line and sum(len(text) for text, _ in (*line, *part)) > self.width:
@@ -95,10 +93,10 @@ class Page:
     def table(
         self, header: Sequence[str], rows: Iterable[Sequence[Cell]], left: Collection[int] = (0,), *, wrap: bool = False
     ) -> None:
-        """Add a table, the columns of `left` set to the left.
+        """Add a table; columns in `left` are left-aligned.
 
-        Columns that find no room go below the others, behind the first column once more; with `wrap`, the widest get
-        narrower instead. Names of columns are wrapped, and so are texts that are wider than their column.
+        Columns that do not fit go below the others, with the first column repeated; with `wrap`, the widest columns
+        are narrowed instead. Column names, and texts wider than their column, are wrapped.
         """
         grid = [[(name, "label") for name in header]] * bool(header)
         grid += [[(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows]
@@ -125,6 +123,6 @@ class Page:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Break a text behind spaces, dots, slashes and underscores, and elsewhere only where it must."""
+    """Wrap text after spaces, dots, slashes and underscores, and elsewhere only if necessary."""
     found = re.findall(rf".{{1,{width}}}(?:(?<=\w[\s._/])|$)|.{{1,{width}}}", text) or [text]
     return [line.rstrip() for line in found]

@@ -33,20 +33,20 @@ def train(
     weight_decay: Annotated[float, learning("--weight-decay X", "AdamW's weight decay.")] = 0.0,
     batch_size: options.StepBatch = None,
     per_device_batch_size: Annotated[
-        int | None, learning("--per-device-batch-size B", "Sequences at once.", "as memory allows")
+        int | None, learning("--per-device-batch-size B", "Micro-batch size.", "as memory allows")
     ] = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
     device: options.Device = None,
     threads: options.Threads = None,
     eval_every: Annotated[int | None, learning("--eval-every K", "Evaluate every K steps.", "N/4")] = None,
-    save: Annotated[Literal["best", "last"], learning("--save WHAT", "best (by held-out loss) or last step.")] = "best",
+    save: Annotated[Literal["best", "last"], learning("--save WHAT", "Best (by held-out loss) or last.")] = "best",
     save_every: Annotated[int | None, learning("--save-every K", "Save every K steps.", "N/10")] = None,
     resume: options.Resume = False,
-    report_to: Annotated[str, learning("--report-to NAME", "tensorboard, wandb, ...")] = "none",
+    report_to: Annotated[str, learning("--report-to NAME", "Log to tensorboard, wandb, ...")] = "none",
     output: Annotated[Path | None, options.output_folder("<name>-trained")] = None,
     dtype: Annotated[
-        Literal["fp32", "bf16", "fp16"] | None, files("--dtype T", "fp32, bf16 or fp16 weights.", "as in MODEL")
+        Literal["fp32", "bf16", "fp16"] | None, files("--dtype T", "Weights dtype: fp32, bf16 or fp16.", "as in MODEL")
     ] = None,
     copy_code: options.CopyCode = False,
     force: options.Force = False,
@@ -66,7 +66,7 @@ def train(
         ctxextend train gpt2-4096 --data articles/ --steps 500 --window 512
         ctxextend train bert-2048 --data a.jsonl --steps 100 --resume
 
-    Language models learn to predict tokens; encoders without a head are distilled from their base checkpoint. Several
+    Trains language models to predict tokens; distils encoders without a head from their base checkpoint. For several
     devices: torchrun --nproc-per-node 2 -m ctxextend train ..., or accelerate launch.
     """
     flags = locals()
@@ -79,7 +79,7 @@ def train(
 
 
 def push(sink: Output, folder: Path | None, repo: str | None) -> dict[str, str]:
-    """Upload an output, where a repository was named, with names in the place of local paths; return its URL."""
+    """Upload an output if a repository is given, with local paths shortened to names; return its URL."""
     if repo is None or folder is None or sink.silent:
         return {}
     from ctxextend.checkpoints.hub import LOGS, push_folder
@@ -88,10 +88,10 @@ def push(sink: Output, folder: Path | None, repo: str | None) -> dict[str, str]:
 
     texts = texts_without_folders(folder)
     for name in texts:
-        kept = "; its fingerprints stay" if name == RECIPE_FILE else ""
-        sink.note(f"{name} is uploaded with names in place of local paths{kept}.")
+        kept = "; fingerprints are kept" if name == RECIPE_FILE else ""
+        sink.note(f"{name} is uploaded with local paths shortened to names{kept}.")
     if (folder / LOGS).is_dir():
-        sink.note(f"{LOGS}/ is not uploaded: its logs name this machine and its folders.")
+        sink.note(f"{LOGS}/ is not uploaded: logs contain the host name and local paths.")
     url = push_folder(folder, repo, texts)
     sink.note(f"pushed to {url}")
     return {"pushed_to": url}
@@ -105,41 +105,41 @@ def execute(
     *,
     force: bool,
     resume: bool,
-    again: str = "Resume with the same command and --resume.",
+    resume_hint: str = "Resume with the same command and --resume.",
 ) -> "RunResult":
-    """Carry a run out, and print what came of it but what was known before; exit where a training was stopped."""
+    """Run a recipe and print its result, without repeating warnings; exit if training is interrupted."""
     from ctxextend.pipeline import RunInterrupted, run_recipe
     from ctxextend.training.training_run import TrainingInterrupted
 
-    told = {f"Warning: {warning}" for warning in plan.warnings} if plan else set[str]()
+    printed = {f"Warning: {warning}" for warning in plan.warnings} if plan else set[str]()
 
     def notify(text: str) -> None:
-        told.add(text)
+        printed.add(text)
         sink.note(text)
 
     try:
         result = run_recipe(recipe, plan, output, force=force, resume=resume, progress=sink.progress, notify=notify)
     except TrainingInterrupted as stop:
         ignore_ctrl_c()
-        sink.failure("Interrupted", f"Stopped after step {stop.step}, saved in {stop.folder}. {again}", None)
+        sink.failure("Interrupted", f"Stopped after step {stop.step}, saved in {stop.folder}. {resume_hint}", None)
         raise typer.Exit(128 + stop.signal) from None
     except RunInterrupted as stop:
         result = stop.result
-    made = result.resize or result.training
-    sink.warning(*(text for text in (made.warnings if made else ()) if f"Warning: {text}" not in told))
+    created = result.resize or result.training
+    sink.warning(*(text for text in (created.warnings if created else ()) if f"Warning: {text}" not in printed))
     if (trained := result.training) is not None:
         before, after = trained.loss_before, trained.loss_after
-        gain = f"{before:.4f} -> {after:.4f}"
+        losses = f"{before:.4f} -> {after:.4f}"
         if trained.objective != "distilled":
-            gain += f", perplexity {' -> '.join(f'{math.exp(min(loss, 700.0)):.4g}' for loss in (before, after))}"
-        measured = f"{counted(trained.held_out_sequences, 'sequence')}, {counted(trained.held_out_tokens, 'token')}"
+            losses += f", perplexity {' -> '.join(f'{math.exp(min(loss, 700.0)):.4g}' for loss in (before, after))}"
+        held_out = f"{counted(trained.held_out_sequences, 'sequence')}, {counted(trained.held_out_tokens, 'token')}"
         peak = f", peak memory {size_text(trained.peak_bytes)}" if trained.peak_bytes else ""
-        wrote = f"step {trained.saved_step} of {trained.steps}" if trained.saved_step else "the untrained weights"
-        best = ", the best" if trained.saved_step == trained.best_step else f"; step {trained.best_step} was best"
+        saved = f"step {trained.saved_step} of {trained.steps}" if trained.saved_step else "the untrained weights"
+        best = " (best)" if trained.saved_step == trained.best_step else f"; step {trained.best_step} was best"
         speed = f"{time_text(trained.seconds)}, {trained.tokens_per_second:,.0f} tokens/s"
         sink.note(
-            f"held-out loss {gain}",
-            f"measured on {measured}; wrote {wrote}{best}",
+            f"held-out loss {losses}",
+            f"evaluated on {held_out}; saved {saved}{best}",
             f"trained on {trained.tokens:,} tokens in {speed}{peak}",
         )
     if result.output is not None:

@@ -9,12 +9,12 @@ from ctxextend.cli import options
 from ctxextend.cli.output import FAILED_CHECK, Output
 from ctxextend.cli.tables import Page
 
-# Lines of evidence that are shown of one check; --json gives all.
-SHOWN = 12
+# Maximum lines of evidence printed per check; --json lists all.
+MAX_EVIDENCE = 12
 
 
 def verify(
-    resized: Annotated[str, options.model("The resized checkpoint: a folder, a weights file, or a Hub id.")],
+    resized: Annotated[str, options.model("Resized checkpoint: folder, weights file or Hub id.")],
     base: options.Base = None,
     deep: Annotated[bool, options.basic("--deep", "Also run both in transformers and compare outputs.")] = False,
     model_type: options.ModelType = None,
@@ -33,7 +33,7 @@ def verify(
         ctxextend verify gpt2-4096 --deep
         ctxextend verify bert-2048 --base path/to/bert --json
 
-    Every byte is read. The verdict comes first; the exit code is 3 where a check fails.
+    Reads every byte and prints the verdict first; exits with 3 if a check fails.
     """
     flags = locals()
     from ctxextend.recipe import CheckpointRef
@@ -45,12 +45,12 @@ def verify(
     with sink.progress("Comparing") as progress:
         found = verify_resized(resized, base, given, deep=deep, progress=progress)
     sink.note(*found.notes)
-    page = Page.of_stdout() if sys.stdout.isatty() else Page()  # long lines stay whole in a pipe
+    page = Page.of_stdout() if sys.stdout.isatty() else Page()  # do not wrap lines in a pipe
     page.text(found.conclusion, "right" if found.passed else "wrong")
     for check in found.checks:
         label = f"{'passed' if check.passed else 'unchecked' if check.is_unchecked else 'FAILED'}  {check.name}"
-        more = len(check.evidence) - SHOWN
-        evidence = [*check.evidence[:SHOWN], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
+        more = len(check.evidence) - MAX_EVIDENCE
+        evidence = [*check.evidence[:MAX_EVIDENCE], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
         page.values([(label, line) for line in evidence], margin=17, style="label" if check.passed else "wrong")
     sink.screen(page.lines)
     sink.result("verify", found)

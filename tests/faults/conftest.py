@@ -51,6 +51,6 @@ def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def source(_made: Path, _own_folder: None) -> Path:
+def source(_made: Path, _empty_folder: None) -> Path:
     """The checkpoint, in the test's folder as ``source``."""
     return Path(shutil.copytree(_made, "source"))

@@ -72,7 +72,7 @@ def disk(request: pytest.FixtureRequest, sources: Path, tmp_path_factory: pytest
 
 
 @pytest.fixture
-def room(disk: Path, _own_folder: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def room(disk: Path, _empty_folder: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder on it of the test's own, which is the current one."""
     folder = disk / "room"
     folder.mkdir()

@@ -56,7 +56,7 @@ def test_resize_where_any_call_fails_says_so_and_leaves_nothing(error: str, resi
             assert (ended.code, found()) == (0, new), (call, ended)
         elif call.name == "write" and call.given.startswith("1<"):
             assert (ended.code, found()) == (1, new), (call, ended)
-            assert "Error: The result could not be printed" in ended.stderr
+            assert "Error: Cannot print the result" in ended.stderr
         else:
             assert is_refusal(ended, error), (call, ended)
             assert not OUTPUT.parent.exists(), call

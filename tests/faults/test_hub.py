@@ -157,7 +157,7 @@ def test_push_to_hub_uploads_the_output_without_local_paths(
     done = invoke(*commands[command], "-o", "out", "--push-to-hub", "owner/long")
     assert (done.exit_code, done.stdout) == (0, "out\n"), done.stderr
     assert f"pushed to {hub.endpoint}/owner/long\n" in done.stderr
-    assert "ctxextend.yaml is uploaded with names in place of local paths; its fingerprints stay." in done.stderr
+    assert "ctxextend.yaml is uploaded with local paths shortened to names; fingerprints are kept." in done.stderr
     here, there = pico.contents(Path("out")), hub.repos["owner/long"].files
     assert {name for name in here if here[name] != there[name]} == {"ctxextend.yaml"}
     assert not any(b"alice" in data for name, data in there.items() if name.endswith((".yaml", ".md", ".json", "l")))
@@ -181,9 +181,9 @@ def test_push_to_hub_uploads_no_local_path_of_a_source_and_no_logs(
     flags = ["--steps", 1, "--report-to", "tensorboard", "-o", "out", "--push-to-hub", "owner/long"]
     done = invoke("train", source, "--data", book, *flags)
     assert done.exit_code == 0, done.stderr
-    assert "runs/ is not uploaded: its logs name this machine and its folders." in done.stderr
+    assert "runs/ is not uploaded: logs contain the host name and local paths." in done.stderr
     for name in ("config.json", "tokenizer_config.json"):
-        assert f"{name} is uploaded with names in place of local paths." in done.stderr
+        assert f"{name} is uploaded with local paths shortened to names." in done.stderr
     here, there = pico.contents(Path("out")), hub.repos["owner/long"].files
     assert here.keys() - there.keys() == {"runs/now/events"}
     assert not [name for name, data in there.items() if str(tmp_path).encode() in data]
