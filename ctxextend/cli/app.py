@@ -97,12 +97,12 @@ class App(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; exit 1 on a known error, 2 on wrong usage, 3 on a failed check, 130 on Ctrl-C."""
-        sink = Output("--json" in ctx.args)
+        sink, arguments = Output("--json" in ctx.args), shlex.join(ctx.args)
         try:
             return super().invoke(ctx)
         except CtxextendError as error:
             has_tensor_flag = ctx.invoked_subcommand in ("resize", "inspect", "verify")
-            typed = f"{ctx.invoked_subcommand} {shlex.join(ctx.args)}" if has_tensor_flag else "resize MODEL --to N"
+            typed = f"{ctx.invoked_subcommand} {arguments}" if has_tensor_flag else "resize MODEL --to N"
             hint = error.hint and error.hint.replace(SAY_WHICH, f"{SAY_WHICH}{ctx.info_name} {typed} ")
             sink.failure(type(error).__name__, error.message, hint)
             raise typer.Exit(FAILED_CHECK if isinstance(error, VerificationError) else 1) from error
