@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from ctxextend.cli.app import _stop
+from ctxextend.cli.app import _handle_signal
 from ctxextend.errors import OutputError
 from ctxextend.report import html
 from ctxextend.training.trainer import RunCallback
@@ -123,7 +123,7 @@ def test_compare_stopped_in_a_training_shows_what_was_measured_and_leaves_nothin
 
     monkeypatch.setattr(RunCallback, "on_step_end", stop_in_the_second_training)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = signal.signal(signal.SIGTERM, _stop)
+    before = signal.signal(signal.SIGTERM, _handle_signal)
     try:
         training = ("--steps", 2, "--batch-size", 2)
         done = compare(source, "--method", "linear", "--method", "copy", *training, "--json", "--report", "page.html")

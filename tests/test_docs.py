@@ -19,7 +19,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from ctxextend import list_families, list_methods, resize
-from ctxextend.cli.app import app_of, sections, summary
+from ctxextend.cli.app import app_of, help_sections, summary
 from ctxextend.cli.inspect import add_inspections
 from ctxextend.cli.output import styled
 from ctxextend.cli.tables import Page
@@ -104,7 +104,7 @@ def commands_reference() -> str:
 
 def _reference(command: Any, context: Any) -> str:
     usage = " ".join((context.command_path, *command.collect_usage_pieces(context)))
-    rows = [row for group, rows in sections(command, context).items() if group != "Commands" for row in rows]
+    rows = [row for group, rows in help_sections(command, context).items() if group != "Commands" for row in rows]
     body = "".join(f"| `{_cell(name)}` | {_cell(text).replace('<', '&lt;')} |\n" for name, text in rows)
     head = f"## `{context.command_path}`\n\n{summary(command)} `{usage}`\n\n"
     return f"{head}| argument or option | meaning |\n|---|---|\n{body}\n"

@@ -262,7 +262,9 @@ def test_inspect_rows_includes_reserved_rows(rows: str, expected: list[int], mak
     assert [int(line.split()[0]) for line in lines[2:]] == expected
 
 
-@pytest.mark.parametrize(("rows", "code", "message"), [("9:3", 2, "9:3 is not a valid range"), ("18", 1, "selects no row")])
+@pytest.mark.parametrize(
+    ("rows", "code", "message"), [("9:3", 2, "9:3 is not a valid range"), ("18", 1, "selects no row")]
+)
 def test_inspect_rows_rejects_empty_ranges(rows: str, code: int, message: str, make_pico: MakePico) -> None:
     done = run(make_pico("roberta").folder, f"--rows={rows}")
     assert (done.exit_code, message in done.stderr) == (code, True)

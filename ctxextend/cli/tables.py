@@ -56,8 +56,11 @@ class Page:
     def text(self, text: str, style: str = "", indent: str = "") -> None:
         """Add wrapped text; lines after the first are indented by two more characters."""
         text = re.sub(r" (±|\+-) ", "\0\\1\0", printable(text))  # keep a number and its error on one line
-        indents = {"initial_indent": indent, "subsequent_indent": f"{indent}  "}
-        for line in textwrap.wrap(text, self.width, **indents, break_on_hyphens=False):  # keep ranges and names whole
+        hanging = f"{indent}  "
+        lines = textwrap.wrap(
+            text, self.width, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False
+        )
+        for line in lines:
             self.line((line.replace("\0", " "), style))
 
     def command(self, label: str, command: str) -> None:
