@@ -1,6 +1,6 @@
-"""The text of a training: its token ids, the windows held out of it, and what its output's recipe says of both.
+"""Training text: its token ids, its held-out windows, and what recipes record about both.
 
-A file is known by its content: another file with the same text, as another format of it, is not recognised.
+A file is identified by its content: the same text in another format is not recognised.
 """
 
 import hashlib
@@ -20,57 +20,55 @@ from ctxextend.text_data import Paths, TextSource, check_paths, read_chunks
 Ids = NDArray[np.int64]
 
 TextKey = tuple[Any, Any]  # the size and SHA-256 of a file, or the name of a Hub dataset
-# How a text was trained on: what was held out of the whole text that it is a part of (None: nothing), the tokens before
-# it there, and the key or column of its documents.
+# How a text was trained on: what was held out of the whole text that it is part of (None: nothing), the tokens before
+# it there, and its text field.
 TrainedText = tuple["HeldOut | None", int, str]
 
-HASHED = 64 << 20  # bytes of a file that its fingerprint reads, at most: later changes that keep the size are not seen
-# Windows that a recipe may hold out, at most: a stranger's may say so many that no memory holds them.
+HASHED = 64 << 20  # maximum bytes of a file to hash: later changes that keep the size go unnoticed
+# Maximum held-out windows of a recipe: an untrusted one may state more than fit in memory.
 MAX_WINDOWS = 1_000_000
-# What follows where a text was trained on and what was held out of it, if anything, cannot be told.
-NO_HELD_OUT = (
-    ", and no held-out part of that is known that is long enough: it looks better here than on new text. Name other"
-)
+# Ends the warning about a text that was trained on if no held-out part of it can be used.
+NO_HELD_OUT = ", and no known held-out part of it is long enough: results look better than on new text. Pass other"
 
 
 @dataclass(frozen=True)
 class HeldOut:
     """Which windows of a text are held out of training.
 
-    The text is the token ids of all documents of all files, in their order, with a separator after each document. It is
-    cut into windows from its first token on; of each `every` windows, the middle one is held out.
+    The text is the token ids of all documents of all files in order, with a separator after each document. It is split
+    into windows from its first token; of every `every` windows, the middle one is held out.
     """
 
-    window: int  # tokens of a held-out window
-    every: int  # of so many windows one is held out
-    tokens: int  # of the text that training read; what follows them is neither trained on nor held out
+    window: int  # tokens per window
+    every: int  # one of this many windows is held out
+    tokens: int  # of the text that training read; later text is neither trained on nor held out
 
     def __post_init__(self) -> None:
-        numbers = self.window, self.every, self.tokens
-        is_sane = all(type(number) is int and 0 < number < 2**40 for number in numbers)
-        if not is_sane or self.tokens // self.window // self.every > MAX_WINDOWS:
-            raise ValueError(f"no text is held out by {numbers}")
+        values = self.window, self.every, self.tokens
+        is_valid = all(type(value) is int and 0 < value < 2**40 for value in values)
+        if not is_valid or self.tokens // self.window // self.every > MAX_WINDOWS:
+            raise ValueError(f"invalid held-out windows: {values}")
 
     @classmethod
     def for_text(cls, tokens: int, window: int) -> "HeldOut":
-        """Hold out one window in 20; of a text of fewer than 80 windows four, or one in 5, but at least one."""
+        """Hold out one window in 20; about four of fewer than 80 windows, one in 5 of fewer than 20, at least one."""
         windows = tokens // window
         return cls(window, min(20, max(5, windows // 4), windows), tokens)
 
     @property
     def spans(self) -> Ids:
-        """The first token of each held-out window and the one after its last, shape (windows, 2)."""
+        """The first token and the end of each held-out window, shape (windows, 2)."""
         starts = np.arange(self.every // 2, self.tokens // self.window, self.every) * self.window
         return np.stack([starts, starts + self.window], axis=1)
 
     @property
     def trained_spans(self) -> Ids:
-        """The same of the text between them, which is trained on, shape (windows + 1, 2)."""
+        """The first token and the end of each part between them, which is trained on, shape (windows + 1, 2)."""
         return np.concatenate([[0], self.spans.ravel(), [self.tokens]]).reshape(-1, 2)
 
 
 def held_out_windows(ids: NDArray[Any], held_out: HeldOut, first_token: int = 0) -> list[NDArray[Any]]:
-    """Return the windows held out of a text, or of one of its files, in which they lie whole, each of shape (window,).
+    """Return the held-out windows of a text, or those entirely within one of its files, each of shape (window,).
 
     `ids`, shape (tokens,), are from `read_ids`: of the whole text, or of the file with this ``first_token``.
     """
@@ -86,9 +84,9 @@ def read_ids(
     maximum: int,
     files: list[dict[str, Any]] | None = None,
 ) -> Iterator[Ids]:
-    """Yield the token ids of a text in pieces, each of shape (tokens,), `most` tokens in all, with no more text read.
+    """Yield the token ids of a text in chunks of shape (tokens,), `maximum` tokens in total, without reading further.
 
-    The separator follows each document. `files` gets the `fingerprint` of each file that is read, and ``first_token``.
+    The separator follows each document. `files` receives the `fingerprint` and ``first_token`` of each file read.
     """
     read = 0
     for source in check_paths(paths):
@@ -106,7 +104,7 @@ def read_ids(
 
 
 def fingerprint(source: TextSource) -> dict[str, Any]:
-    """Return a text file's ``name``, ``bytes`` and ``sha256`` (of its first 64 MiB); of a Hub dataset the name."""
+    """Return the ``name``, ``bytes`` and ``sha256`` (of the first 64 MiB) of a text file; of a Hub dataset the name."""
     if not isinstance(source, Path):
         return {"name": source}
     with source.open("rb") as file:
@@ -115,24 +113,24 @@ def fingerprint(source: TextSource) -> dict[str, Any]:
 
 
 def text_key(facts: Mapping[str, Any]) -> TextKey:
-    """Return what tells a text from others, of its `fingerprint`."""
+    """Return the part of a text's `fingerprint` that identifies it."""
     return facts.get("bytes"), facts.get("sha256", facts["name"])
 
 
 def shared_texts(paths: Paths, others: Paths) -> list[TextSource]:
-    """Return the files and datasets of the first argument whose content the other names too."""
-    named = {text_key(fingerprint(source)) for source in check_paths(others)}
-    return [source for source in check_paths(paths) if text_key(fingerprint(source)) in named]
+    """Return the files and datasets of `paths` whose content is also among `others`."""
+    known = {text_key(fingerprint(source)) for source in check_paths(others)}
+    return [source for source in check_paths(paths) if text_key(fingerprint(source)) in known]
 
 
 def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[TrainedText]]:
-    """Return how a checkpoint was trained on each text: ``data``, ``text_field`` and ``held_out`` of each training.
+    """Return how a checkpoint was trained on each text, from ``data``, ``text_field`` and ``held_out`` of each run.
 
-    Of trainings that held out the same windows, as far as both read, it is the one that read least.
+    Of runs that held out the same windows of the text that all of them read, the one that read least counts.
     """
     found = defaultdict[TextKey, dict[Any, TrainedText]](dict)
     for training in trainings:
-        with suppress(*YAML_ERRORS):  # a stranger wrote it
+        with suppress(*YAML_ERRORS):  # recipes are untrusted
             held_out = HeldOut(**training["held_out"]) if "held_out" in training else None
             for file in training["data"]:
                 run = held_out, int(np.int64(file["first_token"])), training["text_field"]
@@ -141,16 +139,17 @@ def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[T
     return {key: {*runs.values()} for key, runs in found.items()}
 
 
-def trained_on_warnings(model: str, texts: Iterable[object], then: str) -> list[str]:
-    """Return the warning that a model was trained on texts, and what follows from that, where there are any."""
+def trained_on_warnings(model: str, texts: Iterable[object], consequence: str) -> list[str]:
+    """Return a warning that a model was trained on texts, which ends with the consequence; none without texts."""
     names = [*map(str, texts)]
-    return [f"{model} was trained on {', '.join(names[:3])}{' and others' * (len(names) > 3)}{then}"] * bool(names)
+    listed = ", ".join(names[:3]) + " and others" * (len(names) > 3)
+    return [f"{model} was trained on {listed}{consequence}"] if names else []
 
 
 def split_documents(windows: Sequence[NDArray[Any]], separator: int | None) -> list[Ids]:
-    """Return the documents, and parts of documents, in windows, each of shape (tokens,)."""
+    """Return the documents, or parts of documents, in windows, each of shape (tokens,)."""
     found = list[Ids]()
     for window in windows:
-        pieces = np.split(window, np.flatnonzero(window == (-1 if separator is None else separator)))
-        found += [piece[piece != separator].astype(np.int64) for piece in pieces if (piece != separator).any()]
+        parts = np.split(window, np.flatnonzero(window == (-1 if separator is None else separator)))
+        found += [part[part != separator].astype(np.int64) for part in parts if (part != separator).any()]
     return found

@@ -1,4 +1,4 @@
-"""User text: files, folders and Hub datasets in, documents out, one at a time."""
+"""User text: reads files, folders and Hub datasets, one document at a time."""
 
 import csv
 import glob
@@ -19,17 +19,18 @@ from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS
 from ctxextend.errors import CtxextendError, DataError, counted, one_line
 from ctxextend.recipe import HUB_PREFIX
 
-# What the Hub's text datasets call the column that holds the text.
+# Default text field: the name of the text column in the Hub's text datasets.
 TEXT_FIELD = "text"
 JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
-TABULAR = (PARQUET, *SEPARATORS)  # `datasets` reads them
-SUFFIXES = (".txt", ".md", ".rst", ".text", *JSON_LINES, *TABULAR)  # the files of a folder that are read
+TABULAR = (PARQUET, *SEPARATORS)  # read with `datasets`
+SUFFIXES = (".txt", ".md", ".rst", ".text", *JSON_LINES, *TABULAR)  # files of a folder to read
 
-CHUNK_SIZE = 1 << 20  # characters of a piece: a tokenizer needs about 160 bytes for each token of it
-ROWS = 64  # rows of a Parquet file that are decoded at a time
+CHUNK_SIZE = 1 << 20  # characters per chunk: a tokenizer needs about 160 bytes per token
+ROWS = 64  # rows of a Parquet file to decode at a time
 
-SPELLING = "hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"
+SET_FIELD = "Set the text field with --text-field."
+HUB_FORMAT = "hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"
 HUB_NAME = re.compile(
     r"hf:(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<config>[^/:@]+))?(?::(?P<split>[^:@]+))?(?:@(?P<revision>.+))?"
 )
@@ -42,14 +43,14 @@ _T = TypeVar("_T")
 
 
 def path_names(paths: str | os.PathLike[str] | Paths) -> tuple[str, ...]:
-    """Return one path or several as strings."""
+    """Return one or several paths as strings."""
     return tuple(os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths))
 
 
 def check_paths(paths: Paths) -> list[TextSource]:
-    """Return the files and Hub datasets that some paths name, each once; datasets are not fetched yet.
+    """Return the files and Hub datasets at paths, each once; datasets are not downloaded yet.
 
-    The files of a folder are sorted by name; checkpoints, training runs and hidden folders in it are left out.
+    The files of a folder are sorted by name; checkpoints, training runs and hidden folders in it are skipped.
     """
     found: dict[TextSource, TextSource] = {}
     for name in path_names(paths):
@@ -61,29 +62,31 @@ def check_paths(paths: Paths) -> list[TextSource]:
             dataset = name if parts["split"] else f"{before}:train{at}{revision}"
             found[dataset] = dataset
         else:
-            raise DataError(f"{name} names no dataset of the Hub.", f"Spell it {SPELLING}.")
+            raise DataError(f"{name} is not a valid Hub dataset.", f"Use the form {HUB_FORMAT}.")
     if not found:
-        raise DataError("No text was named.", "Name files or folders: --data book.txt, --data articles.jsonl.")
+        raise DataError("No text given.", "Pass files or folders: --data book.txt --data articles.jsonl.")
     for source in found.values():
         if (isinstance(source, str) or source.suffix.lower() in TABULAR) and find_spec("datasets") is None:
-            raise DataError(f"{source} needs datasets to be read.", "Install it: pip install 'ctxextend[train]'.")
+            hint = "Install it: pip install 'ctxextend[train]'."
+            raise DataError(f"Reading {source} requires datasets, which is not installed.", hint)
     return list(found.values())
 
 
 def _files(path: Path) -> list[Path]:
-    is_file = os.path.isfile(path)  # noqa: PTH113 - unlike Path's, it raises for no name
+    is_file = os.path.isfile(path)  # noqa: PTH113 - unlike Path.is_file, it never raises
     if not is_file and not os.path.isdir(path):  # noqa: PTH112
-        raise DataError(f"There is no file or folder {path}.", "Name text that is there (no pipe): --data FILE.")
+        problem = "is not a regular file or folder" if os.path.exists(path) else "does not exist"  # noqa: PTH110
+        raise DataError(f"{path} {problem}.", "Pass an existing file or folder with --data.")
     found = [path] if is_file else [file for file in _user_texts(path) if file.stat().st_size]
     if not found:
-        raise DataError(f"The folder {path} holds no text.", f"Files that end in {', '.join(SUFFIXES)} are read.")
+        raise DataError(f"Folder {path} contains no text files.", f"Supported extensions: {', '.join(SUFFIXES)}.")
     if is_file and path.stat().st_size == 0:
-        raise DataError(f"{path} is empty.", "Name a file that holds text.")
+        raise DataError(f"{path} is empty.", "Pass a file that contains text.")
     return found
 
 
 def empty_files(paths: Paths) -> Iterator[str]:
-    """Yield a note for each folder that holds empty files, which are skipped."""
+    """Yield a note for each folder with empty files, which are skipped."""
     for folder in (path for path in map(Path, path_names(paths)) if path.is_dir()):
         if empty := [file.name for file in _user_texts(folder) if not file.stat().st_size]:
             names = ", ".join(empty[:3] + ["..."] * (len(empty) > 3))
@@ -95,7 +98,7 @@ def _user_texts(folder: Path) -> list[Path]:
 
 
 def _is_user_text(file: Path, folder: Path) -> bool:
-    """Whether a file in a folder is text, and not part of a checkpoint (vocab.txt) or a training run (its log)."""
+    """Whether a file in a folder is text and not part of a checkpoint (vocab.txt), training run or hidden folder."""
     if file.suffix.lower() not in SUFFIXES or not file.is_file():
         return False
     parents = [folder / parent for parent in file.relative_to(folder).parents][:-1]
@@ -105,76 +108,77 @@ def _is_user_text(file: Path, folder: Path) -> bool:
 
 
 def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
-    """Read the beginning of every file and dataset, so that faults show early; a file in a folder may be blank."""
-    named = {*map(Path, path_names(paths))}
+    """Read the start of every file and dataset, to report errors early; a file in a folder may be blank."""
+    given = {*map(Path, path_names(paths))}
     for source in check_paths(paths):
         has_text = any(text.strip() for text, _ in read_chunks([str(source)], text_field))
-        if not has_text and (isinstance(source, str) or source in named):
-            raise DataError(f"{source} holds no text.", "Leave it out, or name the text's field: --text-field.")
+        if not has_text and (isinstance(source, str) or source in given):
+            raise DataError(f"{source} contains no text.", "Remove it, or set the text field with --text-field.")
 
 
 def read_documents(paths: Paths, text_field: str = TEXT_FIELD, characters: int = sys.maxsize) -> Iterator[str]:
-    """Yield the documents: a text file is one, and so is a line of JSONL and a row of Parquet, CSV or a Hub dataset.
+    """Yield documents: text files, lines of JSONL, and rows of Parquet, CSV or Hub datasets.
 
-    `text_field` is the key or column of the text; null is skipped. Of each, at most `characters` are read.
+    `text_field` is the key or column of the text; null is skipped. At most `characters` of each document are read.
     """
 
-    def read(stream: TextIO) -> list[str]:  # in pieces: a stream would take memory for all that it is asked for
-        pieces = islice(iter(partial(stream.read, CHUNK_SIZE), ""), -(-characters // CHUNK_SIZE))
-        return ["".join(pieces)[:characters]]
+    def read(stream: TextIO) -> list[str]:  # in chunks: read(n) allocates n characters
+        chunks = islice(iter(partial(stream.read, CHUNK_SIZE), ""), -(-characters // CHUNK_SIZE))
+        return ["".join(chunks)[:characters]]
 
     return _read(paths, text_field, read)
 
 
 def read_chunks(paths: Paths, text_field: str = TEXT_FIELD) -> Iterator[tuple[str, bool]]:
-    """Yield all text in pieces of about a million characters, and whether a document ends with the piece; see `cut`."""
-    return _read(paths, text_field, cut)
+    """Yield all text in chunks of about a million characters, and whether each ends a document; see `split_chunks`."""
+    return _read(paths, text_field, split_chunks)
 
 
-def cut(stream: TextIO, size: int = CHUNK_SIZE) -> Iterator[tuple[str, bool]]:
-    """Yield a document in pieces of about, and at most twice, so many characters, and whether it ends with the piece.
+def split_chunks(stream: TextIO, size: int = CHUNK_SIZE) -> Iterator[tuple[str, bool]]:
+    """Yield a document in chunks of about `size` and at most twice as many characters, and whether each is the last.
 
-    A piece ends before white space, where tokenizers split, so that no word is cut, or anywhere if there is none.
+    A chunk ends before white space, where tokenizers split, so that no word is split, or anywhere if there is none.
     """
-    piece = stream.read(size)
+    chunk = stream.read(size)
     while following := stream.read(size):
-        end = max(map(piece.rfind, string.whitespace))
-        end = end if end > 0 else len(piece)
-        yield piece[:end], False
-        piece = piece[end:] + following
-    yield piece, True
+        end = max(map(chunk.rfind, string.whitespace))
+        end = end if end > 0 else len(chunk)
+        yield chunk[:end], False
+        chunk = chunk[end:] + following
+    yield chunk, True
 
 
 def _read(paths: Paths, text_field: str, read: Callable[[TextIO], Iterable[_T]]) -> Iterator[_T]:
-    """Yield what is read of each document; whatever goes wrong is a DataError that names the file or dataset."""
+    """Yield the results of `read` for each document; any error becomes a DataError that names the file or dataset."""
     for source in check_paths(paths):
         try:
             for stream in _streams(source, text_field):
                 yield from read(stream)
         except CtxextendError:
             raise
-        except Exception as error:  # each format and each way to fail has its own
-            words = one_line(error, 400).rstrip(".") or type(error).__name__
-            hint = "Name a file that you may read and that holds UTF-8 text; iconv converts others."
+        except Exception as error:  # each format raises its own exceptions
+            reason = one_line(error, 400).rstrip(".") or type(error).__name__
+            hint = "Pass a readable file in UTF-8; convert other encodings with iconv."
             if isinstance(source, str):
-                hint = f"Check its name, {SPELLING}, the network, and, for what is private, your login: hf auth login."
-            raise DataError(f"{source} cannot be read: {words}.", hint) from error
+                hint = f"Check the name ({HUB_FORMAT}), the network, and your login for private data: hf auth login."
+            raise DataError(f"{source} cannot be read: {reason}.", hint) from error
 
 
 def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
-    """Yield each document as a stream: a text file is one, and so is each line of JSONL or row that has text."""
+    """Yield each document as a stream: a text file, or the text of a line of JSONL or of a row."""
     suffix = source.suffix.lower() if isinstance(source, Path) else ""
     if isinstance(source, Path) and suffix not in TABULAR:
-        with source.open(encoding="utf-8-sig") as stream:  # programs on Windows write a byte order mark
+        with source.open(encoding="utf-8-sig") as stream:  # may have a byte order mark
             if suffix not in JSON_LINES:
                 yield stream
                 return
             for number, line in enumerate(stream, start=1):
-                where = f"{source}, line {number},"
+                where = f"Line {number} of {source}"
                 try:
                     row = json.loads(line) if line.strip() else {text_field: None}
                 except (ValueError, RecursionError) as error:
-                    raise DataError(f"{where} is no JSON: {str(error)[:200]}.", "Each must be one object.") from error
+                    hint = "Each line must be a JSON object."
+                    raise DataError(f"{where} is not valid JSON: {str(error)[:200]}.", hint) from error
                 yield from _text(row, text_field, where)
         return
     from datasets import load_dataset
@@ -184,30 +188,29 @@ def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
         if suffix == PARQUET:
             rows = load_dataset("parquet", **settings, batch_size=ROWS)
         else:
-            with source.open(encoding="utf-8-sig", newline="") as stream:  # a file of a header alone has no rows
+            with source.open(encoding="utf-8-sig", newline="") as stream:  # a file with only a header has no rows
                 header = next(csv.reader(stream, delimiter=SEPARATORS[suffix]), ())
             yield from _text(dict.fromkeys(header), text_field, str(source))
-            # Without a converter, a column of numbers would be no text
+            # Without a converter, a column of numbers would be parsed
             settings |= {"sep": SEPARATORS[suffix], "converters": {text_field: str}, "encoding": "utf-8-sig"}
             rows = load_dataset("csv", **settings, chunksize=ROWS)
     else:
         repo, config, split, revision = HUB_NAME.findall(source)[0]
-        address = f"hf://datasets/{repo}"  # a local folder may have the bare name
+        address = f"hf://datasets/{repo}"  # the bare name may be a local folder
         rows = load_dataset(address, config or None, split=split, revision=revision or None, streaming=True)
-    if text_field in (rows.column_names or ()):  # then the others need not be decoded
+    if text_field in (rows.column_names or ()):  # to not decode the others
         rows = rows.select_columns([text_field])
     for row in rows:
         yield from _text(row, text_field, str(source))
 
 
 def _text(row: Any, text_field: str, where: str) -> Iterator[TextIO]:
-    names = ", ".join(list(row)[:20]) if isinstance(row, dict) else f"a {type(row).__name__}"
+    found = ", ".join(list(row)[:20]) if isinstance(row, dict) else f"a {type(row).__name__}"
     if not isinstance(row, dict) or text_field not in row:
-        raise DataError(f"{where} has no field {text_field!r}; it has {names}.", "Name the text's: --text-field.")
+        raise DataError(f"{where} has no field {text_field!r}; found {found}.", SET_FIELD)
     text = row[text_field]
     if isinstance(text, str):
-        # Half of an escaped surrogate pair is no character, and no tokenizer accepts it.
+        # Replace unpaired surrogates, which JSON can contain and no tokenizer accepts.
         yield io.StringIO(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     elif text is not None:
-        kind = type(text).__name__
-        raise DataError(f"{where} has {kind} in the field {text_field!r}, no text.", "Name the text's: --text-field.")
+        raise DataError(f"{where} has {type(text).__name__} instead of text in field {text_field!r}.", SET_FIELD)

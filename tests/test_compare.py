@@ -213,10 +213,10 @@ def test_compare_goes_on_where_one_method_cannot_be_trained(
     def fail_once(*arguments: Any) -> Any:
         seen.append(arguments)
         if len(seen) == 1:
-            raise TrainingError("The loss is no finite number.")
+            raise TrainingError("The loss became NaN or infinite.")
         return learn(*arguments)
 
     monkeypatch.setattr(trainer, "run_training", fail_once)
     found = ctxextend.compare(source, TO, texts, methods=["linear", "copy"], steps=1, **QUICK)
     assert [(row.method, row.trained is not None) for row in found.rows] == [("copy", True), ("linear", False)]
-    assert "linear was not trained to the end: The loss is no finite number." in found.warnings
+    assert "linear was not trained to the end: The loss became NaN or infinite." in found.warnings

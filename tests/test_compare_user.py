@@ -80,7 +80,7 @@ def test_compare_prints_one_json_object(source: Path) -> None:
         (("--lr", 0.1), 2, "--lr belongs to a training"),
         (("--eval-data", "texts.jsonl"), 2, "--eval-data belongs to a training"),
         (("--eval-data", "texts.jsonl", "--steps", 1), 1, "texts.jsonl is named by --data"),
-        (("--data", "none.txt"), 1, "no file or folder"),
+        (("--data", "none.txt"), 1, "none.txt does not exist."),
         (("--steps", 1, "--seq-len", 128), 1, "--seq-len 128"),
         (("--measure", "retrieval"), 1, "has no meaning"),
     ],

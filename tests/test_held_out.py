@@ -1,4 +1,4 @@
-"""What of a text is held out of training, and how it is found again by the recipe of the output."""
+"""Which windows of a text are held out of training, and how the recipe of the output identifies them."""
 
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,18 @@ from tests.words import text_of
 
 
 def encode(text: str) -> Any:
-    """A token for each word: its number."""
+    """Return a token per word: its number."""
     return np.array([int(word) for word in text.split()], np.int64)
 
 
 def read(*paths: str, separator: int | None = None, maximum: int = 100) -> tuple[list[int], list[dict[str, Any]]]:
     files: list[dict[str, Any]] = []
-    pieces = list(read_ids(paths, "text", encode, separator, maximum, files))
-    return np.concatenate(pieces).tolist(), files
+    chunks = list(read_ids(paths, "text", encode, separator, maximum, files))
+    return np.concatenate(chunks).tolist(), files
 
 
 @given(st.integers(1, 40), st.integers(2, 300), st.integers(0, 39))
-def test_held_out_takes_one_window_in_twenty_spread_over_the_text(window: int, windows: int, more: int) -> None:
+def test_held_out_is_one_window_in_20_spread_over_the_text(window: int, windows: int, more: int) -> None:
     tokens = windows * window + min(more, window - 1)
     held_out = HeldOut.for_text(tokens, window)
     starts, ends = held_out.spans.T
@@ -38,10 +38,10 @@ def test_held_out_takes_one_window_in_twenty_spread_over_the_text(window: int, w
     assert max(windows // 20, 1) <= len(starts) <= max(windows / 4, 1)
     assert windows < 20 or len(starts) >= 4
     assert windows < 100 or len(starts) <= -(-windows // 20)
-    # What is trained on and what is held out make up the text, and do not overlap.
-    pieces = sorted(map(tuple, np.concatenate([held_out.spans, held_out.trained_spans]).tolist()))
-    assert [start for start, _ in pieces[1:]] == [end for _, end in pieces[:-1]]
-    assert (pieces[0][0], pieces[-1][1]) == (0, tokens)
+    # Training parts and held-out windows make up the text, and do not overlap.
+    parts = sorted(map(tuple, np.concatenate([held_out.spans, held_out.trained_spans]).tolist()))
+    assert [start for start, _ in parts[1:]] == [end for _, end in parts[:-1]]
+    assert (parts[0][0], parts[-1][1]) == (0, tokens)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_read_ids_puts_a_separator_after_documents_and_reads_no_more_than_it_nee
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text("1 2 3")
     Path("b.jsonl").write_text('{"text": "4 5 6"}\n')
-    Path("c.txt").write_text("no number")
+    Path("c.txt").write_text("not a number")
     ids, files = read("a.txt", "b.jsonl", *(["c.txt"] if maximum < 6 else []), separator=separator, maximum=maximum)
     assert ids == expected
     assert [file["name"] for file in files] == ["a.txt", "b.jsonl"][: 1 + (4 in expected)]
@@ -77,27 +77,27 @@ def test_held_out_windows_are_found_in_one_of_the_files(tmp_path: Path, monkeypa
     held_out = HeldOut.for_text(len(ids), 10)
     whole = [window.tolist() for window in held_out_windows(np.array(ids), held_out)]
     assert whole == [[*range(start, start + 10)] for start in (50, 150, 250, 350)]
-    alone, _ = read("b.txt", maximum=1000)
-    found = held_out_windows(np.array(alone), held_out, files[1]["first_token"])
+    only_file, _ = read("b.txt", maximum=1000)
+    found = held_out_windows(np.array(only_file), held_out, files[1]["first_token"])
     assert [window.tolist() for window in found] == whole[1:]
-    # Where a window lies partly before the file, it is left out.
+    # A window that is partly before the file is skipped.
     assert len(held_out_windows(np.array(ids[155:]), held_out, 155)) == 2
 
 
 @pytest.mark.usefixtures("book")
-def test_train_names_its_text_in_the_recipe_by_which_the_held_out_windows_are_found(gpt2: Path) -> None:
+def test_train_records_its_text_and_held_out_windows_in_the_recipe(gpt2: Path) -> None:
     Path("texts").mkdir()
     Path("texts/other.txt").write_text(text_of([number % 27 for number in range(300)]))
     train(gpt2, "out", "--data", "texts", "--eval-every", 4)
-    said = yaml.safe_load(Path("out/ctxextend.yaml").read_text())["provenance"]["trained"]
-    assert [(file["name"], file["first_token"]) for file in said["data"]] == [("book.txt", 0), ("other.txt", 1200)]
-    assert said["data"][0]["sha256"] == fingerprint(Path("book.txt"))["sha256"]
+    trained = yaml.safe_load(Path("out/ctxextend.yaml").read_text())["provenance"]["trained"]
+    assert [(file["name"], file["first_token"]) for file in trained["data"]] == [("book.txt", 0), ("other.txt", 1200)]
+    assert trained["data"][0]["sha256"] == fingerprint(Path("book.txt"))["sha256"]
     tokenizer = TextTokenizer.open(gpt2)
-    pieces = read_ids(["book.txt", "texts"], "text", tokenizer.encode, tokenizer.separator, 10_000)
-    ids, held_out = np.concatenate([*pieces]), HeldOut(**said["held_out"])
+    chunks = read_ids(["book.txt", "texts"], "text", tokenizer.encode, tokenizer.separator, 10_000)
+    ids, held_out = np.concatenate([*chunks]), HeldOut(**trained["held_out"])
     assert held_out == HeldOut.for_text(len(ids), 32)
     assert [len(window) for window in held_out_windows(ids, held_out)] == [32] * 4
     Path("held-out.txt").write_text(Path("book.txt").read_text())
     train(gpt2, "with", "--eval-data", "held-out.txt")
-    said = yaml.safe_load(Path("with/ctxextend.yaml").read_text())["provenance"]["trained"]
-    assert ([file["name"] for file in said["eval_data"]], "held_out" in said) == (["held-out.txt"], False)
+    trained = yaml.safe_load(Path("with/ctxextend.yaml").read_text())["provenance"]["trained"]
+    assert ([file["name"] for file in trained["eval_data"]], "held_out" in trained) == (["held-out.txt"], False)

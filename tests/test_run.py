@@ -193,7 +193,7 @@ def test_run_shows_every_fault_of_the_file_at_once() -> None:
         ("resize: {to: 256}", ["--resume"], "The recipe asks for no training"),
         ("evaluate: {data: book.txt}", ["-o", "out"], "The recipe makes no checkpoint that could go to out."),
         ("evaluate: {data: book.txt}\noutput: out", [], "The recipe makes no checkpoint that could go to out."),
-        ("resize: {to: 256}\nevaluate: {data: none.txt}", [], "There is no file or folder none.txt."),
+        ("resize: {to: 256}\nevaluate: {data: none.txt}", [], "none.txt does not exist."),
     ],
 )
 def test_run_refuses_what_cannot_be_before_anything_is_written(text: str, flags: list[str], said: str) -> None:
@@ -248,7 +248,7 @@ def test_run_resizes_trains_and_evaluates_and_its_recipe_makes_the_same_weights_
     )
     assert (said["output"], said["resize"]["max_len_after"], said["train"]["steps"]) == ("source-24", 24, 1)
     assert said["evaluate"]["max_len"] == 24
-    assert any(text.startswith("book.txt is trained on and measured on") for text in said["warnings"])
+    assert any(text.startswith("book.txt is in both --data and --eval-data") for text in said["warnings"])
     # Of several processes the first alone measures.
     other = replace(result.training, is_first=False)
     monkeypatch.setattr("ctxextend.training.train.train_recipe", lambda *_, **__: other)

@@ -16,17 +16,25 @@ from pyarrow import parquet
 
 from ctxextend import evaluate, text_data
 from ctxextend.errors import DataError
-from ctxextend.text_data import CHUNK_SIZE, check_paths, check_texts, cut, empty_files, read_chunks, read_documents
+from ctxextend.text_data import (
+    CHUNK_SIZE,
+    check_paths,
+    check_texts,
+    empty_files,
+    read_chunks,
+    read_documents,
+    split_chunks,
+)
 from tests.hub_server import serve
 
 
-def written(path: Path, text: str) -> Path:
+def write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")
     return path
 
 
-def column(path: Path, texts: Any, name: str = "text") -> Path:
+def write_column(path: Path, texts: Any, name: str = "text") -> Path:
     parquet.write_table(pyarrow.table({name: texts, "n": list(range(len(texts)))}), path, row_group_size=2)
     return path
 
@@ -36,18 +44,18 @@ def column(path: Path, texts: Any, name: str = "text") -> Path:
 WRONG_NAMES = ("hf:", "hf:name", "hf:a/b/c/d", "hf://datasets/a/b", "hf:a/b:", "hf:a/b@", "hf:a /b")
 
 
-def test_check_paths_leaves_out_of_a_folder_what_no_user_wrote(tmp_path: Path) -> None:
+def test_check_paths_skips_checkpoints_runs_and_hidden_files_in_a_folder(tmp_path: Path) -> None:
     kept = ["a.MD", "b.txt", "deep/b.md", "deep/down/c.jsonl"]
     hidden = [".gitignore", ".venv/lib/d.txt"]
-    of_others = ["weights.bin", "bert/vocab.txt", "bert/1_Pooling/e.txt", "out.training/train_log.jsonl"]
-    for name in (*kept, *hidden, *of_others, "bert/config.json"):
-        written(tmp_path / name, "a")
+    generated = ["weights.bin", "bert/vocab.txt", "bert/1_Pooling/e.txt", "out.training/train_log.jsonl"]
+    for name in (*kept, *hidden, *generated, "bert/config.json"):
+        write(tmp_path / name, "a")
     assert check_paths([tmp_path]) == [tmp_path / name for name in kept]
     assert check_paths([tmp_path / "bert"]) == [tmp_path / "bert/1_Pooling/e.txt", tmp_path / "bert/vocab.txt"]
 
 
-def test_check_paths_takes_each_text_once_however_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, _ = (written(tmp_path / "texts" / name, name) for name in ("a.txt", "b.txt"))
+def test_check_paths_returns_each_text_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, _ = (write(tmp_path / "texts" / name, name) for name in ("a.txt", "b.txt"))
     monkeypatch.chdir(tmp_path)
     assert check_paths(["texts/b.txt", tmp_path / "texts", "./texts/../texts/a.txt"]) == [Path("texts/b.txt"), one]
     assert check_paths(["hf:a.x/b-y", "hf:a.x/b-y:train"]) == ["hf:a.x/b-y:train"]
@@ -56,53 +64,53 @@ def test_check_paths_takes_each_text_once_however_it_is_named(tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("paths", "message"),
     [
-        (["missing.txt"], "no file or folder .*missing.txt"),
-        (["a" * 300], "no file or folder"),
-        ([os.devnull], "no file or folder"),
-        (["folder"], r"folder folder holds no text.*\.txt"),
+        (["missing.txt"], r"missing\.txt does not exist\. Pass an existing file or folder with --data"),
+        (["a" * 300], "a does not exist"),
+        ([os.devnull], f"{os.devnull} is not a regular file or folder"),
+        (["folder"], r"Folder folder contains no text files\. Supported extensions: \.txt"),
         (["empty.txt"], "empty.txt is empty"),
-        ([], "No text was named"),
-        *(([name], r"names no dataset of the Hub.*OWNER/NAME\[/CONFIG\]") for name in WRONG_NAMES),
+        ([], "No text given"),
+        *(([name], r"is not a valid Hub dataset.*OWNER/NAME\[/CONFIG\]") for name in WRONG_NAMES),
     ],
 )
-def test_check_paths_names_what_is_not_there(paths: list[str], message: str) -> None:
+def test_check_paths_rejects_missing_and_empty_paths(paths: list[str], message: str) -> None:
     Path("folder").mkdir()
-    written(Path("empty.txt"), "")
+    write(Path("empty.txt"), "")
     with pytest.raises(DataError, match=message):
         check_paths(paths)
 
 
-def test_check_texts_names_what_holds_no_text(tmp_path: Path) -> None:
-    written(tmp_path / "a.txt", "fine")
+def test_check_texts_rejects_a_blank_file_only_if_it_was_given(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "fine")
     check_texts([tmp_path])
-    written(tmp_path / "b.txt", " \n")
+    write(tmp_path / "b.txt", " \n")
     check_texts([tmp_path])
-    with pytest.raises(DataError, match="b.txt holds no text"):
+    with pytest.raises(DataError, match="b.txt contains no text"):
         check_texts([tmp_path / "b.txt"])
 
 
-def test_empty_files_of_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
-    written(tmp_path / "a.txt", "fine")
+def test_empty_files_of_a_folder_are_skipped_and_listed(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "fine")
     for name in ("b.rst", "c.md", "d.txt", "e.txt"):
-        written(tmp_path / name, "")
+        write(tmp_path / name, "")
     assert check_paths([tmp_path]) == [tmp_path / "a.txt"]
     note = f"Skipped 4 empty files in {tmp_path}: b.rst, c.md, d.txt, ..."
     assert list(empty_files([tmp_path, tmp_path / "a.txt"])) == [note]
-    written(tmp_path / "a.txt", "fine words " * 100)
+    write(tmp_path / "a.txt", "fine words " * 100)
     assert note in evaluate("tiny-gpt2", tmp_path, measure=["position"], length=[16], tokens=64).notes
 
 
-# ---- documents and pieces
+# ---- documents and chunks
 
 
-def test_read_documents_takes_a_file_for_one_document_and_a_line_of_jsonl_for_another(tmp_path: Path) -> None:
-    plain = written(tmp_path / "a.txt", "\ufeffone\n\ntwo")
-    lines = written(tmp_path / "b.jsonl", '\ufeff{"text": "three"}\n\n{"text": "fünf \\ud83d\\ude00 \\ud800"}\n')
-    others = written(tmp_path / "c.ndjson", '{"body": "x", "text": 3}\n')
-    # A byte order mark is no text, and neither is half a pair of surrogates.
+def test_read_documents_yields_text_files_and_lines_of_jsonl(tmp_path: Path) -> None:
+    plain = write(tmp_path / "a.txt", "\ufeffone\n\ntwo")
+    lines = write(tmp_path / "b.jsonl", '\ufeff{"text": "three"}\n\n{"text": "fünf \\ud83d\\ude00 \\ud800"}\n')
+    others = write(tmp_path / "c.ndjson", '{"body": "x", "text": 3}\n')
+    # Byte order marks are removed, unpaired surrogates replaced.
     assert list(read_documents([lines, plain])) == ["three", "fünf \U0001f600 \ufffd", "one\n\ntwo"]
     assert list(read_documents([lines, plain], characters=2)) == ["th", "fü", "on"]
-    assert list(read_documents([plain], characters=2**60)) == ["one\n\ntwo"]  # takes no memory for as many
+    assert list(read_documents([plain], characters=2**60)) == ["one\n\ntwo"]  # does not allocate as many
     assert list(read_documents([others], "body")) == ["x"]
 
 
@@ -119,11 +127,11 @@ def test_read_documents_reads_a_column_of_csv(name: str, separator: str, tmp_pat
     file.write_text("".join(f"{separator.join(row)}\n" for row in rows), encoding="utf-8-sig")
     assert list(read_documents([file], "body")) == ['two "lines",\nÄ', "42", *(f"row {n}" for n in range(200))]
     assert list(read_documents([tmp_path], "body")) == list(read_documents([file], "body"))
-    with pytest.raises(DataError, match=rf"{re.escape(name)} has no field 'text'; it has n, body\..*--text-field"):
+    with pytest.raises(DataError, match=rf"{re.escape(name)} has no field 'text'; found n, body\..*--text-field"):
         list(read_documents([file]))
     file.write_text(f"n{separator}body\n")
     assert list(read_documents([file], "body")) == []
-    with pytest.raises(DataError, match=r"has no field 'text'; it has n, body\."):
+    with pytest.raises(DataError, match=r"has no field 'text'; found n, body\."):
         list(read_documents([file]))
     file.write_bytes("n,body\n1,h\xe9\n".encode("latin-1"))
     with pytest.raises(DataError, match="cannot be read: 'utf-8' codec"):
@@ -132,12 +140,12 @@ def test_read_documents_reads_a_column_of_csv(name: str, separator: str, tmp_pat
 
 def test_read_documents_reads_a_column_of_parquet(tmp_path: Path) -> None:
     texts = pyarrow.array(["one", None, "", "fünf", "one"]).dictionary_encode()
-    file = column(tmp_path / "a[1].PARQUET", texts, "body")
+    file = write_column(tmp_path / "a[1].PARQUET", texts, "body")
     assert list(read_documents([file], "body")) == ["one", "", "fünf", "one"]
     assert list(read_documents([tmp_path], "body", 2)) == ["on", "", "fü", "on"]
-    with pytest.raises(DataError, match=r"a\[1\].PARQUET has no field 'text'; it has body, n\..*--text-field"):
+    with pytest.raises(DataError, match=r"a\[1\].PARQUET has no field 'text'; found body, n\..*--text-field"):
         list(read_documents([file]))
-    with pytest.raises(DataError, match=r"a\[1\].PARQUET has int in the field 'n', no text"):
+    with pytest.raises(DataError, match=r"a\[1\].PARQUET has int instead of text in field 'n'"):
         list(read_documents([file], "n"))
     (tmp_path / "b.parquet").write_bytes(file.read_bytes()[:-20])
     with pytest.raises(DataError, match="b.parquet cannot be read: "):
@@ -147,45 +155,45 @@ def test_read_documents_reads_a_column_of_parquet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"text": "a"', "line 2, is no JSON"),
-        (b"[" * 100_000, "line 2, is no JSON"),
-        (b"[1, 2]", "line 2, has no field 'text'; it has a list"),
-        (b'{"other": 1}', "it has other"),
-        (b'{"text": 3}', "b.jsonl, line 2, has int in the field 'text', no text"),
+        (b'{"text": "a"', r"Line 2 of .*b\.jsonl is not valid JSON: .*Each line must be a JSON object"),
+        (b"[" * 100_000, r"Line 2 of .*b\.jsonl is not valid JSON: .*Each line must be a JSON object"),
+        (b"[1, 2]", r"Line 2 of .*b\.jsonl has no field 'text'; found a list"),
+        (b'{"other": 1}', "found other"),
+        (b'{"text": 3}', r"Line 2 of .*b\.jsonl has int instead of text in field 'text'"),
         (b'{"text": "caf\xe9"}', r"b.jsonl cannot be read: .*byte 0xe9.*iconv"),
     ],
     ids=["cut", "deep", "list", "key", "number", "latin"],
 )
-def test_read_pieces_names_the_line_at_fault(line: bytes, message: str, tmp_path: Path) -> None:
+def test_read_chunks_reports_the_invalid_line(line: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_bytes(b'{"text": "fine"}\n' + line)
     with pytest.raises(DataError, match=message):
         list(read_chunks([tmp_path]))
 
 
 @given(st.text(alphabet="ab \n", max_size=60), st.integers(1, 8))
-def test_cut_parts_no_word_and_loses_nothing(text: str, size: int) -> None:
-    pieces, ends = zip(*cut(io.StringIO(text), size), strict=True)
-    assert "".join(pieces) == text
-    assert ends == (*[False] * (len(pieces) - 1), True)
-    assert max(map(len, pieces)) <= 2 * size
-    if max(map(len, text.split()), default=0) < size:  # a word as long as a piece may have to be parted
-        assert all(piece[0].isspace() for piece in pieces[1:])
+def test_split_chunks_keeps_words_and_all_text(text: str, size: int) -> None:
+    chunks, ends = zip(*split_chunks(io.StringIO(text), size), strict=True)
+    assert "".join(chunks) == text
+    assert ends == (*[False] * (len(chunks) - 1), True)
+    assert max(map(len, chunks)) <= 2 * size
+    if max(map(len, text.split()), default=0) < size:  # longer words may be split
+        assert all(chunk[0].isspace() for chunk in chunks[1:])
 
 
-def test_read_pieces_cuts_files_and_takes_documents_one_by_one(tmp_path: Path) -> None:
+def test_read_chunks_splits_long_documents(tmp_path: Path) -> None:
     long = "word " * (CHUNK_SIZE // 5 + 10)
-    written(tmp_path / "a.txt", f"\ufeff{long}")
-    written(tmp_path / "b.jsonl", '{"text": "one"}\n{"text": null}\n{"text": "two"}\n')
-    column(tmp_path / "c.parquet", ["three", None, long])
-    pieces = list(read_chunks([tmp_path]))
-    assert [is_end for _, is_end in pieces] == [False, True, True, True, True, False, True]
-    assert pieces[0][0] + pieces[1][0] == long
-    assert [text for text, _ in pieces[2:5]] == ["one", "two", "three"]
-    assert pieces[5][0] + pieces[6][0] == long
+    write(tmp_path / "a.txt", f"\ufeff{long}")
+    write(tmp_path / "b.jsonl", '{"text": "one"}\n{"text": null}\n{"text": "two"}\n')
+    write_column(tmp_path / "c.parquet", ["three", None, long])
+    chunks = list(read_chunks([tmp_path]))
+    assert [is_end for _, is_end in chunks] == [False, True, True, True, True, False, True]
+    assert chunks[0][0] + chunks[1][0] == long
+    assert [text for text, _ in chunks[2:5]] == ["one", "two", "three"]
+    assert chunks[5][0] + chunks[6][0] == long
 
 
-def test_read_pieces_never_holds_a_file_whole(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.txt", "words " * (4 * CHUNK_SIZE))
+def test_read_chunks_does_not_load_a_whole_file(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.txt", "words " * (4 * CHUNK_SIZE))
     tracemalloc.start()
     assert sum(len(text) for text, _ in read_chunks([file])) == file.stat().st_size
     maximum = tracemalloc.get_traced_memory()[1]
@@ -195,19 +203,19 @@ def test_read_pieces_never_holds_a_file_whole(tmp_path: Path) -> None:
 
 # ---- Hub datasets
 
-# All are read by one process, since the library that reads them takes seconds to be imported.
+# One process reads all, since importing `datasets` takes seconds.
 READER = """
 import json, sys
 from ctxextend.errors import DataError
 from ctxextend.text_data import check_texts, read_documents, read_chunks
-said = []
-for word, field in json.loads(sys.argv[1]):
+results = []
+for name, field in json.loads(sys.argv[1]):
     try:
-        check_texts([word], field)
-        said.append([list(read_documents([word], field, 4)), list(read_chunks([word], field))])
+        check_texts([name], field)
+        results.append([list(read_documents([name], field, 4)), list(read_chunks([name], field))])
     except DataError as error:
-        said.append([error.message, error.hint])
-print(json.dumps(said))
+        results.append([error.message, error.hint])
+print(json.dumps(results))
 """
 README = """---
 configs:
@@ -218,7 +226,7 @@ configs:
 ---
 """
 HUB_NAMES = ("hf:own/set/plain", "hf:own/set/plain:test@main", "hf:own/set/other")
-# What is asked for, in which field; what is said, and what to do.
+# Dataset, text field, part of the message, part of the hint.
 HUB_FAULTS = [
     ("hf:own/set", "text", "pick one among the available configs: ['plain', 'other']", "hf:OWNER/NAME[/CONFIG]"),
     ("hf:own/set/none", "text", "'none' not found. Available: ['plain', 'other']", "hf:OWNER/NAME[/CONFIG]"),
@@ -226,36 +234,38 @@ HUB_FAULTS = [
     ("hf:own/set@v9", "text", "Revision 'v9' doesn't exist", "@REVISION"),
     ("hf:own/none", "text", "'own/none' doesn't exist on the Hub or cannot be accessed", "the network"),
     ("hf:own/gated", "text", "gated", "hf auth login"),
-    ("hf:own/set/plain", "body", "has no field 'body'; it has text, n", "--text-field"),
+    ("hf:own/set/plain", "body", "has no field 'body'; found text, n", "--text-field"),
 ]
 
 
-def test_read_documents_streams_what_a_word_names_and_says_what_there_is_instead(tmp_path: Path) -> None:
-    published = written(tmp_path / "published" / "README.md", README).parent
-    column(published / "train.parquet", ["first one", None, "second"])
-    column(published / "test.parquet", ["third"])
-    column(published / "other.parquet", [""])
-    (tmp_path / "own" / "set").mkdir(parents=True)  # a folder of that name is another thing
+def test_read_documents_streams_hub_datasets_and_reports_what_is_available(tmp_path: Path) -> None:
+    published = write(tmp_path / "published" / "README.md", README).parent
+    write_column(published / "train.parquet", ["first one", None, "second"])
+    write_column(published / "test.parquet", ["third"])
+    write_column(published / "other.parquet", [""])
+    (tmp_path / "own" / "set").mkdir(parents=True)  # a local folder of that name is ignored
     environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(__file__).parents[1])}
     with serve() as hub:
         hub.add("datasets/own/set", published)
         hub.add("datasets/own/gated", published, gated=True)
         environment |= {"HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": "0"}
-        words = [(word, "text") for word in HUB_NAMES] + [fault[:2] for fault in HUB_FAULTS]
-        command = [sys.executable, "-c", READER, json.dumps(words)]
+        names = [(name, "text") for name in HUB_NAMES] + [fault[:2] for fault in HUB_FAULTS]
+        command = [sys.executable, "-c", READER, json.dumps(names)]
         done = subprocess.run(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, check=True)
     train, test, other, *faults = json.loads(done.stdout)
     assert train == [["firs", "seco"], [["first one", True], ["second", True]]]
     assert test == [["thir"], [["third", True]]]
-    assert other[0] == "hf:own/set/other:train holds no text."
-    for (message, hint), (_, _, part, advice) in zip(faults, HUB_FAULTS, strict=True):
-        assert part in message
-        assert advice in hint
+    assert other[0] == "hf:own/set/other:train contains no text."
+    for (message, hint), (_, _, message_part, hint_part) in zip(faults, HUB_FAULTS, strict=True):
+        assert message_part in message
+        assert hint_part in hint
 
 
-def test_read_documents_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_documents_reports_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_data, "find_spec", lambda name: None)
     (tmp_path / "a.csv").write_text("text\none\n")
-    for path in (column(tmp_path / "a.parquet", ["one"]), tmp_path / "a.csv", "hf:a/b"):
-        with pytest.raises(DataError, match=r"needs datasets.*pip install 'ctxextend\[train\]'"):
+    for path in (write_column(tmp_path / "a.parquet", ["one"]), tmp_path / "a.csv", "hf:a/b"):
+        with pytest.raises(
+            DataError, match=r"requires datasets, which is not installed.*pip install 'ctxextend\[train\]'"
+        ):
             list(read_documents([path]))

@@ -1,4 +1,4 @@
-"""`train` as a command: what changes, what does not, and what is written beside the weights."""
+"""`ctxextend train`: which tensors and rows change, and which other files it writes."""
 
 import json
 import os
@@ -14,6 +14,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from ctxextend import resize, run, verify
+from ctxextend.plan.output_files import RECIPE_POINTER, UNTRAINED
+from ctxextend.training.train import LOG_POINTER
 from tests import pico
 from tests.trainings import (
     NEW,
@@ -33,11 +35,11 @@ from tests.words import text_of
 
 pytestmark = pytest.mark.usefixtures("book")
 WPE = TABLES["gpt2"]
-# Nothing is to be told behind a sequence's last token, so that the last row has no gradient; weight decay moves it.
-NEW_MOVED = [True] * OLD + [False] * (OLD - 1) + [True]
+# Rows that stay equal when new rows are trained: the last one predicts nothing, so it has no gradient.
+NEW_TRAINED = [True] * OLD + [False] * (OLD - 1) + [True]
 
 
-def test_train_new_changes_new_rows_alone_though_weights_decay(gpt2: Path) -> None:
+def test_train_new_changes_only_new_rows_despite_weight_decay(gpt2: Path) -> None:
     train(gpt2, "out", "--trainable", "new", "--weight-decay", 0.5)
     before, after = ((folder / "model.safetensors").read_bytes() for folder in (gpt2, Path("out")))
     differing = np.flatnonzero(np.frombuffer(before, np.uint8) != np.frombuffer(after, np.uint8))
@@ -47,19 +49,19 @@ def test_train_new_changes_new_rows_alone_though_weights_decay(gpt2: Path) -> No
     assert equal_rows(gpt2, Path("out")) == [True] * OLD + [False] * OLD
 
 
-def test_train_new_of_a_stretched_table_trains_the_rows_between_learned_ones(gpt2: Path) -> None:
+def test_train_new_trains_the_rows_between_learned_rows_of_a_stretched_table(gpt2: Path) -> None:
     source = gpt2.with_name("long-old")
     resize(source, to=NEW, method="stretch", keep_first=0, output="stretched")
     done = train("stretched", "out", "--trainable", "new", "--json")
-    stays = equal_rows(Path("stretched"), Path("out"))
-    assert [row for row, same in enumerate(stays) if same] == [*range(0, NEW, 2), NEW - 1]
+    unchanged = equal_rows(Path("stretched"), Path("out"))
+    assert [row for row, same in enumerate(unchanged) if same] == [*range(0, NEW, 2), NEW - 1]
     assert table_of(Path("out"))[::2].tobytes() == table_of(source).tobytes()
     assert json.loads(done.stdout)["parameters"] == OLD * pico.WIDTH
     for base in (source, "stretched"):
         assert verify("out", base).passed
 
 
-def test_train_positions_changes_the_table_alone(gpt2: Path) -> None:
+def test_train_positions_changes_only_the_table(gpt2: Path) -> None:
     train(gpt2, "out")
     assert changed_tensors(gpt2, Path("out")) == {WPE}
     assert equal_rows(gpt2, Path("out")) == [False] * (NEW - 1) + [True]
@@ -69,7 +71,7 @@ def test_train_positions_changes_the_table_alone(gpt2: Path) -> None:
     ("model_type", "name", "name_in_file"),
     [("gpt2", "", ""), ("gpt2", r"^transformer\.", ""), ("bert", r"LayerNorm\.weight$", "LayerNorm.gamma")],
 )
-def test_train_all_changes_every_parameter_and_no_buffer_by_the_names_in_the_file(
+def test_train_all_changes_every_parameter_and_no_buffer_with_any_names_in_the_file(
     model_type: str, name: str, name_in_file: str
 ) -> None:
     source = make_source(Path("source"), model_type)
@@ -83,14 +85,14 @@ def test_train_all_changes_every_parameter_and_no_buffer_by_the_names_in_the_fil
     assert json.loads(done.stdout)["parameters"] == loaded.num_parameters()
 
 
-def test_train_all_writes_both_names_of_a_tied_tensor_alike() -> None:
+def test_train_all_writes_equal_values_for_tied_tensors() -> None:
     source = make_source(Path("source"), "gpt2")
-    words = load_file(source / "model.safetensors")["transformer.wte.weight"]
-    pico.add_tensors(source, {"lm_head.weight": words.clone()})
+    embeddings = load_file(source / "model.safetensors")["transformer.wte.weight"]
+    pico.add_tensors(source, {"lm_head.weight": embeddings.clone()})
     train(source, "out", "--trainable", "all")
     after = load_file("out/model.safetensors")
     assert torch.equal(after["lm_head.weight"], after["transformer.wte.weight"])
-    assert not torch.equal(after["lm_head.weight"], words)
+    assert not torch.equal(after["lm_head.weight"], embeddings)
 
 
 def test_train_keeps_the_dtype_of_the_source() -> None:
@@ -98,10 +100,10 @@ def test_train_keeps_the_dtype_of_the_source() -> None:
     train(source, "out", "--trainable", "new")
     assert {tensor.dtype for tensor in load_file("out/model.safetensors").values()} == {torch.bfloat16}
     assert changed_tensors(source, Path("out")) == {WPE}
-    assert equal_rows(source, Path("out")) == NEW_MOVED
+    assert equal_rows(source, Path("out")) == NEW_TRAINED
 
 
-def test_train_dtype_casts_all_floats_of_shards_and_says_so() -> None:
+def test_train_dtype_casts_all_floats_of_shards_and_updates_config_and_index() -> None:
     source = make_source(Path("source"), "gpt2")
     names = pico.shard(source)
     train(source, "out", "--dtype", "bf16")
@@ -112,12 +114,12 @@ def test_train_dtype_casts_all_floats_of_shards_and_says_so() -> None:
     assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in tensors.values())
     config = json.loads(Path("out/config.json").read_text())
     assert config.get("dtype", config.get("torch_dtype")) == "bfloat16"
-    word = transformers.GPT2LMHeadModel.from_pretrained(source).transformer.wte.weight
-    assert torch.equal(tensors["transformer.wte.weight"], word.to(torch.bfloat16))
+    before = transformers.GPT2LMHeadModel.from_pretrained(source).transformer.wte.weight
+    assert torch.equal(tensors["transformer.wte.weight"], before.to(torch.bfloat16))
     assert pico.Pico(source, transformers.GPT2LMHeadModel).load(Path("out")).dtype == torch.bfloat16
 
 
-def test_train_writes_safetensors_where_the_source_is_a_pickle() -> None:
+def test_train_writes_safetensors_for_a_pickle_source() -> None:
     source = make_source(Path("source"), "gpt2")
     before = load_file(source / "model.safetensors")
     torch.save(before, source / "pytorch_model.bin")
@@ -129,12 +131,12 @@ def test_train_writes_safetensors_where_the_source_is_a_pickle() -> None:
     assert not list(Path("out").glob("*.bin"))
 
 
-def test_train_of_a_sentence_encoder_distils_its_original_alone_and_stays_one() -> None:
+def test_train_distils_a_sentence_encoder_from_its_unchanged_base_and_keeps_its_modules() -> None:
     root = make_encoder(Path("source").absolute())
     resize(root, to=NEW, output="long")
-    said = json.loads(train("long", "out", "--json", steps=12).stdout)
-    assert said["objective"] == "distilled"
-    assert said["loss_after"] < said["loss_before"]
+    result = json.loads(train("long", "out", "--json", steps=12).stdout)
+    assert result["objective"] == "distilled"
+    assert result["loss_after"] < result["loss_before"]
     assert Path("out/1_Pooling/config.json").read_bytes() == Path("long/1_Pooling/config.json").read_bytes()
     changed = changed_tensors(Path("long/0_Transformer"), Path("out/0_Transformer"))
     assert changed == {"embeddings.position_embeddings.weight"}
@@ -148,34 +150,37 @@ def test_train_of_a_sentence_encoder_distils_its_original_alone_and_stays_one() 
 def test_train_writes_its_recipe_card_log_and_curve(gpt2: Path) -> None:
     done = train(gpt2, "out", "--eval-every", 2)
     assert done.stdout == "out\n"
-    assert "256 numbers are trained (positions), 4 steps of 4 sequences of 32 tokens" in done.stderr
+    summary = "256 trainable parameters (positions), 4 steps of 4 sequences of 32 tokens, micro-batch 4 on 1 device"
+    assert summary in done.stderr
     log = log_of(Path("out"))
     assert [line["step"] for line in log if "loss" in line] == [1, 2, 3, 4]
     assert [line["step"] for line in log if "eval_loss" in line] == [0, 2, 4]
     assert Path("out/train_loss.png").read_bytes().startswith(b"\x89PNG")
     card = Path("out/README.md").read_text()
-    assert "## Trained at 32\n\nTrained by ctxextend" in card
-    assert "its position table (256 numbers), 4 steps of 4 sequences of 32 tokens, on `book.txt`" in card
+    assert "## Trained at 32\n\nTrained with ctxextend" in card
+    assert "its position table (256 parameters), 4 steps of 4 sequences of 32 tokens, on `book.txt`" in card
     losses = [line["eval_loss"] for line in log if "eval_loss" in line]
-    assert f"Held-out loss: {losses[0]:.4f} before, {losses[-1]:.4f} after step 4, whose weights these are." in card
-    assert "Not yet trained" not in card
-    assert card.count("holds the recipe") == 1
+    assert f"Held-out loss: {losses[0]:.4f} before training, {losses[-1]:.4f} after step 4 (these weights)." in card
+    assert UNTRAINED.format(NEW) in Path(gpt2, "README.md").read_text()
+    assert UNTRAINED.format(NEW) not in card
+    assert card.count(RECIPE_POINTER) == 1
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.txt", "out"]
 
 
-def test_train_of_what_was_trained_leaves_no_old_word_of_the_log() -> None:
+def test_train_of_a_trained_checkpoint_mentions_log_and_recipe_once_in_the_card() -> None:
     source = make_source(Path("source"), "gpt2")
     train(source, "once", steps=1)
     train("once", "twice", steps=1)
     card = Path("twice/README.md").read_text()
-    assert (card.count("## Trained at 16"), card.count("holds the losses"), card.count("holds the recipe")) == (2, 1, 1)
+    counts = [card.count(text) for text in ("## Trained at 16", LOG_POINTER, RECIPE_POINTER)]
+    assert counts == [2, 1, 1]
     done = invoke("verify", "twice", "--base", source)
     assert done.exit_code == 0
-    said = "16 -> 16 rows; 1 of 16 rows are what they were (by its recipe), bit for bit; then it was trained"
-    assert f"transformer.wpe.weight: {said}" in done.stdout
+    compared = "16 -> 16 rows; 1 of 16 rows are what they were (by its recipe), bit for bit; then it was trained"
+    assert f"transformer.wpe.weight: {compared}" in done.stdout
 
 
-def test_train_equals_resize_with_train_and_its_recipe_makes_the_same_again(gpt2: Path) -> None:
+def test_train_equals_resize_with_train_and_its_recipe_reproduces_it(gpt2: Path) -> None:
     source, flags = gpt2.with_name("long-old"), ("--steps", 3, "-q")
     resized = invoke("resize", source, "--to", NEW, "--train", "book.txt", *flags, "-o", "once")
     trained = invoke("train", gpt2, "--data", "book.txt", *flags, "-o", "twice")
@@ -191,13 +196,15 @@ def test_train_equals_resize_with_train_and_its_recipe_makes_the_same_again(gpt2
 
 
 @pytest.mark.parametrize(("trainable", "shown"), [("new", "new rows"), ("positions", "table"), ("all", "all")])
-def test_train_is_proved_shown_and_measured_with_the_first_original(gpt2: Path, trainable: str, shown: str) -> None:
+def test_train_output_is_verified_inspected_and_evaluated_against_its_first_base(
+    gpt2: Path, trainable: str, shown: str
+) -> None:
     source = gpt2.with_name("long-old")
     train(gpt2, "out", "--trainable", trainable)
     for base in (source, gpt2):
         done = invoke("verify", "out", "--base", base)
-        said = "is not a pure resize" if trainable == "all" else "Verified: out differs from"
-        assert (done.exit_code, said in done.stdout) == (3 if trainable == "all" else 0, True), done.stdout
+        verdict = "is not a pure resize" if trainable == "all" else "Verified: out differs from"
+        assert (done.exit_code, verdict in done.stdout) == (3 if trainable == "all" else 0, True), done.stdout
     inspected = invoke("inspect", "out").stdout
     assert f"(gpt2, made by copy, {shown} trained)" in inspected
     assert "new positions: 16-31\n" in inspected
@@ -206,28 +213,28 @@ def test_train_is_proved_shown_and_measured_with_the_first_original(gpt2: Path, 
         assert f"its base, {source}, reads 16" in " ".join(measured.stdout.split())
 
 
-def test_train_keeps_its_precision_whatever_a_launcher_was_set_to(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_precision_overrides_that_of_a_launcher(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(gpt2, "exact", "--precision", "fp32", steps=2)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     train(gpt2, "launched", "--precision", "fp32", steps=2)
     assert log_of(Path("launched")) == log_of(Path("exact"))
 
 
-def test_train_by_two_processes_gives_the_losses_of_one(gpt2: Path) -> None:
+def test_train_with_two_processes_gives_the_losses_of_one(gpt2: Path) -> None:
     documents = [json.dumps({"text": text_of([(start + step) % 27 for step in range(20)])}) for start in range(100)]
     Path("book.jsonl").write_text("\n".join(documents))
-    asked = ["train", str(gpt2), "--data", "book.jsonl", "--steps", "4", "--batch-size", "4", "--trainable", "all"]
-    assert invoke(*asked, "-o", "one").exit_code == 0
+    arguments = ["train", str(gpt2), "--data", "book.jsonl", "--steps", "4", "--batch-size", "4", "--trainable", "all"]
+    assert invoke(*arguments, "-o", "one").exit_code == 0
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "ctxextend"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
-    for _ in range(2):  # such processes can fail at exit, with everything written
+    for _ in range(2):  # these processes can fail at exit, after everything is written
         done = subprocess.run(
-            [*launch, *asked, "-o", "two"], env=environment, capture_output=True, text=True, check=False
+            [*launch, *arguments, "-o", "two"], env=environment, capture_output=True, text=True, check=False
         )
         if Path("two").exists():
             break
     assert done.stdout == "two\n", done.stderr
-    assert "2 at once on 2 devices" in done.stderr
+    assert "micro-batch 2 on 2 devices" in done.stderr
     assert done.stderr.count("held-out loss") == 1
     for line, other in zip(log_of(Path("one")), log_of(Path("two")), strict=True):
         assert line == pytest.approx(other, abs=1e-5)

@@ -22,13 +22,13 @@ from ctxextend.training.train_data import (
 )
 
 
-def test_write_tokens_writes_int32_under_its_name_when_it_is_complete(tmp_path: Path) -> None:
-    def pieces() -> Iterator[Any]:
-        yield counted(2).astype(np.int64)
+def test_write_tokens_writes_int32_and_renames_the_complete_file(tmp_path: Path) -> None:
+    def chunks() -> Iterator[Any]:
+        yield numbered(2).astype(np.int64)
         assert not (tmp_path / "tokens").exists()
-        yield counted(3, 7).astype(np.int64)
+        yield numbered(3, 7).astype(np.int64)
 
-    write_tokens(pieces(), tmp_path / "tokens")
+    write_tokens(chunks(), tmp_path / "tokens")
     tokens = open_tokens(tmp_path / "tokens")
     assert tokens.tolist() == [0, 1, 7, 8, 9]
     assert tokens.dtype == np.int32
@@ -38,26 +38,26 @@ def test_write_tokens_writes_int32_under_its_name_when_it_is_complete(tmp_path: 
 # ---- sequences
 
 
-def counted(tokens: int, first: int = 0) -> Any:
-    """A text in which every token is its place."""
+def numbered(tokens: int, first: int = 0) -> Any:
+    """Return a text whose token ids are their indices, from `first`."""
     return np.arange(first, first + tokens, dtype=np.int32)
 
 
-def whole(tokens: int) -> Text:
-    return Text.whole(counted(tokens))
+def one_part(tokens: int) -> Text:
+    return Text.whole(numbered(tokens))
 
 
-def plain(length: int, span: int, **options: Any) -> SequenceSettings:
+def causal(length: int, span: int, **options: Any) -> SequenceSettings:
     return SequenceSettings((), (), length, span, CAUSAL, **options)
 
 
-def read(windows: SequenceDataset) -> list[dict[str, torch.Tensor]]:
-    return [windows[number] for number in range(len(windows))]
+def items(dataset: SequenceDataset) -> list[dict[str, torch.Tensor]]:
+    return [dataset[number] for number in range(len(dataset))]
 
 
 @st.composite
-def cuts(draw: Any) -> SequenceSettings:
-    """Any settings of causal sequences."""
+def causal_settings(draw: Any) -> SequenceSettings:
+    """Draw settings of causal sequences."""
     before, after, text, slack = (draw(st.integers(*limits)) for limits in ((0, 2), (0, 2), (1, 9), (0, 30)))
     length, special = before + after + text, (tuple(range(-before, 0)), (-9,) * after)
     return SequenceSettings(
@@ -65,8 +65,8 @@ def cuts(draw: Any) -> SequenceSettings:
     )
 
 
-def test_windows_to_measure_on_follow_each_other_between_special_tokens_that_are_not_predicted() -> None:
-    windows = SequenceDataset(whole(8), SequenceSettings((101,), (102, 103), 6, 6, CAUSAL), 2, shuffled=False)
+def test_evaluation_sequences_are_consecutive_with_special_tokens_that_are_not_predicted() -> None:
+    windows = SequenceDataset(one_part(8), SequenceSettings((101,), (102, 103), 6, 6, CAUSAL), 2, shuffled=False)
     assert windows[0]["input_ids"].tolist() == [101, 0, 1, 2, 102, 103]
     assert windows[1]["input_ids"].tolist() == [101, 3, 4, 5, 102, 103]
     assert set(windows[0]) == {"input_ids", "labels"}
@@ -75,56 +75,54 @@ def test_windows_to_measure_on_follow_each_other_between_special_tokens_that_are
 
 
 @pytest.mark.parametrize("count", [2, 7, 20])
-def test_windows_to_measure_on_are_spread_over_all_parts_of_a_text(count: int) -> None:
-    parts = Text(counted(1000), np.array([[0, 200], [400, 600], [800, 1000]]))
+def test_evaluation_sequences_are_spread_over_all_parts_of_a_text(count: int) -> None:
+    parts = Text(numbered(1000), np.array([[0, 200], [400, 600], [800, 1000]]))
     firsts = [
-        int(window["input_ids"][0]) for window in read(SequenceDataset(parts, plain(10, 40), count, shuffled=False))
+        int(window["input_ids"][0]) for window in items(SequenceDataset(parts, causal(10, 40), count, shuffled=False))
     ]
     assert (len({*firsts}), firsts[0], firsts[-1]) == (count, 0, 990)
     per_part = np.bincount(np.array(firsts) // 400, minlength=3)
     assert per_part.max() - per_part.min() <= 2 if count > 2 else per_part.tolist() == [1, 0, 1]
-    few = SequenceDataset(parts, plain(10, 40), 1000, shuffled=False)
-    assert [int(window["input_ids"][0]) for window in read(few)] == [
-        part + at for part in (0, 400, 800) for at in range(0, 200, 10)
+    dataset = SequenceDataset(parts, causal(10, 40), 1000, shuffled=False)
+    assert [int(window["input_ids"][0]) for window in items(dataset)] == [
+        part + start for part in (0, 400, 800) for start in range(0, 200, 10)
     ]
 
 
-@given(cuts(), st.integers(1, 120), st.booleans())
-def test_a_window_depends_on_the_seed_and_its_number_alone(cut: SequenceSettings, more: int, shuffled: bool) -> None:
-    one, other = (SequenceDataset(whole(cut.text_length + more), cut, 12, shuffled=shuffled) for _ in range(2))
-    backwards = [other[number] for number in reversed(range(len(other)))]
-    for found, expected in zip(read(one), reversed(backwards), strict=True):
+@given(causal_settings(), st.integers(1, 120), st.booleans())
+def test_a_sequence_depends_only_on_the_seed_and_its_index(config: SequenceSettings, more: int, shuffled: bool) -> None:
+    one, other = (SequenceDataset(one_part(config.text_length + more), config, 12, shuffled=shuffled) for _ in range(2))
+    reverse_order = [other[number] for number in reversed(range(len(other)))]
+    for found, expected in zip(items(one), reversed(reverse_order), strict=True):
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[name], expected[name]) for name in found)
 
 
-@given(cuts(), st.integers(0, 120))
-def test_each_epoch_visits_each_window_once_and_nothing_but_the_text(cut: SequenceSettings, more: int) -> None:
-    tokens, cut = counted(cut.text_length + more, 1000), replace(cut, span=cut.length)
-    windows = SequenceDataset(Text.whole(tokens), cut, 1000, shuffled=True)
-    text = slice(len(cut.special_before), len(cut.special_before) + cut.text_length)
+@given(causal_settings(), st.integers(0, 120))
+def test_each_epoch_has_each_sequence_once_and_only_the_text(config: SequenceSettings, more: int) -> None:
+    tokens, config = numbered(config.text_length + more, 1000), replace(config, span=config.length)
+    windows = SequenceDataset(Text.whole(tokens), config, 1000, shuffled=True)
+    text = slice(len(config.special_before), len(config.special_before) + config.text_length)
     for epoch in range(3):
         numbers = range(epoch * windows.epoch, (epoch + 1) * windows.epoch)
         seen = np.sort(np.concatenate([windows[number]["input_ids"][text].numpy() for number in numbers]))
-        assert np.array_equal(seen, np.arange(seen[0], seen[0] + windows.epoch * cut.text_length))
+        assert np.array_equal(seen, np.arange(seen[0], seen[0] + windows.epoch * config.text_length))
         assert seen[0] >= 1000
         assert seen[-1] < 1000 + len(tokens)
 
 
 @settings(max_examples=50, deadline=None)
-@given(cuts(), st.integers(2, 60), st.booleans())
-def test_windows_to_train_on_never_overlap_those_to_measure_on(
-    cut: SequenceSettings, more: int, shuffled: bool
-) -> None:
-    length = cut.text_length
+@given(causal_settings(), st.integers(2, 60), st.booleans())
+def test_training_sequences_never_overlap_held_out_ones(config: SequenceSettings, more: int, shuffled: bool) -> None:
+    length = config.text_length
     held_out = HeldOut.for_text(length * more + more % length, length)
-    tokens = counted(held_out.tokens)
+    tokens = numbered(held_out.tokens)
     trained, measured = (Text(tokens, spans) for spans in (held_out.trained_spans, held_out.spans))
-    text = slice(len(cut.special_before), len(cut.special_before) + length)
+    text = slice(len(config.special_before), len(config.special_before) + length)
     ids = [
         {
             *np.concatenate(
-                [item["input_ids"][text] for item in read(SequenceDataset(spans, cut, 80, shuffled=is_train))]
+                [item["input_ids"][text] for item in items(SequenceDataset(spans, config, 80, shuffled=is_train))]
             )
         }
         for spans, is_train in ((trained, True), (measured, False))
@@ -133,63 +131,68 @@ def test_windows_to_train_on_never_overlap_those_to_measure_on(
     assert len(ids[1]) == min(80, len(held_out.spans)) * length
 
 
-def test_epochs_differ_in_order_and_in_where_they_cut() -> None:
-    windows, other = (SequenceDataset(whole(100), plain(10, 10, seed=seed), 900, shuffled=True) for seed in (1, 2))
+def test_epochs_differ_in_order_and_offset() -> None:
+    windows, other = (SequenceDataset(one_part(100), causal(10, 10, seed=seed), 900, shuffled=True) for seed in (1, 2))
     assert windows.epoch == 9
-    firsts = np.array([window["input_ids"][0] for window in read(windows)]).reshape(100, 9)
-    assert {*firsts.min(axis=1).tolist()} == set(range(11))  # each token in turn begins a window
+    firsts = np.array([window["input_ids"][0] for window in items(windows)]).reshape(100, 9)
+    assert {*firsts.min(axis=1).tolist()} == set(range(11))  # sequences start at each offset
     assert len(np.unique(firsts // 10, axis=0)) > 90
     assert [other[number]["input_ids"][0] for number in range(9)] != firsts[0].tolist()
 
 
-@given(cuts(), st.integers(0, 120), st.booleans())
-def test_positions_reach_over_the_span_and_say_how_far_tokens_are_apart(
-    cut: SequenceSettings, more: int, shuffled: bool
+@given(causal_settings(), st.integers(0, 120), st.booleans())
+def test_positions_are_within_the_span_and_match_token_distances(
+    config: SequenceSettings, more: int, shuffled: bool
 ) -> None:
-    windows = SequenceDataset(whole(cut.text_length + more), cut, 20, shuffled=shuffled)
-    prefix, text = len(cut.special_before), slice(len(cut.special_before), len(cut.special_before) + cut.text_length)
-    for item in read(windows):
-        assert ("position_ids" in item) == (cut.span > cut.length)
+    windows = SequenceDataset(one_part(config.text_length + more), config, 20, shuffled=shuffled)
+    prefix, text = (
+        len(config.special_before),
+        slice(len(config.special_before), len(config.special_before) + config.text_length),
+    )
+    for item in items(windows):
+        assert ("position_ids" in item) == (config.span > config.length)
         ids = item["input_ids"][text]
         assert 0 <= ids.min() <= ids.max() < len(windows.tokens)
         if "position_ids" not in item:
-            assert torch.equal(ids.diff(), torch.ones(cut.text_length - 1, dtype=torch.int64))
+            assert torch.equal(ids.diff(), torch.ones(config.text_length - 1, dtype=torch.int64))
             continue
         positions = item["position_ids"]
         assert positions[:prefix].tolist() == list(range(prefix))
         assert (positions.diff() >= 1).all()
-        assert positions[-1] < cut.span
+        assert positions[-1] < config.span
         assert torch.equal(positions[text].diff(), ids.diff())
-        assert int((ids.diff() != 1).sum()) <= (1 if cut.skip and shuffled else 0)
-        assert torch.equal(positions[prefix + cut.text_length :].diff(), torch.ones(max(len(cut.special_after) - 1, 0)))
+        assert int((ids.diff() != 1).sum()) <= (1 if config.skip and shuffled else 0)
+        assert torch.equal(
+            positions[prefix + config.text_length :].diff(), torch.ones(max(len(config.special_after) - 1, 0))
+        )
 
 
 @pytest.mark.parametrize("skip", [False, True])
-def test_each_position_of_the_span_is_seen_about_as_often(skip: bool) -> None:
-    windows = SequenceDataset(whole(5000), plain(32, 256, skip=skip), 3000, shuffled=True)
-    seen = np.bincount(np.concatenate([window["position_ids"] for window in read(windows)]), minlength=256)
-    assert seen.min() > 0.4 * seen.mean()
-    assert seen.max() < 2.5 * seen.mean()
+def test_each_position_of_the_span_is_about_equally_frequent(skip: bool) -> None:
+    windows = SequenceDataset(one_part(5000), causal(32, 256, skip=skip), 3000, shuffled=True)
+    counts = np.bincount(np.concatenate([window["position_ids"] for window in items(windows)]), minlength=256)
+    assert counts.min() > 0.4 * counts.mean()
+    assert counts.max() < 2.5 * counts.mean()
 
 
-def test_windows_that_skip_jump_as_far_as_the_span_and_the_text_allow() -> None:
-    def distances(tokens: int) -> Any:
-        """How far the positions of 500 windows are apart, less 1, shape (500, 31)."""
-        windows = SequenceDataset(whole(tokens), plain(32, 256, skip=True), 500, shuffled=True)
-        return np.array([np.diff(window["position_ids"]) for window in read(windows)]) - 1
+def test_skips_are_as_long_as_the_span_and_the_text_allow() -> None:
+    def skips(tokens: int) -> Any:
+        """Return the positions skipped after each token of 500 sequences, shape (500, 31)."""
+        windows = SequenceDataset(one_part(tokens), causal(32, 256, skip=True), 500, shuffled=True)
+        return np.array([np.diff(window["position_ids"]) for window in items(windows)]) - 1
 
-    found = distances(5000)
+    found = skips(5000)
     assert found.max() == 256 - 32
     assert 0 < (found == 0).all(axis=1).sum() < 50
-    assert found.any(axis=0).all()  # they jump behind every token
-    assert distances(40).max() == 8
+    assert found.any(axis=0).all()  # some skip is after every token
+    assert skips(40).max() == 8
 
 
-def test_windows_to_measure_on_stand_all_over_the_span() -> None:
-    windows = SequenceDataset(whole(100), SequenceSettings((7,), (), 10, 40, CAUSAL, None, True), 4, shuffled=False)
-    firsts = [window["position_ids"][:2].tolist() for window in read(windows)]
+def test_evaluation_sequences_are_spread_over_the_span() -> None:
+    windows = SequenceDataset(one_part(100), SequenceSettings((7,), (), 10, 40, CAUSAL, None, True), 4, shuffled=False)
+    firsts = [window["position_ids"][:2].tolist() for window in items(windows)]
     assert firsts == [[0, 1], [0, 11], [0, 21], [0, 31]]
-    assert all((window["position_ids"][1:].diff() == 1).all() for window in read(windows))
+    assert all((window["position_ids"][1:].diff() == 1).all() for window in items(windows))
 
 
 MASKING = Masking(4, 40, frozenset(range(5)))
@@ -197,32 +200,32 @@ MASKING = Masking(4, 40, frozenset(range(5)))
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(0, 39), min_size=1, max_size=60), st.integers(0, 1000))
-def test_masking_chooses_ordinary_tokens_alone(text: list[int], seed: int) -> None:
+def test_masking_predicts_only_ordinary_tokens(text: list[int], seed: int) -> None:
     ids = np.array(text, np.int64)
-    given, labels = MASKING.apply(ids, np.random.default_rng(seed))
+    masked, labels = MASKING.apply(ids, np.random.default_rng(seed))
     chosen, ordinary = labels != IGNORE_INDEX, ids >= 5
     assert chosen.sum() == max(1, round(0.15 * (ordinary.sum() or len(ids))))
     assert np.array_equal(labels[chosen], ids[chosen])
-    assert np.array_equal(given[~chosen], ids[~chosen])
+    assert np.array_equal(masked[~chosen], ids[~chosen])
     assert ordinary[chosen].all() or not ordinary.any()
-    assert ((given[chosen] == 4) | (given[chosen] >= 5) | ~ordinary[chosen]).all()
+    assert ((masked[chosen] == 4) | (masked[chosen] >= 5) | ~ordinary[chosen]).all()
 
 
-def test_masking_hides_eight_of_ten_and_replaces_one() -> None:
+def test_masking_masks_80_percent_and_replaces_10_percent() -> None:
     text = np.full(100_000, 5, np.int64)
-    given, labels = MASKING.apply(text, np.random.default_rng(0))
-    chosen = given[labels != IGNORE_INDEX]
+    masked, labels = MASKING.apply(text, np.random.default_rng(0))
+    chosen = masked[labels != IGNORE_INDEX]
     assert len(chosen) == 15_000
     assert abs((chosen == 4).mean() - 0.8) < 0.01
     assert {*chosen.tolist()} == set(range(4, 40))
     assert abs((chosen > 5).mean() - 0.1 * 34 / 35) < 0.01
 
 
-def test_windows_of_a_masked_model_are_masked_anew_each_time_but_never_at_special_tokens() -> None:
-    cut = SequenceSettings((2,), (3,), 22, 22, MASKED, MASKING)
-    windows = SequenceDataset(Text.whole(np.full(20, 7, np.int32)), cut, 50, shuffled=True)
-    masks = [tuple(window["labels"].tolist()) for window in read(windows)]
+def test_sequences_of_a_masked_model_have_different_masks_but_never_at_special_tokens() -> None:
+    config = SequenceSettings((2,), (3,), 22, 22, MASKED, MASKING)
+    windows = SequenceDataset(Text.whole(np.full(20, 7, np.int32)), config, 50, shuffled=True)
+    masks = [tuple(window["labels"].tolist()) for window in items(windows)]
     assert len(set(masks)) > 40
     assert all(labels.count(7) == 3 and labels.count(IGNORE_INDEX) == 19 for labels in masks)
     assert all(labels[0] == labels[-1] == IGNORE_INDEX for labels in masks)
-    assert all(window["input_ids"][[0, -1]].tolist() == [2, 3] for window in read(windows))
+    assert all(window["input_ids"][[0, -1]].tolist() == [2, 3] for window in items(windows))

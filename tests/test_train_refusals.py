@@ -1,4 +1,4 @@
-"""`train` as its user meets it: what it refuses, what it says before and after, and what it prints as JSON."""
+"""Errors, notes, warnings and JSON output of `ctxextend train`."""
 
 import json
 from collections.abc import Callable
@@ -30,20 +30,24 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(
-    ("flags", "code", "said"),
+    ("flags", "code", "message"),
     [
-        ("--data missing.txt", 1, "There is no file or folder missing.txt."),
+        ("--data missing.txt", 1, "missing.txt does not exist. Pass an existing file or folder with --data."),
         ("--data empty.txt", 1, "empty.txt is empty."),
-        ("--data blank.txt", 1, "blank.txt holds no text"),
-        ("--data latin.txt", 1, "UTF-8"),
-        ("--data body.jsonl", 1, "body.jsonl, line 1, has no field 'text'; it has body"),
-        ("--data short.txt", 1, "The text has 3 tokens, and a sequence to train on and one held out take 64"),
-        ("--data book.txt --eval-data blank.txt", 1, "blank.txt holds no text"),
-        ("--data book.txt --eval-data short.txt", 1, "of --eval-data has 3 tokens, and a sequence takes 32."),
+        ("--data blank.txt", 1, "blank.txt contains no text."),
+        ("--data latin.txt", 1, "latin.txt cannot be read: 'utf-8' codec"),
+        ("--data body.jsonl", 1, "Line 1 of body.jsonl has no field 'text'; found body."),
+        ("--data short.txt", 1, "has 3 tokens, but one sequence to train on and one to hold out require 64."),
+        ("--data book.txt --eval-data blank.txt", 1, "blank.txt contains no text."),
+        (
+            "--data book.txt --eval-data short.txt",
+            1,
+            "text of --eval-data has 3 tokens, but a sequence requires 32.",
+        ),
         ("--data book.txt --window 33", 1, "--window 33 is more than the 32 positions of"),
         ("--data book.txt --seq-len 40", 1, "--seq-len 40 is more than the 32 positions of"),
-        ("--data book.txt --trainable new --base nowhere", 1, "are new is not known"),
-        ("--data book.txt --precision fp16", 1, "A CPU does not train in fp16"),
+        ("--data book.txt --trainable new --base nowhere", 1, "Cannot determine which rows of"),
+        ("--data book.txt --precision fp16", 1, "Training in fp16 is not supported on a CPU."),
         (
             "--data book.txt --batch-size 4 --per-device-batch-size 3",
             2,
@@ -57,45 +61,48 @@ TEXTS = {
         ("--data book.txt --window-skip", 2, "--window-skip requires --window"),
     ],
 )
-def test_train_refuses_before_the_model_is_loaded(
-    flags: str, code: int, said: str, gpt2: Path, monkeypatch: pytest.MonkeyPatch
+def test_train_rejects_invalid_data_and_flags_before_it_loads_the_model(
+    flags: str, code: int, message: str, gpt2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ctxextend.training.train.load_eval_model", lambda *_: pytest.fail("a model was loaded"))
     for name, text in TEXTS.items():
         Path(name).write_bytes(text)
     done = invoke("train", gpt2, "--steps", 2, *flags.split(), "-o", "out")
     assert done.exit_code == code
-    assert said in " ".join(done.stderr.split())
+    assert message in " ".join(done.stderr.split())
     assert not list(Path.cwd().glob("out*"))
 
 
-def test_train_new_is_refused_where_nothing_is_new_or_it_is_not_known(gpt2: Path) -> None:
+def test_train_new_rejects_a_checkpoint_without_known_new_rows_in_reach(gpt2: Path) -> None:
     source = gpt2.with_name("long-old")
     resize(source, to=OLD, fix_limits=True, output="same")
-    for arguments, said in (
-        (("same",), "has no new rows"),
-        ((source, "--base", source), "has no new rows"),
-        ((source,), "are new is not known. No recipe lies beside it"),
-        ((gpt2, "--seq-len", OLD), f"--seq-len {OLD} reaches no new row: the first is at position {OLD}."),
-        ((gpt2, "--seq-len", OLD + 1), f"Give a --seq-len above {OLD + 1}"),
+    for arguments, message in (
+        (("same",), "same has no new rows: all are learned rows."),
+        ((source, "--base", source), "has no new rows: all are learned rows."),
+        (
+            (source,),
+            "long-old are new. No recipe names its base checkpoint.\nPass its base checkpoint with --base",
+        ),
+        ((gpt2, "--seq-len", OLD), f"--seq-len {OLD} does not reach any new row: the first is at position {OLD}."),
+        ((gpt2, "--seq-len", OLD + 1), f"Use a --seq-len above {OLD + 1}, or remove it."),
     ):
         done = invoke("train", *arguments, "--data", "book.txt", "--steps", 2, "--trainable", "new", "-o", "out")
         assert done.exit_code == 1
-        assert said in done.stderr
+        assert message in done.stderr
 
 
 def make_clip(folder: Path) -> Path:
     tower = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    texts, images = {"max_position_embeddings": 24, "vocab_size": 32}, {"image_size": 8, "patch_size": 4}
-    config = transformers.CLIPConfig(text_config=tower | texts, vision_config=tower | images, projection_dim=8)
+    text, vision = {"max_position_embeddings": 24, "vocab_size": 32}, {"image_size": 8, "patch_size": 4}
+    config = transformers.CLIPConfig(text_config=tower | text, vision_config=tower | vision, projection_dim=8)
     transformers.CLIPModel(config).save_pretrained(folder)
     return add_tokenizer(folder, special_tokens=True)
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
-        (make_encoder, "which it could learn from, is not known. Name that with"),
+        (make_encoder, "has no LM head, and its base checkpoint is unknown. Pass --base to distil from it."),
         (
             lambda folder: add_tokenizer(pico.make_bart(folder), special_tokens=True),
             "reads one text and writes another",
@@ -103,25 +110,25 @@ def make_clip(folder: Path) -> Path:
         (make_clip, "gives no embeddings of a text alone"),
     ],
 )
-def test_train_refuses_models_that_it_cannot_teach(make: Callable[[Path], Path], said: str) -> None:
+def test_train_rejects_models_without_an_objective(make: Callable[[Path], Path], message: str) -> None:
     source = make(Path("source").absolute())
     done = invoke("train", source, "--data", "book.txt", "--steps", 2, "-o", "out")
     assert done.exit_code == 1
-    assert said in " ".join(done.stderr.split())
+    assert message in " ".join(done.stderr.split())
     assert not list(Path.cwd().glob("out*"))
 
 
-def test_match_parameters_refuses_a_model_without_the_table() -> None:
+def test_match_parameters_rejects_a_model_without_the_table() -> None:
     checkpoint = open_model(CheckpointRef("tiny-gpt2")).checkpoint
     with pytest.raises(CheckpointError, match=r"holds no table of the shape of transformer\.wpe\.weight"):
         match_parameters(torch.nn.Linear(2, 2), checkpoint, ["transformer.wpe.weight"])
 
 
-# ---- other programs that show losses
+# ---- integrations that log losses
 
 
-class Show(transformers.TrainerCallback):
-    """What tensorboard would do."""
+class LogToFile(transformers.TrainerCallback):
+    """Writes logs like tensorboard."""
 
     def on_train_begin(self, args: Any, *_: Any, **__: Any) -> None:
         folder = Path(args.output_dir) / "runs" / "now"
@@ -129,72 +136,72 @@ class Show(transformers.TrainerCallback):
         (folder / "events").write_bytes(b"losses")
 
 
-def test_train_keeps_what_other_programs_showed(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "tensorboard", Show)
+def test_train_keeps_the_logs_of_integrations(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "tensorboard", LogToFile)
     train(gpt2, "out", "--report-to", "tensorboard", "--save-every", 1)
     assert Path("out/runs/now/events").read_bytes() == b"losses"
     assert verify("out", gpt2).passed
 
 
-class Absent:
-    """A program that is not installed."""
+class NotInstalled:
+    """An integration that is not installed."""
 
     def __init__(self) -> None:
         raise RuntimeError("It requires a package.")
 
 
-def test_train_refuses_to_report_to_what_is_not_there(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "wandb", Absent)
-    for name, said in {
-        "wandb": "cannot be used here: It requires a package.",
-        "bogus": "--report-to bogus cannot be used here: bogus is not supported, only ",
+def test_train_rejects_integrations_that_are_not_available(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "wandb", NotInstalled)
+    for name, message in {
+        "wandb": "--report-to wandb is not available: It requires a package.",
+        "bogus": "--report-to bogus is not available: bogus is not supported, only ",
     }.items():
         done = invoke("train", gpt2, "--data", "book.txt", "--steps", 2, "--report-to", name, "-o", "out")
         assert done.exit_code == 1
-        assert said in done.stderr
+        assert message in done.stderr
 
 
 # ---- notes, warnings and JSON
 
 
-def test_train_says_how_a_name_was_understood_before_it_begins() -> None:
+def test_train_notes_how_it_resolved_a_reference_before_it_starts() -> None:
     make_source(Path("openai/gpt2"), "gpt2")
     done = train("openai/gpt2", "out", "--json", steps=1)
     (note,) = json.loads(done.stdout)["notes"]
     assert note == "openai/gpt2 is a local folder, used instead of the Hub model of the same name."
     assert done.stderr.count(note) == 1
     assert done.stderr.startswith(note)
-    assert "1 step of 4 sequences of 16 tokens, 4 at once on 1 device," in done.stderr
+    assert "1 step of 4 sequences of 16 tokens, micro-batch 4 on 1 device, " in done.stderr
 
 
-def test_train_warns_where_the_loss_is_measured_on_what_is_trained_on(gpt2: Path) -> None:
+def test_train_warns_of_training_text_in_eval_data(gpt2: Path) -> None:
     Path("other.txt").write_text(text_of([number % 27 for number in range(40)]))
     done = train(gpt2, "out", "--eval-data", "./book.txt", "--json", steps=1)
-    warning = "book.txt is trained on and measured on: the held-out loss is not one of new text."
+    warning = "book.txt is in both --data and --eval-data: the held-out loss does not measure new text."
     assert warning in json.loads(done.stdout)["warnings"]
     assert done.stderr.count(warning) == 1
-    assert "trained on and measured on" not in train(gpt2, "new", "--eval-data", "other.txt", steps=1).stderr
+    assert "--eval-data" not in train(gpt2, "new", "--eval-data", "other.txt", steps=1).stderr
 
 
 def test_train_warns_of_new_rows_that_no_sequence_reaches(gpt2: Path) -> None:
     done = train(gpt2, "out", "--seq-len", 24, "--json", steps=1)
     warning = (
-        "--seq-len 24 leaves 8 new rows from position 24 on untrained. Leave it out, or give --window 24 in its place, "
-        "which trains at all positions."
+        "--seq-len 24 leaves 8 new rows untrained, from position 24 on. Remove it, or use --window 24 instead, "
+        "which trains all positions."
     )
     assert json.loads(done.stdout)["warnings"] == [warning]
     assert done.stderr.count(f"Warning: {warning}\n") == 1
     assert "untrained" not in train(gpt2, "windows", "--window", 24, steps=1).stderr
 
 
-def test_train_json_is_as_the_schema_describes_it(gpt2: Path) -> None:
+def test_train_json_matches_its_schema(gpt2: Path) -> None:
     Draft202012Validator.check_schema(SCHEMA)
     assert set(SCHEMA["properties"]) == {*SCHEMA["required"], "pushed_to"}
     assert SCHEMA["additionalProperties"] is False
-    said = json.loads(train(gpt2, "out", "--window", 8, "--window-skip", "--json").stdout)
-    errors = [f"{error.json_path}: {error.message}" for error in Draft202012Validator(SCHEMA).iter_errors(said)]
+    result = json.loads(train(gpt2, "out", "--window", 8, "--window-skip", "--json").stdout)
+    errors = [f"{error.json_path}: {error.message}" for error in Draft202012Validator(SCHEMA).iter_errors(result)]
     assert errors == []
-    assert (said["seq_len"], said["window"], said["tokens"], said["objective"]) == (32, 8, 4 * 4 * 8, "causal")
+    assert (result["seq_len"], result["window"], result["tokens"], result["objective"]) == (32, 8, 4 * 4 * 8, "causal")
     log = [json.loads(line) for line in Path("out/train_log.jsonl").read_text().splitlines()]
-    measuring = sum(line.get("eval_runtime", 0) for line in log)
-    assert said["tokens_per_second"] == pytest.approx(said["tokens"] / (said["seconds"] - measuring), rel=0.01)
+    evaluating = sum(line.get("eval_runtime", 0) for line in log)
+    assert result["tokens_per_second"] == pytest.approx(result["tokens"] / (result["seconds"] - evaluating), rel=0.01)

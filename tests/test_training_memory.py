@@ -14,82 +14,83 @@ from ctxextend.training import memory
 from ctxextend.training.memory import checkpoint_activations, chunked_loss, micro_batch_sizes
 from ctxextend.training.train_data import IGNORE_INDEX
 
-WORDS, WIDTH = 7, 3
+VOCAB_SIZE, WIDTH = 7, 3
 BFLOAT = torch.bfloat16
 
 
 @pytest.fixture(autouse=True)
-def _two_states_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "LOGITS_AT_ONCE", 2 * WORDS)
+def _two_states_per_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "CHUNK_LOGITS", 2 * VOCAB_SIZE)
 
 
-def made(dtype: torch.dtype = torch.float32, *, bias: bool = True, frozen: bool = False) -> tuple[Any, Any, Any]:
-    """A head, states of two texts of five tokens, and labels of which three are nothing to tell."""
+def make_inputs(dtype: torch.dtype = torch.float32, *, bias: bool = True, frozen: bool = False) -> tuple[Any, Any, Any]:
+    """Return an LM head, states of two texts of five tokens, and their labels, three of them ignored."""
     torch.manual_seed(0)
-    head = torch.nn.Linear(WIDTH, WORDS, bias=bias, dtype=dtype).requires_grad_(not frozen)
+    head = torch.nn.Linear(WIDTH, VOCAB_SIZE, bias=bias, dtype=dtype).requires_grad_(not frozen)
     states = torch.randn(2, 5, WIDTH).to(dtype).requires_grad_()
     labels = torch.tensor([[6, 0, IGNORE_INDEX, 3, 3], [IGNORE_INDEX, 2, 1, IGNORE_INDEX, 5]])
     return head, states, labels
 
 
-def plain(head: Any, states: Any, labels: Any) -> torch.Tensor:
+def plain_loss(head: Any, states: Any, labels: Any) -> torch.Tensor:
     return cross_entropy(head(states).float().flatten(0, 1), labels.flatten())
 
 
-def gradients(loss: torch.Tensor, *of: Any) -> list[torch.Tensor]:
-    return list(torch.autograd.grad(loss * 3, of))
+def gradients(loss: torch.Tensor, *inputs: Any) -> list[torch.Tensor]:
+    return list(torch.autograd.grad(loss * 3, inputs))
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("frozen", [True, False])
-@pytest.mark.parametrize("is_torchs", [True, False])
+@pytest.mark.parametrize("is_fused", [True, False])
 def test_chunked_loss_and_its_gradients_equal_plain_cross_entropy(
-    is_torchs: bool, bias: bool, frozen: bool, monkeypatch: pytest.MonkeyPatch
+    is_fused: bool, bias: bool, frozen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not is_torchs:
+    if not is_fused:
         monkeypatch.delattr(torch.nn, "LinearCrossEntropyOptions", raising=False)
-    head, states, labels = made(bias=bias, frozen=frozen)
-    of = [states, *([] if frozen else head.parameters())]
-    found, expected = (loss(head, states, labels) for loss in (chunked_loss, plain))
+    head, states, labels = make_inputs(bias=bias, frozen=frozen)
+    inputs = [states, *([] if frozen else head.parameters())]
+    found, expected = (loss(head, states, labels) for loss in (chunked_loss, plain_loss))
     torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(gradients(found, *of), gradients(expected, *of))
+    torch.testing.assert_close(gradients(found, *inputs), gradients(expected, *inputs))
 
 
 @pytest.mark.parametrize("autocast", [True, False])
 def test_chunked_loss_in_half_precision_is_as_exact_as_plain_cross_entropy(autocast: bool) -> None:
-    head, states, labels = made(torch.float32 if autocast else BFLOAT)
+    head, states, labels = make_inputs(torch.float32 if autocast else BFLOAT)
     with torch.autocast("cpu", BFLOAT, enabled=autocast):
-        found, expected = (loss(head, states, labels) for loss in (chunked_loss, plain))
+        found, expected = (loss(head, states, labels) for loss in (chunked_loss, plain_loss))
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
-    of = [states, *head.parameters()]
-    for one, other, parameter in zip(gradients(found, *of), gradients(expected, *of), of, strict=True):
-        assert one.dtype == parameter.dtype
-        assert (one - other).norm() < 0.01 * other.norm()
+    inputs = [states, *head.parameters()]
+    pairs = zip(gradients(found, *inputs), gradients(expected, *inputs), strict=True)
+    for (gradient, exact), parameter in zip(pairs, inputs, strict=True):
+        assert gradient.dtype == parameter.dtype
+        assert (gradient - exact).norm() < 0.01 * exact.norm()
 
 
-def test_chunked_loss_holds_few_logits_at_once() -> None:
-    head, states, labels = made(BFLOAT)
-    seen: list[int] = []
-    head.register_forward_hook(lambda module, inputs, logits: seen.append(len(logits)))
+def test_chunked_loss_computes_logits_in_chunks() -> None:
+    head, states, labels = make_inputs(BFLOAT)
+    sizes: list[int] = []
+    head.register_forward_hook(lambda module, inputs, logits: sizes.append(len(logits)))
     chunked_loss(head, states, labels)
-    assert seen == [2, 2, 2, 1]  # only those with a label
+    assert sizes == [2, 2, 2, 1]  # ignored labels need none
 
 
-def test_chunked_loss_without_labels_is_nothing_and_has_gradients() -> None:
-    head, states, labels = made()
+def test_chunked_loss_without_labels_is_zero_and_has_gradients() -> None:
+    head, states, labels = make_inputs()
     found = chunked_loss(head, states, torch.full_like(labels, IGNORE_INDEX))
     found.backward()  # type: ignore[no-untyped-call]
     assert found.item() == 0
-    assert all(not x.grad.any() for x in (states, *head.parameters()))  # zeros, where several devices wait for some
+    assert all(not x.grad.any() for x in (states, *head.parameters()))  # zeros, not None: other devices may wait
 
 
-# Functions that transformers writes as several operations.
-COMPOSED = ("gelu_new", "gelu_fast", "gelu_accurate", "quick_gelu", "gelu_10", "relu2")
+# Activation functions of transformers that consist of several operations.
+MULTI_OP = ("gelu_new", "gelu_fast", "gelu_accurate", "quick_gelu", "gelu_10", "relu2")
 
 
 def outputs(function: torch.nn.Module, values: torch.Tensor, dtype: torch.dtype | None) -> Iterator[torch.Tensor]:
-    """What a function gives in an autocast of a dtype, and its gradient."""
+    """Yield the output of a function under autocast to a dtype, and its gradient."""
     leaf = values.clone().requires_grad_()
     with torch.autocast("cpu", dtype, enabled=dtype is not None):
         found = function(leaf)
@@ -97,34 +98,34 @@ def outputs(function: torch.nn.Module, values: torch.Tensor, dtype: torch.dtype 
     yield torch.autograd.grad(found, leaf, torch.linspace(-1, 1, found.numel()).view_as(found).to(found.dtype))[0]
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*((name, None) for name in COMPOSED), ("gelu_new", BFLOAT)])
-def test_checkpoint_activations_keeps_only_the_input_and_changes_no_value(name: str, dtype: Any) -> None:
+@pytest.mark.parametrize(("name", "dtype"), [*((name, None) for name in MULTI_OP), ("gelu_new", BFLOAT)])
+def test_checkpoint_activations_stores_only_the_input_and_keeps_values(name: str, dtype: Any) -> None:
     values = torch.randn(3, 5, 32, generator=torch.manual_seed(0))
     function = ACT2FN[name]
     expected = [*outputs(function, values, dtype)]
-    for _ in range(2):  # twice is as once
+    for _ in range(2):  # a second call changes nothing
         checkpoint_activations(torch.nn.Sequential(function))
-    for mine, theirs in zip(outputs(function, values, dtype), expected, strict=True):
-        assert torch.equal(mine, theirs)
-    kept = list[torch.Tensor]()
+    for found, exact in zip(outputs(function, values, dtype), expected, strict=True):
+        assert torch.equal(found, exact)
+    stored = list[torch.Tensor]()
     leaf = values.clone().requires_grad_()
-    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda _: leaf):
+    with torch.autograd.graph.saved_tensors_hooks(stored.append, lambda _: leaf):
         function(leaf)
-    assert all(tensor is leaf for tensor in kept)
+    assert all(tensor is leaf for tensor in stored)
 
 
 @pytest.mark.parametrize(
     ("length", "batch", "expected"),
     [(512, 8, [8, 4, 2, 1]), (512, 24, [8, 6, 4, 3, 2, 1]), (1000, 6, [3, 2, 1]), (4096, 4, [1]), (9000, 4, [1])],
 )
-def test_micro_batches_hold_4096_tokens_on_a_cpu(length: int, batch: int, expected: list[int]) -> None:
+def test_micro_batch_sizes_have_at_most_4096_tokens_on_a_cpu(length: int, batch: int, expected: list[int]) -> None:
     assert micro_batch_sizes(PartialState(cpu=True), Train(("a",), 1, batch_size=batch), length) == expected
     assert micro_batch_sizes(
         PartialState(cpu=True), Train(("a",), 1, batch_size=16, per_device_batch_size=16), length
     ) == [16]
 
 
-def test_micro_batches_refuse_a_batch_that_devices_cannot_share() -> None:
+def test_micro_batch_sizes_reject_a_batch_that_cannot_be_split_across_devices() -> None:
     three: Any = SimpleNamespace(num_processes=3, device=torch.device("cpu"))
-    with pytest.raises(TrainingError, match="cannot be shared by 3 devices"):
+    with pytest.raises(TrainingError, match=r"--batch-size 8 cannot be split across 3 devices\. Use a multiple of 3\."):
         micro_batch_sizes(three, Train(("a",), 1, batch_size=8), 8)

@@ -1,4 +1,4 @@
-"""Small checkpoints to train, with text, and ways to look at what became of them."""
+"""Small checkpoints and text for training tests, and functions that inspect the results."""
 
 import contextlib
 import json
@@ -30,15 +30,15 @@ def invoke(*arguments: object) -> Result:
 
 
 def train(source: object, output: str, *flags: object, steps: int = 4) -> Result:
-    """Train on book.txt at a rate that moves every row, write the last step, and demand that it ends well."""
-    asked = ("--data", "book.txt", "--steps", steps, "--batch-size", 4, "--lr", 0.01, "--save", "last", "-o", output)
-    done = invoke("train", source, *asked, *flags)
+    """Train on book.txt with a learning rate that changes every row, save the last step, and check the exit code."""
+    options = ("--data", "book.txt", "--steps", steps, "--batch-size", 4, "--lr", 0.01, "--save", "last", "-o", output)
+    done = invoke("train", source, *options, *flags)
     assert done.exit_code == 0, done.stderr
     return done
 
 
 def write_book(words: int = 1200) -> None:
-    """Write a text into the current folder whose next word is seldom a surprise to who has learned it."""
+    """Write book.txt, a text whose next word is easy to learn to predict."""
     draw, numbers = random.Random(0), [0]
     while len(numbers) < words:
         numbers.append((numbers[-1] * 2 + draw.randrange(2)) % 27)
@@ -52,31 +52,31 @@ def make_source(folder: Path, model_type: str, **options: Any) -> Path:
 
 
 def make_long(folder: Path, model_type: str, **options: Any) -> Path:
-    """Save such a model beside a folder, and resize it to 32 positions into that."""
+    """Save such a model as FOLDER-old, resize it to 32 positions into `folder`, and return the output."""
     source = make_source(folder.with_name(f"{folder.name}-old"), model_type, **options)
     return resize(source, to=NEW, output=folder).output
 
 
 def table_of(folder: Path, model_type: str = "gpt2") -> Any:
-    """The position table of a checkpoint in one file, float32."""
+    """Return the position table of a checkpoint with one weights file, float32."""
     with safe_open(folder / "model.safetensors", "pt") as file:
         return file.get_tensor(TABLES[model_type]).float().numpy()
 
 
 def equal_rows(one: Path, other: Path) -> list[bool]:
-    """Of each row of two tables of GPT-2 whether it has the same bytes."""
+    """Return for each row of two position tables of GPT-2 whether its bytes are equal."""
     pairs = zip(table_of(one), table_of(other), strict=True)
     return [before.tobytes() == after.tobytes() for before, after in pairs]
 
 
 def changed_tensors(one: Path, other: Path) -> set[str]:
-    """The names of tensors that two checkpoints do not have alike: dtype, shape and bytes."""
-    ours, theirs = pico.tensor_bytes(one), pico.tensor_bytes(other)
-    return {name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)}
+    """Return the names of tensors that differ in dtype, shape or bytes, or are in only one checkpoint."""
+    before, after = pico.tensor_bytes(one), pico.tensor_bytes(other)
+    return {name for name in {*before, *after} if before.get(name) != after.get(name)}
 
 
 def log_of(folder: Path) -> list[dict[str, float]]:
-    """What a training logged, without what a clock says."""
+    """Return the log of a training run, without times."""
     lines = [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
     kept = ("step", "loss", "eval_loss", "grad_norm", "learning_rate")
     return [{name: line[name] for name in kept if name in line} for line in lines if "train_runtime" not in line]
@@ -91,16 +91,16 @@ def make_encoder(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def spoilt(at: int = 3) -> Iterator[None]:
-    """Have trainings grow worse by far at a step."""
-    stepped = RunCallback.on_step_end
+def diverging(at: int = 3) -> Iterator[None]:
+    """Make the loss of training runs rise sharply at a step."""
+    on_step_end = RunCallback.on_step_end
 
-    def spoil(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
-        stepped(self, args, state, control, **others)
+    def diverge(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
+        on_step_end(self, args, state, control, **others)
         if state.global_step == at:
             for value in self.setup.trainable.parameters.values():
                 value.detach().mul_(-5)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunCallback, "on_step_end", spoil)
+        patch.setattr(RunCallback, "on_step_end", diverge)
         yield

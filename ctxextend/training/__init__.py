@@ -1,1 +1,1 @@
-"""Short continued training; imported by the commands that train alone, since it stands on torch."""
+"""Continued training; imports torch, so only commands that train import it."""

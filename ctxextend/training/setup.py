@@ -1,5 +1,4 @@
-"""What a training needs before its first step: its settings filled in, its text as tokens, and what of its model is
-trained."""
+"""Setup of a training run: fill in settings, tokenize the text, choose objective and trainable parameters."""
 
 import json
 import math
@@ -47,50 +46,50 @@ from ctxextend.training.training_run import RunFolder
 if TYPE_CHECKING:
     from accelerate import PartialState
 
-# The peak learning rate of a position table, as a share of the root mean square of its values.
+# Peak learning rate of a position table, relative to the root mean square of its values.
 TABLE_RATE = 0.05
-# The peak learning rate of all weights, at GPT-2 small's width; narrower models bear more.
+# Peak learning rate of all weights at GPT-2 small's width; narrower models tolerate more.
 RATE, WIDTH = 3e-4, 768
-# The same of an encoder, whose vectors should stay what they are.
+# Peak learning rate of all weights of an encoder, whose embeddings should change little.
 ENCODER_RATE = 2e-5
-# Tokens of a sequence above which memory is worth some time.
-LONG = 1024
-# Tokens of held-out text on which the loss is measured, at most; in short runs, where that would take most of the
-# time, sequences for each step, and at least.
-EVAL_TOKENS, EVAL_A_STEP, MIN_EVAL = 32_768, 2, 4
-# Tokens of text that are read at least, where there are as many: one in 20 of them is held out.
+# Sequence length above which activations are recomputed to save memory.
+LONG_SEQUENCE = 1024
+# Size of the held-out set: maximum tokens; in short runs, where evaluation would take most of the time, sequences per
+# training step, and their minimum.
+EVAL_TOKENS, EVAL_PER_STEP, MIN_EVAL = 32_768, 2, 4
+# Minimum tokens to read, if the text has as many: one in 20 of them is held out.
 MIN_READ = 20 * 65_536
 
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """What is trained, how, and on what text; the weights are not loaded yet."""
+    """The checkpoint, settings, devices and text of a training run; the weights are not loaded yet."""
 
     files: ModelFiles
-    settings: Train  # its sequence length and precision filled in
+    settings: Train  # with sequence length and precision filled in
     devices: "PartialState"
-    micro_batches: list[int]  # how many sequences a device may hold at a time, the largest first
+    micro_batches: list[int]  # sizes to try, in sequences, largest first
     train: Text
-    held_out: Text  # on which the loss is measured
-    # What the recipe says of the text: the files of ``data`` and ``eval_data``, and which windows are ``held_out``.
+    held_out: Text
+    # For the recipe: the files of ``data`` and ``eval_data``, and which windows are ``held_out``.
     provenance: Mapping[str, Any]
-    planned_steps: int  # the steps that were asked for first, before a resumed run asked for others
-    rows: NDArray[np.bool_] | None = None  # which rows of the table are trained, shape (rows,); None is all
-    warnings: tuple[str, ...] = ()  # where the loss is measured on text that it was trained on before
+    planned_steps: int  # the steps of the first start; a resumed run may have others
+    rows: NDArray[np.bool_] | None = None  # mask of the table's trainable rows, shape (rows,); None is all
+    warnings: tuple[str, ...] = ()  # if the held-out text was trained on before
 
     @property
     def span(self) -> int:
-        """Positions that a sequence may use."""
+        """Positions available to a sequence."""
         return self.settings.seq_len or self.files.max_len
 
     @property
     def length(self) -> int:
-        """Tokens of a sequence, special tokens included."""
+        """Tokens per sequence, special tokens included."""
         return self.settings.window or self.span
 
     @property
     def text_length(self) -> int:
-        """Tokens of a sequence without special tokens."""
+        """Tokens per sequence without special tokens."""
         return self.length - self.files.tokenizer.num_special
 
 
@@ -102,37 +101,37 @@ def open_task(
     rows: NDArray[np.bool_] | None = None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> TrainingTask:
-    """Fill in what the settings leave open, and tokenize the text into the run folder, unless it lies there already."""
+    """Fill in unset settings, and tokenize the text into the run folder unless it is there already."""
     name, maximum, special = files.ref.source, files.max_len, files.tokenizer.num_special
     minimum = max(MIN_LENGTH, special + 2)
-    for what, asked in (("--seq-len", settings.seq_len), ("--window", settings.window), ("A sequence of", minimum)):
-        if asked is not None and asked > maximum:
+    for what, length in (("--seq-len", settings.seq_len), ("--window", settings.window), ("A sequence of", minimum)):
+        if length is not None and length > maximum:
             raise TrainingError(
-                f"{what} {asked} is more than the {maximum} positions of {name}.",
-                f"Give it more first: ctxextend resize {name} --to {asked}",
+                f"{what} {length} is more than the {maximum} positions of {name}.",
+                f"Resize it first: ctxextend resize {name} --to {length}",
             )
     kind, precision, span = devices.device.type, settings.precision, settings.seq_len or maximum
     if kind == "cpu" and precision == "fp16":
-        raise TrainingError("A CPU does not train in fp16.", "Use --precision bf16 or fp32.")
+        raise TrainingError("Training in fp16 is not supported on a CPU.", "Use --precision bf16 or fp32.")
     settings = replace(settings, seq_len=span, precision=auto_precision(kind) if precision == "auto" else precision)
     length = settings.window or span
     micro_batches = micro_batch_sizes(devices, settings, length)
 
     text_length, tokenizer = length - special, files.tokenizer
-    # Short runs read more than they train on, so that what is held out is enough to measure on.
+    # Short runs read more text than they train on, so that enough is held out.
     trained = math.ceil(settings.steps * settings.batch_size * text_length * 20 / 19)
     texts = {"data": (settings.data, max(trained, MIN_READ) + 2 * span)}
     if settings.eval_data:
         texts["eval_data"] = settings.eval_data, EVAL_TOKENS + text_length
-    noted = folder.path / "texts.json"
-    if devices.is_main_process and not noted.exists():
+    texts_file = folder.path / "texts.json"
+    if devices.is_main_process and not texts_file.exists():
         read: dict[str, list[dict[str, Any]]] = {name: [] for name in texts}
         for name, (paths, maximum) in texts.items():
             ids = read_ids(paths, settings.text_field, tokenizer.encode, tokenizer.separator, maximum, read[name])
             write_tokens(ids, folder.path / f"{name}.bin", notify)
-        with os_errors_as_output_error(noted), atomic_file(noted) as staged:
+        with os_errors_as_output_error(texts_file), atomic_file(texts_file) as staged:
             staged.write_text(json.dumps(read), "utf-8")
-    provenance = json.loads(noted.read_text("utf-8"))
+    provenance = json.loads(texts_file.read_text("utf-8"))
     tokens, *others = (open_tokens(folder.path / f"{name}.bin") for name in texts)
     before, measured = files.trained_on, provenance["eval_data" if others else "data"]
     seen = [file for file in measured if text_key(file) in before]
@@ -141,15 +140,15 @@ def open_task(
         check_enough(others[0], text_length, what="The text of --eval-data")
         train, held_out = Text.whole(tokens), Text.whole(others[0])
     else:
-        check_enough(tokens, 2 * text_length, "a sequence to train on and one held out take")
-        # Windows as long as the positions, where there are enough, serve `evaluate` at that length too.
+        check_enough(tokens, 2 * text_length, "one sequence to train on and one to hold out require")
+        # If there is enough text, hold out windows of full length, which `evaluate` can use too.
         whole = span - special
         chosen = HeldOut.for_text(len(tokens), whole if len(tokens) >= 10 * whole else text_length)
-        # What was held out of this text before stays so: all else was trained on.
+        # Keep what an earlier run held out of this text, since the rest was trained on.
         rules = {
-            rule and replace(rule, tokens=len(tokens)) if at == [file["first_token"], settings.text_field] else None
+            rule and replace(rule, tokens=len(tokens)) if key == [file["first_token"], settings.text_field] else None
             for file in seen
-            for rule, *at in before[text_key(file)]
+            for rule, *key in before[text_key(file)]
         }
         match [*rules]:
             case [HeldOut() as rule] if rule.window >= text_length and rule.spans[:1, 0].any():
@@ -172,35 +171,35 @@ def read_table(opened: OpenedModel) -> NDArray[Any]:
 
 
 def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which rows of a table are new, shape (rows,), by the recipes or a comparison; reserved rows are not."""
+    """Return a mask of new rows, shape (rows,), from recipes or by comparing with the base; reserved rows are False."""
     name, reserved = files.ref.source, files.reserved_rows
     try:
         if base is None:
-            raise CheckpointError("No recipe lies beside it that says what it was made of.")
+            raise CheckpointError("No recipe names its base checkpoint.")
         learned = learned_before(base.chain, files.table, reserved, files.rows)
         if learned is None or len(learned) != files.max_len:
             opened = open_model(base.ref)
             check_source(opened.checkpoint, base.ref, base.hashes)
             before = read_table(opened)
             if before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
-                raise CheckpointError(f"The table of {base.ref.source} is of another width or dtype.")
+                raise CheckpointError(f"The table of {base.ref.source} has another width or dtype.")
             learned = learned_rows(before[reserved:], table[reserved:])
     except CtxextendError as error:
         raise TrainingError(
-            f"Which rows of {name} are new is not known. {error.message}",
-            "Name what it was made of with --base, or train the whole table: --trainable positions.",
+            f"Cannot determine which rows of {name} are new. {error.message}",
+            "Pass its base checkpoint with --base, or train the whole table with --trainable positions.",
         ) from error
     if learned.all():
         raise TrainingError(
-            f"{name} has no new rows: all were learned before.", "Train the whole table: --trainable positions."
+            f"{name} has no new rows: all are learned rows.", "Train the whole table with --trainable positions."
         )
     return np.concatenate([np.zeros(reserved, np.bool_), ~learned])
 
 
 class Trainable:
-    """The parameters of a model that are trained, `names` by their tensors; all others are frozen.
+    """The trainable parameters of a model, `names` by tensor; all others are frozen.
 
-    `rows` says which rows of the parameter `table` are trained, shape (rows,); None is all.
+    `rows` is a mask of the trainable rows of the parameter `table`, shape (rows,); None is all.
     """
 
     def __init__(
@@ -218,7 +217,7 @@ class Trainable:
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """The parameters that are trained, each once, by name."""
+        """The trainable parameters by name, tied ones once."""
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
     @property
@@ -229,17 +228,17 @@ class Trainable:
 
     @property
     def save_bytes(self) -> int:
-        """Bytes of a save: each parameter, AdamW's two moments, and the parameter's best value so far, float32."""
+        """Bytes of a saved state: parameters, AdamW's two moments, and the best parameters so far, in float32."""
         return 4 * 4 * sum(value.numel() for value in self.parameters.values())
 
     def load(self, values: Mapping[str, torch.Tensor]) -> None:
-        """Set parameters by their names."""
+        """Set the values of parameters by name."""
         with torch.no_grad():
             for name, value in values.items():
                 self.model.get_parameter(name).copy_(value)
 
     def keep_frozen_rows(self, optimizer: torch.optim.Optimizer) -> None:
-        """Restore frozen rows after each step: weight decay and Adam's moments move a row without a gradient too."""
+        """Restore frozen rows after each step: weight decay and Adam's moments change rows without a gradient too."""
         if self.rows.all():
             return
         weight = self.model.get_parameter(self.table)
@@ -255,50 +254,49 @@ class Trainable:
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """A model, its objective and its sequences, ready to be trained."""
+    """A model with its objective, trainable parameters and data, ready for training."""
 
     task: TrainingTask
-    model: EvalModel  # its weights in float32
-    objective: torch.nn.Module  # whose ``loss`` is trained
+    model: EvalModel  # weights in float32
+    objective: torch.nn.Module  # returns the ``loss`` to minimize
     trainable: Trainable
     sequences: SequenceSettings
-    lr: float  # the peak
+    lr: float  # peak learning rate
 
     @property
     def held_out(self) -> SequenceDataset:
-        """The held-out sequences that the loss is measured on, whatever the batch size is; a resumed run keeps them."""
+        """The sequences of the held-out loss: the same for every batch size, and for a resumed run."""
         maximum = max(EVAL_TOKENS // self.task.length, 1)
-        count = min(maximum, max(EVAL_A_STEP * self.task.planned_steps, MIN_EVAL))
+        count = min(maximum, max(EVAL_PER_STEP * self.task.planned_steps, MIN_EVAL))
         return SequenceDataset(self.task.held_out, self.sequences, count, shuffled=False)
 
 
 def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teacher: EvalModel | None) -> TrainingSetup:
-    """Set up a loaded model for training, in place; `names` are from `match_parameters`."""
-    settings, tokenizer, placed = task.settings, task.files.tokenizer, task.span > task.length
+    """Prepare a loaded model for training, in place; `names` are from `match_parameters`."""
+    settings, tokenizer, position_ids = task.settings, task.files.tokenizer, task.span > task.length
     check_vocabulary(model, np.array([text.tokens.max() for text in (task.train, task.held_out)], np.int64))
     objective: torch.nn.Module
     if model.kind != ENCODER:
-        objective = LanguageModeling(model, placed=placed)
+        objective = LanguageModeling(model, position_ids=position_ids)
     elif teacher is None:
         raise TrainingError(
-            f"{model.name} has no head to train by, and what it was made of, which it could learn from, is not known.",
-            "Name that with --base.",
+            f"{model.name} has no LM head, and its base checkpoint is unknown.", "Pass --base to distil from it."
         )
     else:
-        is_sentence = (model.root / SENTENCE_MODULES).is_file()
-        objective = Distillation(model, teacher, read_pooling(model.root) if is_sentence else (), placed=placed)
-    # Nothing is predicted from a causal model's last position.
-    seen = task.span - (model.kind == CAUSAL)
-    if task.rows is not None and not task.rows[model.reserved_rows :][:seen].any():
+        poolings = read_pooling(model.root) if (model.root / SENTENCE_MODULES).is_file() else ()
+        objective = Distillation(model, teacher, poolings, position_ids=position_ids)
+    # A causal model predicts nothing from its last position.
+    reached = task.span - (model.kind == CAUSAL)
+    if task.rows is not None and not task.rows[model.reserved_rows :][:reached].any():
         first = int(task.rows.argmax()) - model.reserved_rows
         raise TrainingError(
-            f"--seq-len {task.span} reaches no new row: the first is at position {first}.",
-            f"Give a --seq-len above {first + (model.kind == CAUSAL)}, or leave it out.",
+            f"--seq-len {task.span} does not reach any new row: the first is at position {first}.",
+            f"Use a --seq-len above {first + (model.kind == CAUSAL)}, or remove it.",
         )
     trained = _all_names(model, names) if settings.trainable == "all" else {task.files.table: names[task.files.table]}
     trainable = Trainable(model.model, trained, trained[task.files.table], task.rows)
     disable_dropout(model.model)
-    if task.length > LONG:
+    if task.length > LONG_SEQUENCE:
         checkpoint_activations(model.model)
     sequences = SequenceSettings(
         special_before=tokenizer.before,
@@ -315,24 +313,24 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
 
 
 def _all_names(model: EvalModel, names: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the parameters to train with their tensors: all but a pooler, which no objective reads."""
+    """Return the parameters to train by tensor: all except a pooler, which no objective uses."""
     names = {tensor: parameter for tensor, parameter in names.items() if "pooler." not in parameter}
-    held = {id(model.model.get_parameter(parameter)) for parameter in names.values()}
+    known = {id(model.model.get_parameter(parameter)) for parameter in names.values()}
     others = [(name, value) for name, value in model.model.named_parameters() if "pooler." not in name]
-    if missing := [name for name, value in others if id(value) not in held]:
+    if missing := [name for name, value in others if id(value) not in known]:
         raise CheckpointError(
-            f"{', '.join(missing[:3])} of the model {model.name} cannot be found in its files, nor written back.",
-            "Train the table alone: --trainable positions.",
+            f"{', '.join(missing[:3])} of {model.name} cannot be trained: its weights files do not contain them.",
+            "Train only the table with --trainable positions.",
         )
     return names
 
 
 def _learning_rate(trainable: Trainable, what: str, kind: str) -> float:
-    """Return the default peak: Adam moves a value by about the rate in a step, so a table's is a share of its size."""
+    """Return the default peak: Adam changes a value by about the rate per step, so a table's scales with its values."""
     weight = trainable.model.get_parameter(trainable.table).detach()
     rate = float(TABLE_RATE * weight.square().mean().sqrt())
     if not math.isfinite(rate):
-        raise TrainingError("The position table holds NaN or infinity.", "Look at its rows: ctxextend inspect.")
+        raise TrainingError("The position table contains NaN or infinity.", "Find the rows with ctxextend inspect.")
     if rate and what != "all":
         return rate
     return ENCODER_RATE if kind == ENCODER else RATE * (WIDTH / weight.shape[1]) ** 0.5

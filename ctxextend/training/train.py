@@ -1,4 +1,4 @@
-"""Train a checkpoint on the user's text, and write it as a new folder."""
+"""Train a checkpoint on the user's text, and save it as a new checkpoint."""
 
 import json
 import os
@@ -64,24 +64,24 @@ from ctxextend.training.trainer import run_training
 from ctxextend.training.training_run import SAVE, RunFolder, TrainResult, open_run_folder
 from ctxextend.version import __version__
 
-# The dtypes of --dtype, as safetensors calls them.
+# safetensors' names of the dtypes of --dtype.
 DTYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
-# The config keys of the dtype; the second is that of older versions of transformers.
+# Config keys of the dtype; older versions of transformers use the second.
 CONFIG_KEYS = ("dtype", "torch_dtype")
 
-# Fields of the result that the recipe's provenance has.
+# Fields of the result that the recipe's provenance contains.
 LOSSES = ("loss_before", "loss_after", "loss_last", "loss_best", "best_step", "saved_step")
-NOTED = ("objective", "parameters", "tokens", "devices", *LOSSES)
-# Files of the text that the recipe names, at most: a recipe must stay short.
-LISTED = 200
+RECORDED = ("objective", "parameters", "tokens", "devices", *LOSSES)
+# Maximum number of text files that a recipe lists, to keep it short.
+MAX_LISTED = 200
 OBJECTIVES = {
-    "causal": "to tell each next token",
-    "masked": "to tell masked tokens",
-    "distilled": "to give, on long texts, the states that the base gives on windows it can read",
+    "causal": "to predict the next token",
+    "masked": "to predict masked tokens",
+    "distilled": "to reproduce, on long texts, the hidden states of its base checkpoint on windows",
 }
-TRAINED = {"new": "the new rows of its position table", "positions": "its position table", "all": "all of its weights"}
+TRAINED = {"new": "the new rows of its position table", "positions": "its position table", "all": "all weights"}
 LOG_FILE = "train_log.jsonl"
-LOG_POINTER = f" `{LOG_FILE}` holds the losses on the way."
+LOG_POINTER = f" `{LOG_FILE}` contains the training and held-out losses."
 
 
 @accepts_settings(CheckpointRef, Train, without=TABLE_KEYS)
@@ -96,29 +96,29 @@ def train(
     progress: Progress = no_progress,
     **settings: Any,
 ) -> TrainResult:
-    """Train a checkpoint for a short while, and write it as a new folder.
+    """Fine-tune a checkpoint on text, and save it as a new checkpoint.
 
-    Causal and masked language models learn to predict tokens; encoders without a head learn to give, on long texts,
-    what their base checkpoint gives on windows that it can read. Every process that torchrun or accelerate started
-    calls this alike, and the first writes.
+    Causal and masked language models learn to predict tokens; encoders without an LM head are distilled from their base
+    checkpoint, so that they reproduce, on long texts, its hidden states on windows. Under torchrun or accelerate, call
+    this in every process; the main process saves.
 
     Args:
         reference: As in `plan_resize`.
         data: Text files, folders, .jsonl, .parquet, or Hub datasets as ``hf:OWNER/NAME``.
         steps: Optimizer steps, ≥ 1.
-        output: The new folder; None is ``<name>-trained`` in the current folder.
-        force: Replace an existing checkpoint folder, and discard the saves of an interrupted run.
-        resume: Continue from the last save, if there is one.
+        output: The new folder; by default ``<name>-trained`` in the current folder.
+        force: Replace an existing checkpoint folder, and discard the saved state of an interrupted run.
+        resume: Resume from the last saved state, if there is one.
         progress: Called with the tokens of each step, and its loss.
-        settings: The other fields of `Train`, by name: ``trainable``, ``seq_len``, ``window``, ``lr``, …; and
+        settings: Other fields of `Train`: ``trainable``, ``seq_len``, ``window``, ``lr``, …; and
             ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `plan_resize`.
 
     Raises:
-        CtxextendError: As `plan_resize`; or it takes no position ids though windows need them.
-        DataError: The text cannot be read, or there is too little of it.
-        TrainingError: Training cannot start, resume or finish.
-        OutputError: The output or a save cannot be written.
-        TrainingInterrupted: Ctrl-C or another signal; it says what is saved.
+        CtxextendError: As `plan_resize`; or windows are used and the model does not accept position ids.
+        DataError: The text cannot be read or is too short.
+        TrainingError: Training failed to start, resume or finish.
+        OutputError: The output or a saved state cannot be written.
+        TrainingInterrupted: A signal such as Ctrl-C arrived; has the step and folder of the saved state.
     """
     ref, settings = split_ref(reference, settings)
     settings["eval_data"] = path_names(settings.get("eval_data") or ())
@@ -136,14 +136,14 @@ def train_recipe(
     progress: Progress = no_progress,
     notify: Callable[[str], None] = lambda text: None,
 ) -> TrainResult:
-    """Resize a checkpoint, if the recipe says so, train it, and write it; see `train`.
+    """Resize a checkpoint if the recipe says so, then train and save it; see `train`.
 
-    `plan` is that of its resize. The output is by default ``<name>-<length>`` then, and else ``<name>-trained``. `tell`
-    is told what the user should know before the first step.
+    `plan` is the plan of that resize. The default output is ``<name>-<length>`` with a plan, else ``<name>-trained``.
+    `notify` is called with messages for the user before the first step.
     """
     settings = recipe.train
     if settings is None:
-        raise TrainingError("The run asks for no training.", "Say what to train on: --data and --steps.")
+        raise TrainingError("The recipe has no training settings.", "Pass --data and --steps.")
     devices = open_devices(settings.device)
     with ExitStack() as stack:
         with devices.main_process_first():
@@ -159,10 +159,10 @@ def train_recipe(
                 check_output(path, source.checkpoint.guarded, dict.fromkeys(source.checkpoint.files, 0), force=force)
                 sections = {"source": recipe.checkpoint, "resize": recipe.resize, "train": settings}
                 values = {name: asdict(section) for name, section in sections.items() if section is not None}
-                asked = {f"{name}.{key}": value for name, section in values.items() for key, value in section.items()}
-                asked[f"sha256 of {source.tables[0].name}"] = sha256
-                asked["fingerprint of all weights"] = source.checkpoint.weights_fingerprint()
-                folder = stack.enter_context(open_run_folder(path, asked, resume=resume, force=force))
+                named = {f"{name}.{key}": value for name, section in values.items() for key, value in section.items()}
+                named[f"sha256 of {source.tables[0].name}"] = sha256
+                named["fingerprint of all weights"] = source.checkpoint.weights_fingerprint()
+                folder = stack.enter_context(open_run_folder(path, named, resume=resume, force=force))
                 if folder.save is None:
                     for paths in filter(None, (settings.data, settings.eval_data)):
                         check_texts(paths, settings.text_field)
@@ -171,7 +171,7 @@ def train_recipe(
                 if not resized.exists():
                     plan.execute(resized)
                 ref = CheckpointRef(str(resized), variant=plan.ref.variant, model_type=plan.ref.model_type)
-                opened = replace(open_model(ref), ref=source.ref)  # so that messages name what the user named
+                opened = replace(open_model(ref), ref=source.ref)  # messages show the reference that the user passed
                 opened = opened.with_code() if recipe.copies_code else opened
                 table = read_table(opened)
             files, written = open_files(opened), read_provenance(opened.checkpoint)
@@ -186,11 +186,11 @@ def train_recipe(
         weights = TrainedWeights(opened.checkpoint, setup.trainable, settings.dtype)
         notes = source.checkpoint.source.notes if plan is None else ()
         notes += tuple(empty_files((*settings.data, *settings.eval_data)))
-        notes += ("There is nothing to resume: the training begins at step 0.",) * (resume and folder.save is None)
+        notes += ("Nothing to resume: training starts at step 0.",) * (resume and folder.save is None)
         early = (*task.warnings, *_untrained_rows(task, written))
         for text in (*notes, *(f"Warning: {text}" for text in early), _summary(setup)):
             notify(text)
-        if devices.is_main_process:  # for the rewritten weights, and for two saves meanwhile
+        if devices.is_main_process:  # for the new weights, and for two saved states until then
             saves = dict.fromkeys((f"{SAVE}1", f"{SAVE}2"), setup.trainable.save_bytes)
             sizes = {name: layout.size for name, layout in weights.layouts.items()}
             check_disk_space(nearest_existing_parent(path), sizes | saves)
@@ -221,21 +221,22 @@ def train_recipe(
 def _summary(setup: TrainingSetup) -> str:
     task, settings = setup.task, setup.task.settings
     return (
-        f"{setup.trainable.count:,} numbers are trained ({settings.trainable}), {counted(settings.steps, 'step')} of "
-        f"{counted(settings.batch_size, 'sequence')} of {task.length:,} tokens, {task.micro_batches[0]} at once on "
-        f"{counted(task.devices.num_processes, 'device')}, in {settings.precision}, lr {setup.lr:.3g}"
+        f"{counted(setup.trainable.count, 'trainable parameter')} ({settings.trainable}), "
+        f"{counted(settings.steps, 'step')} of {counted(settings.batch_size, 'sequence')} of {task.length:,} tokens, "
+        f"micro-batch {task.micro_batches[0]} on {counted(task.devices.num_processes, 'device')}, "
+        f"{settings.precision}, lr {setup.lr:.3g}"
     )
 
 
 def _untrained_rows(task: TrainingTask, written: Provenance | None) -> Iterator[str]:
-    """Say which new rows no sequence reaches; where a training came before, they may be trained."""
+    """Yield a warning if no sequence reaches some new rows, unless an earlier run may have trained them."""
     files, span = task.files, task.span
     if span < files.max_len and written and written.trainable is None:
         learned = learned_before(written.chain, files.table, files.reserved_rows, files.rows)
         if learned is not None and (left := int((~learned[span:]).sum())):
             yield (
-                f"--seq-len {span} leaves {counted(left, 'new row')} from position {span} on untrained. Leave it out, "
-                f"or give --window {task.length} in its place, which trains at all positions."
+                f"--seq-len {span} leaves {counted(left, 'new row')} untrained, from position {span} on. Remove it, or "
+                f"use --window {task.length} instead, which trains all positions."
             )
 
 
@@ -245,23 +246,23 @@ def _warnings(settings: Train, planned_steps: int | None, result: TrainResult) -
         if result.best_step:
             what = f"The held-out loss rose after step {result.best_step}"
             best = f", {result.loss_best:.4f} after step {result.best_step}"
-        written = f"weights of step {result.saved_step}" if result.saved_step else "untrained weights"
+        saved = f"weights of step {result.saved_step}" if result.saved_step else "untrained weights"
         yield (
             f"{what}: {result.loss_before:.4f} at the start{best}, {result.loss_last:.4f} after step {result.steps}. "
-            f"The {written} are written. Try a lower --lr than {result.lr:.3g}."
+            f"Saved the {saved}. Use a lower --lr than {result.lr:.3g}."
         )
     if settings.eval_data and (both := shared_texts(settings.eval_data, settings.data)):
         names = ", ".join(map(str, both[:3]))
-        yield f"{names} is trained on and measured on: the held-out loss is not one of new text."
+        yield f"{names} is in both --data and --eval-data: the held-out loss does not measure new text."
     if planned_steps is not None:
         yield (
             f"The run was planned for {planned_steps:,} steps and ended at {settings.steps:,}. Before it was resumed, "
-            f"learning rates followed a {planned_steps:,}-step schedule: {RECIPE_FILE} does not reproduce them."
+            f"the learning rate followed a {planned_steps:,}-step schedule: {RECIPE_FILE} does not reproduce it."
         )
 
 
 def _curve_and_runs(result: TrainResult, folder: RunFolder) -> dict[str, bytes]:
-    """Return the loss curve, if there is matplotlib, and what tensorboard and the like wrote, by path."""
+    """Return the loss curve, if matplotlib is installed, and the logs of tensorboard and similar tools, by path."""
     runs = [path for path in (folder.path / "runs").rglob("*") if path.is_file()]
     found = {path.relative_to(folder.path).as_posix(): path.read_bytes() for path in runs}
     if find_spec("matplotlib") is not None:
@@ -274,14 +275,14 @@ def _curve_and_runs(result: TrainResult, folder: RunFolder) -> dict[str, bytes]:
 
 @dataclass(frozen=True)
 class TrainedWeights:
-    """The tensors of a trained checkpoint, each made when it is asked for, so that few are in memory."""
+    """The tensors of a trained checkpoint, each computed on access, so that few are in memory."""
 
-    checkpoint: Checkpoint  # as it was before training
+    checkpoint: Checkpoint  # before training
     trainable: Trainable
-    dtype: str | None  # of all floats, as ``--dtype`` says it; None keeps each tensor's
+    dtype: str | None  # of all floats, as in ``--dtype``; None keeps each tensor's
 
     def tensor(self, name: str) -> NDArray[Any]:
-        """Return a tensor; frozen rows are the source's own, unless they get another dtype."""
+        """Return a tensor; frozen rows are copied from the source unless the dtype changes."""
         file = self.checkpoint.names[name]
         dtype = numpy_dtype(self._dtype(file, name))
         if name not in self.trainable.names:
@@ -299,14 +300,14 @@ class TrainedWeights:
 
     @cached_property
     def layouts(self) -> Mapping[str, Layout]:
-        """The layout of every weights file that changes or gets another name."""
+        """The layout of every weights file that changes or is renamed."""
         before = self.checkpoint.entries
         dtypes = {name: self._dtype(self.checkpoint.names[name], name) for name in before}
         names = [name for name in before if name in self.trainable.names or dtypes[name] != before[name].dtype]
         return plan_layouts(self.checkpoint, {name: before[name].shape for name in names}, dtypes=dtypes)
 
     def _edited(self) -> dict[str, str]:
-        """Return the config and the index of shards where ``--dtype`` changes them, by path."""
+        """Return the config and the shard index if ``--dtype`` changes them, by path."""
         checkpoint, found = self.checkpoint, dict[str, str]()
         if self.dtype is None:
             return found
@@ -319,7 +320,7 @@ class TrainedWeights:
         return found
 
     def write(self, others: Mapping[str, bytes], output: Path, *, force: bool) -> None:
-        """Write the folder of the checkpoint, atomically; `others` are its recipe, card and log by path."""
+        """Write the checkpoint folder atomically; `others` are its recipe, card and logs by path."""
         checkpoint = self.checkpoint
         edited = {**checkpoint.generated, **self._edited()}
         data = {name: text.encode() for name, text in edited.items()} | dict(others)
@@ -337,12 +338,12 @@ def _recipe(
     hashes: tuple[str, str],
     planned_steps: int | None,
 ) -> str:
-    """Return the recipe; the one that lay beside what is trained, as plain values, is kept in it."""
+    """Return the recipe, which includes `before`, the plain values of the source's recipe."""
     files, values = setup.task.files, recipe_values(recipe)
-    trained = {name: getattr(result, name) for name in NOTED} | dict(setup.task.provenance)
+    trained = {name: getattr(result, name) for name in RECORDED} | dict(setup.task.provenance)
     for name, found in setup.task.provenance.items():
-        if len(found) > LISTED:
-            trained |= {name: found[:LISTED], f"{name}_not_listed": len(found) - LISTED}
+        if len(found) > MAX_LISTED:
+            trained |= {name: found[:MAX_LISTED], f"{name}_not_listed": len(found) - MAX_LISTED}
     if planned_steps is not None:
         trained["planned_steps"] = planned_steps
     trained["versions"] = {name: version(name) for name in ("torch", "transformers", "accelerate")}
@@ -366,20 +367,20 @@ def _recipe(
 
 
 def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
-    """Return the model card, without what the old one says of files that changed."""
+    """Return the model card, without statements of the old one that no longer apply."""
     checkpoint, card = files.checkpoint, read_card(files.checkpoint)
     if card is not None:
         card = card.replace(LOG_POINTER, "").replace(UNTRAINED.format(files.max_len), "Before training:")
     data = ", ".join(f"`{printable(public_name(path))}`" for path in recipe.train.data) if recipe.train else ""
-    at_places = f", each at a place of its own among {result.seq_len:,} positions" * (result.window < result.seq_len)
-    after = f"{result.loss_after:.4f} after step {result.saved_step}, whose weights these are"
-    after = after if result.saved_step else "and not lower after any step measured: these are the untrained weights"
+    placed = f" at random positions below {result.seq_len:,}" * (result.window < result.seq_len)
+    after = f", {result.loss_after:.4f} after step {result.saved_step} (these weights)"
+    after = after if result.saved_step else "; no later evaluation was lower, so these are the untrained weights"
     section = (
         f"## Trained at {result.seq_len}\n\n"
-        f"Trained by ctxextend {__version__} {OBJECTIVES[result.objective]}: {TRAINED[result.trainable]} "
-        f"({result.parameters:,} numbers), {counted(result.steps, 'step')} of "
-        f"{counted(result.batch_size, 'sequence')} of {result.window:,} tokens{at_places}, on {data}; learning rate up "
-        f"to {result.lr:.3g}. Held-out loss: {result.loss_before:.4f} before, {after}."
+        f"Trained with ctxextend {__version__} {OBJECTIVES[result.objective]}: {TRAINED[result.trainable]} "
+        f"({counted(result.parameters, 'parameter')}), {counted(result.steps, 'step')} of "
+        f"{counted(result.batch_size, 'sequence')} of {result.window:,} tokens{placed}, on {data}; peak learning rate "
+        f"{result.lr:.3g}. Held-out loss: {result.loss_before:.4f} before training{after}."
         f"{LOG_POINTER}{RECIPE_POINTER}\n"
     )
     return model_card(card, known_base_model(checkpoint), title=printable(result.output.name), section=section)

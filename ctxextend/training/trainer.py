@@ -1,4 +1,4 @@
-"""The training loop: transformers' Trainer with saves that are complete or absent, finite losses and a clean stop."""
+"""The training loop: transformers' Trainer with atomic saves, a check for finite losses, and a clean stop."""
 
 import math
 import shutil
@@ -30,26 +30,26 @@ from ctxextend.training.setup import TrainingSetup
 from ctxextend.training.train_data import IGNORE_INDEX, SequenceDataset
 from ctxextend.training.training_run import SAVE, RunFolder, TrainingInterrupted, TrainResult
 
-# The share of steps over which the learning rate rises.
+# Warmup steps of the learning rate, as a share of all steps.
 WARMUP = 0.05
 WEIGHTS, BEST_WEIGHTS = "trained.safetensors", "best.safetensors"
-# Evaluations after the start, unless --eval-every says otherwise.
+# Default number of evaluations after the initial one.
 EVALUATIONS = 4
-# What torch says of itself in a RuntimeError where it cannot write.
+# Parts of the messages of RuntimeErrors that torch raises when it cannot write.
 TORCH_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
-# The folder of a save that is being written.
+# The folder of a saved state that is being written.
 UNFINISHED = "unfinished"
-# A second signal within as many seconds is the same one: a terminal and a launcher both pass on what was typed once.
+# Seconds within which signals count as one: a terminal and a launcher both forward a single Ctrl-C.
 SAME_SIGNAL = 2.0
 
 
 def run_training(
     setup: TrainingSetup, folder: RunFolder, progress: Progress, notify: Callable[[str], None] = lambda text: None
 ) -> TrainResult:
-    """Train, from the last save on if there is one; progress is in tokens, with the loss of each step.
+    """Train, resuming from the last saved state if there is one; progress is in tokens, with the loss of each step.
 
-    If the memory of the device does not hold the first step, it is tried again with smaller micro-batches, and then
-    with gradient checkpointing. That changes no sequence of a step. A signal raises TrainingInterrupted.
+    If the first step runs out of memory, it is retried with smaller micro-batches, then with gradient checkpointing;
+    the sequences of a step stay the same. A signal raises TrainingInterrupted.
     """
     task = setup.task
     attempts = [(size, False) for size in task.micro_batches] + [(task.micro_batches[-1], True)]
@@ -57,29 +57,29 @@ def run_training(
         for per_device_batch_size, is_checkpointed in attempts:
             if is_checkpointed and not checkpoint_layers(setup.objective.model):
                 break
-            begun, callback = folder.step, RunCallback(setup, folder, stop, progress)
+            start, callback = folder.step, RunCallback(setup, folder, stop, progress)
             trainer = _make_trainer(callback, per_device_batch_size)
             try:
                 _train(trainer, callback)
             except Exception as error:
                 if not (isinstance(error, MemoryError) or should_reduce_batch_size(error)):
                     raise
-                failure = error.with_traceback(None)  # whose frames hold what does not fit
+                failure = error.with_traceback(None)  # its frames keep tensors in memory
             else:
                 return _result(trainer, callback, per_device_batch_size)
-            if trainer.state.global_step > begun or task.devices.num_processes > 1 or is_checkpointed:
+            if trainer.state.global_step > start or task.devices.num_processes > 1 or is_checkpointed:
                 break
-            notify(f"The memory does not hold {per_device_batch_size} sequences at once; less is tried.")
+            notify(f"Out of memory with micro-batch {per_device_batch_size}: retrying with less memory.")
             setup.objective.zero_grad()
             release_memory(trainer)
     raise TrainingError(
-        f"The memory did not hold {per_device_batch_size} sequences of {task.length:,} tokens at once.",
-        "Give a smaller --per-device-batch-size, a shorter --seq-len, or --window.",
+        f"Out of memory with micro-batch {per_device_batch_size} and sequences of {task.length:,} tokens.",
+        "Use a smaller --per-device-batch-size, a shorter --seq-len, or --window.",
     ) from failure
 
 
 def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
-    """Take the steps, and measure the loss after the last one."""
+    """Run the steps, and evaluate after the last one."""
     folder, setup = trainer.folder, callback.setup
     try:
         trainer.train(resume_from_checkpoint=str(folder.save) if folder.save else None)
@@ -90,27 +90,27 @@ def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
         step = trainer.state.global_step
         if not step:
             raise TrainingError(
-                f"The loss of {setup.model.name} is no finite number before the first step.",
-                "Look at its table: ctxextend inspect; or train with --precision fp32.",
+                f"The loss of {setup.model.name} is NaN or infinite before the first step.",
+                "Check its table with ctxextend inspect, or train with --precision fp32.",
             ) from None
-        folder.remove([saved for saved in folder.steps if saved > callback.sound])
-        begin = f"Begin anew with an --lr below {setup.lr:.2g}"
-        again = f"{begin} and --force, or write what is saved: the same command with --resume --steps {folder.step}."
-        kept = f"What was learned until step {folder.step} is saved in {folder.save}."
+        folder.remove([saved for saved in folder.steps if saved > callback.last_finite_step])
+        restart = f"Restart with an --lr below {setup.lr:.2g}"
+        saved_state = f"The state of step {folder.step} is saved in {folder.save}."
+        finish = f"or finish at step {folder.step} with the same command and --resume --steps {folder.step}."
         raise TrainingError(
-            f"The loss is no finite number at step {step} of {setup.task.settings.steps}. "
-            + (kept if folder.save else "Nothing was saved."),
-            again if folder.save else f"{begin}.",
+            f"The loss became NaN or infinite at step {step} of {setup.task.settings.steps}. "
+            + (saved_state if folder.save else "No state was saved."),
+            f"{restart} and --force, {finish}" if folder.save else f"{restart}.",
         ) from None
 
 
 def held_out_losses(log: Iterable[Mapping[str, Any]]) -> dict[int, float]:
-    """Return the held-out losses of a log by their steps, the first first."""
+    """Return the held-out losses of a log by step, in order."""
     return {line["step"]: line["eval_loss"] for line in log if "eval_loss" in line}
 
 
 def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_size: int) -> TrainResult:
-    """Return the result of a run that finished, written nowhere yet; the model gets the weights to write."""
+    """Return the result of a finished run, not written yet, and load the weights to write into the model."""
     setup, task, settings = trainer.setup, trainer.setup.task, trainer.setup.task.settings
     step, stop, log = trainer.state.global_step, callback.stop.signal, tuple(trainer.state.log_history)
     if stop is not None and step < settings.steps:
@@ -162,7 +162,7 @@ def _make_trainer(callback: "RunCallback", per_device_batch_size: int) -> "RunTr
         learning_rate=setup.lr,
         weight_decay=settings.weight_decay,
         lr_scheduler_type="cosine",
-        warmup_steps=round(WARMUP * settings.steps),  # the rate of the first is 0
+        warmup_steps=round(WARMUP * settings.steps),  # the first step's rate is 0
         optim="adamw_torch",
         logging_steps=1,
         logging_nan_inf_filter=False,
@@ -182,9 +182,9 @@ def _make_trainer(callback: "RunCallback", per_device_batch_size: int) -> "RunTr
         ddp_find_unused_parameters=settings.trainable == "all",
         dataloader_pin_memory=not is_cpu,
     )
-    # Otherwise the precision of accelerate's launcher would win.
+    # Otherwise the precision of accelerate's launcher would take precedence.
     arguments.mixed_precision = "no" if settings.precision == "fp32" else settings.precision
-    if arguments.n_gpu > 1:  # otherwise Trainer would split a micro-batch over them
+    if arguments.n_gpu > 1:  # otherwise Trainer would split a micro-batch across them
         arguments._n_gpu = 1
     try:
         trainer = RunTrainer(
@@ -194,19 +194,19 @@ def _make_trainer(callback: "RunCallback", per_device_batch_size: int) -> "RunTr
             train_dataset=SequenceDataset(setup.task.train, setup.sequences, count, shuffled=True),
             eval_dataset=setup.held_out,
         )
-    except (ImportError, RuntimeError, ValueError) as error:  # what integrations raise that are not installed
+    except (ImportError, RuntimeError, ValueError) as error:  # raised by integrations that are not installed
         if settings.report_to == "none":
             raise
         raise TrainingError(
-            f"--report-to {settings.report_to} cannot be used here: {one_line(error)}",
-            "Install it, or leave --report-to out.",
+            f"--report-to {settings.report_to} is not available: {one_line(error)}",
+            "Install it, or remove --report-to.",
         ) from error
     trainer.remove_callback(PrinterCallback)  # it prints to stdout
     return trainer
 
 
 def _peak_bytes() -> int | None:
-    """Return the peak memory of the accelerator, or else of this process, in bytes."""
+    """Return the peak memory of the accelerator, else of this process, in bytes."""
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
     try:
@@ -218,29 +218,29 @@ def _peak_bytes() -> int | None:
 
 
 class NotFiniteError(Exception):
-    """A loss is not finite."""
+    """A loss is NaN or infinite."""
 
 
 class RunTrainer(Trainer):
-    """A Trainer that reads its data in order, saves only what is trained, and never leaves half a save."""
+    """A Trainer that reads its data in order, saves only trainable parameters, and saves atomically."""
 
     def __init__(self, callback: "RunCallback", **arguments: Any) -> None:
         super().__init__(callbacks=[callback], **arguments)
         self.setup, self.folder = callback.setup, callback.folder
-        self.best: dict[str, torch.Tensor] = {}  # the parameters of the step of least held-out loss, on the CPU
+        self.best: dict[str, torch.Tensor] = {}  # parameters of the step with the lowest held-out loss, on the CPU
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         return SequentialSampler(train_dataset or self.train_dataset)  # type: ignore[arg-type]
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Measure the held-out loss, weighted by tokens (Trainer weights batches alike), and keep the best weights."""
-        began, setup, size = time.perf_counter(), self.setup, self.args.per_device_train_batch_size
+        """Compute the held-out loss, weighted by tokens (Trainer weights batches equally); keep the best weights."""
+        start_time, setup, size = time.perf_counter(), self.setup, self.args.per_device_train_batch_size
         model: Any = self.model
         data, total, tokens = setup.held_out, 0.0, 0
-        own = range(self.accelerator.process_index, len(data), self.accelerator.num_processes)
+        indices = range(self.accelerator.process_index, len(data), self.accelerator.num_processes)
         model.eval()
-        for start in range(0, len(own), size):
-            batch = self._prepare_inputs(default_collate([data[number] for number in own[start : start + size]]))
+        for start in range(0, len(indices), size):
+            batch = self._prepare_inputs(default_collate([data[index] for index in indices[start : start + size]]))
             labels = batch.get("labels", batch["input_ids"])[:, int(setup.model.kind == CAUSAL) :]
             count = int((labels != IGNORE_INDEX).sum())
             with torch.no_grad():
@@ -251,7 +251,7 @@ class RunTrainer(Trainer):
         if setup.task.settings.save == "best" and total / tokens < minimum:
             parameters = setup.trainable.parameters
             self.best = {name: value.detach().to("cpu", copy=True) for name, value in parameters.items()}
-        metrics = {"eval_loss": total / tokens, "eval_tokens": tokens, "eval_runtime": time.perf_counter() - began}
+        metrics = {"eval_loss": total / tokens, "eval_tokens": tokens, "eval_runtime": time.perf_counter() - start_time}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -260,7 +260,7 @@ class RunTrainer(Trainer):
         return str(self.folder.saves / UNFINISHED)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Save under another name, and rename it when all of it is on the disk."""
+        """Save to a temporary folder, and rename it when all of it is on disk."""
         saves, unfinished, name = self.folder.saves, self.folder.saves / UNFINISHED, f"{SAVE}{self.state.global_step}"
         if self.is_world_process_zero():
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -271,7 +271,7 @@ class RunTrainer(Trainer):
             if self.is_world_process_zero():
                 for path in (*(unfinished / name).iterdir(), unfinished / name):
                     sync(path)
-                if not (saves / name).exists():  # otherwise this step was saved before
+                if not (saves / name).exists():  # otherwise this step is saved already
                     (unfinished / name).rename(saves / name)
                     sync(saves)
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -280,16 +280,16 @@ class RunTrainer(Trainer):
             if type(error) is RuntimeError and not any(name in str(error) for name in TORCH_WRITER):
                 raise
             save = self.folder.save
-            kept = f"the save before it, {save}, is whole" if save else "there was none before it"
+            previous = f"the previous state, {save}, is complete" if save else "no earlier state exists"
             _, space = disk_space(saves, {SAVE: self.setup.trainable.save_bytes})
             raise OutputError(
-                f"A save in {saves} could not be written ({one_line(error)}); {kept}. A save {space}.",
-                "Free some space, then go on with --resume.",
+                f"Saving to {saves} failed ({one_line(error)}); {previous}. A saved state {space}.",
+                "Free disk space, then resume with --resume.",
             ) from error
         self.accelerator.wait_for_everyone()
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        """Save the parameters that are trained, and their best values: all others are the checkpoint's own."""
+        """Save the trainable parameters and their best values: all others are in the source checkpoint."""
         folder = Path(output_dir or self._get_output_dir(None))
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: value.detach().contiguous() for name, value in self.setup.trainable.parameters.items()}
@@ -304,28 +304,28 @@ class RunTrainer(Trainer):
 
 
 class RunCallback(TrainerCallback):
-    """Reports each step, ends the run if a loss is not finite, and stops it after a signal."""
+    """Reports each step, aborts the run if a loss is not finite, and stops it after a signal."""
 
     def __init__(self, setup: TrainingSetup, folder: RunFolder, stop: "Stop", progress: Progress) -> None:
         self.setup, self.folder, self.stop, self.progress = setup, folder, stop, progress
-        # The last step after which the loss is known to be finite; a save stays until the one after it is.
-        self.sound = min(folder.steps, default=0)
-        self._began, self._reported, self._held_out = 0.0, 0, math.nan
+        # The last step whose weights are known to give a finite loss; later saved states are removed if it becomes NaN.
+        self.last_finite_step = min(folder.steps, default=0)
+        self._start_time, self._reported, self._held_out = 0.0, 0, math.nan
 
     @property
     def seconds(self) -> float:
-        """Wall clock since the first step, that before an interruption included."""
-        return time.perf_counter() - self._began
+        """Wall clock since the first step, including the time before an interruption."""
+        return time.perf_counter() - self._start_time
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Let the optimizer leave frozen rows alone, and the clock go on."""
-        self.setup.trainable.keep_frozen_rows(others["optimizer"].optimizer)  # of accelerate's, around torch's
+        """Keep frozen rows unchanged, and continue the clock of an interrupted run."""
+        self.setup.trainable.keep_frozen_rows(others["optimizer"].optimizer)  # accelerate wraps torch's
         before = [line["seconds"] for line in state.log_history if "seconds" in line]
-        self._began = time.perf_counter() - max(before, default=0.0)
+        self._start_time = time.perf_counter() - max(before, default=0.0)
         *_, self._held_out = math.nan, *held_out_losses(state.log_history).values()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **others: Any) -> None:
-        """Show the loss of a step; stop if one is not finite."""
+        """Report the loss of a step; abort if it is not finite."""
         if not state.log_history:
             return
         state.log_history[-1]["seconds"] = round(self.seconds, 3)
@@ -338,26 +338,26 @@ class RunCallback(TrainerCallback):
             self._reported = step
         if not all(math.isfinite(logs.get(name, 0.0)) for name in ("loss", "eval_loss")):
             raise NotFiniteError
-        if "loss" in logs:  # of the weights after the step before
-            self.sound = max(self.sound, step - 1)
+        if "loss" in logs:  # computed with the weights of the previous step
+            self.last_finite_step = max(self.last_finite_step, step - 1)
             if state.is_world_process_zero:
                 self.folder.remove(self.folder.steps[1:])
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Stop if a signal came while a save was written: another step may take long."""
-        if self.stop.is_wanted():
+        """Stop if a signal arrived during a save: another step may take long."""
+        if self.stop.is_requested():
             control.should_training_stop = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Evaluate and save at the end; save and stop after a signal."""
+        """Evaluate and save after the last step; save and stop after a signal."""
         if state.global_step >= state.max_steps:
             control.should_evaluate, control.should_save = True, self.folder.keeps_saves
-        elif self.stop.is_wanted():
+        elif self.stop.is_requested():
             control.should_training_stop, control.should_save = True, self.folder.keeps_saves
 
 
 class Stop:
-    """Whether a signal asked the run to stop, which is heard between steps while it is entered."""
+    """A request to stop between steps, set by a signal while this context is entered."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -381,6 +381,6 @@ class Stop:
         elif time.monotonic() - self._received_at > SAME_SIGNAL:
             raise KeyboardInterrupt
 
-    def is_wanted(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether any process of the run received a signal: all must stop after the same step."""
         return any(gather_object([self.signal is not None]))

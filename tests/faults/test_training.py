@@ -101,12 +101,11 @@ def test_train_stopped_anywhere_goes_on_from_there(training: Training) -> None:
 
 
 def says_what_is_left(ended: Ended) -> bool:
-    """Whether a command says which save is whole, what a save needs, and how to go on."""
-    whole = re.search(
-        r"(the save before it, out\.training/saves/checkpoint-\d, is whole|there was none before it)\.", ended.stderr
-    )
-    room = re.search(r"A save needs [\d,]+ bytes, and out\.training/saves has [\d,]+ free", ended.stderr)
-    return bool(whole and room and "Free some space, then go on with --resume" in ended.stderr)
+    """Whether a command reports the last complete state, the disk space of a state, and how to resume."""
+    states = r"the previous state, out\.training/saves/checkpoint-\d, is complete|no earlier state exists"
+    previous = re.search(rf"({states})\.", ended.stderr)
+    space = re.search(r"A saved state needs [\d,]+ bytes, and out\.training/saves has [\d,]+ free", ended.stderr)
+    return bool(previous and space and "Free disk space, then resume with --resume." in ended.stderr)
 
 
 @pytest.mark.parametrize(("error", "first"), [("ENOSPC", 12), ("EIO", 26)])
