@@ -288,7 +288,7 @@ def train(
     device: str | None = None,
     threads: int | None = None,
 ) -> TrainResult:
-    """Train a checkpoint for a short while, and write it as a new folder."""
+    """Fine-tune a checkpoint on text, and save it as a new checkpoint."""
 
 def verify(
     reference: str | PathLike[str],
