@@ -14,41 +14,44 @@ from ctxextend.families.unsupported import POSITION_SCHEMES
 from tests import tiny
 from tests.trainings import invoke
 
-# Their parts must be given: transformers has no default for them.
+# Composite types without default parts in transformers.
 OF_ANY_PARTS = ("rag", "nougat", "encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder")
 
 
-def place(model_type: str, **config: Any) -> TableLocation:
+def location_of(model_type: str, **config: Any) -> TableLocation:
     return find_architecture({"model_type": model_type, **config}).locations[0]
 
 
-def test_every_type_of_transformers_is_in_the_registry_or_unsupported() -> None:
+def test_registry_covers_every_model_type_of_transformers() -> None:
     assert {*FAMILIES, *POSITION_SCHEMES} == set(CONFIG_MAPPING.keys())
 
 
 @pytest.mark.parametrize("model_type", sorted(FAMILIES))
-def test_families_defaults_and_parts_are_transformers_own(model_type: str) -> None:
+def test_registry_has_the_defaults_and_parts_of_transformers(model_type: str) -> None:
     for key, value in FAMILIES[model_type].defaults.items():
-        holder: Any = CONFIG_MAPPING[model_type]()
+        default: Any = CONFIG_MAPPING[model_type]()
         for name in key.split("."):
-            holder = getattr(holder, name)
-        assert holder == value, key
+            default = getattr(default, name)
+        assert default == value, key
     for part in FAMILIES[model_type].parts if model_type not in OF_ANY_PARTS else ():
         assert getattr(CONFIG_MAPPING[model_type](), part.config_key).model_type == part.model_type
 
 
-@pytest.mark.parametrize("model_type", [name for name in FAMILIES if place(name).path == ("text_config",)])
+@pytest.mark.parametrize("model_type", [name for name in FAMILIES if location_of(name).path == ("text_config",)])
 @pytest.mark.parametrize("second", [{"max_position_embeddings": 90}, {}, None])
-def test_place_value_is_what_transformers_makes_of_a_second_copy(model_type: str, second: Any) -> None:
+def test_table_location_value_equals_transformers_with_a_second_config(model_type: str, second: Any) -> None:
     config: dict[str, Any] = {"text_config": {"max_position_embeddings": 60}, "text_config_dict": second}
-    theirs: Any = CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(config))
-    assert place(model_type, **config).value("max_position_embeddings") == theirs.text_config.max_position_embeddings
+    expected: Any = CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(config))
+    assert (
+        location_of(model_type, **config).value("max_position_embeddings")
+        == expected.text_config.max_position_embeddings
+    )
 
 
 @pytest.mark.parametrize("value", ["512", 1.5, True, -1, [512]])
-def test_place_value_refuses_what_is_no_number(value: Any) -> None:
-    with pytest.raises(CheckpointError, match="needs a whole number"):
-        place("bert", max_position_embeddings=value).value("max_position_embeddings")
+def test_table_location_value_rejects_invalid_integers(value: Any) -> None:
+    with pytest.raises(CheckpointError, match="max_position_embeddings must be an integer for a bert model, got"):
+        location_of("bert", max_position_embeddings=value).value("max_position_embeddings")
 
 
 @pytest.mark.parametrize(
@@ -63,11 +66,11 @@ def test_place_value_refuses_what_is_no_number(value: Any) -> None:
         ("hA0.attn.bias", False),
     ],
 )
-def test_place_buffer_matches_whole_names(name: str, is_buffer: bool) -> None:
-    assert (place("gpt2").buffer(name) is not None) == is_buffer
+def test_table_location_buffer_matches_full_names(name: str, is_buffer: bool) -> None:
+    assert (location_of("gpt2").buffer(name) is not None) == is_buffer
 
 
-def test_find_architecture_puts_parts_together() -> None:
+def test_find_architecture_combines_parts() -> None:
     parts = {"encoder": {"model_type": "roberta"}, "decoder": {"model_type": "gpt2"}}
     encoder, decoder = find_architecture({"model_type": "encoder-decoder", **parts}).locations
     assert (encoder.part, encoder.config_key) == ("encoder", "encoder.max_position_embeddings")
@@ -76,12 +79,12 @@ def test_find_architecture_puts_parts_together() -> None:
     assert "decoder.transformer.wpe.weight" in decoder.names
     rag = find_architecture({"model_type": "rag"})
     assert [found.part for found in rag.locations] == ["question_encoder", "generator.encoder", "generator.decoder"]
-    assert place("sam3_video").config_key == "detector_config.text_config.max_position_embeddings"
-    # A part that is always of one type is that, whatever its config says.
-    assert place("clip", text_config={"model_type": "t5"}).family.model_type == "clip_text_model"
+    assert location_of("sam3_video").config_key == "detector_config.text_config.max_position_embeddings"
+    # The type of this part is fixed, so its config is ignored.
+    assert location_of("clip", text_config={"model_type": "t5"}).family.model_type == "clip_text_model"
 
 
-def test_find_architecture_looks_no_deeper_than_models_go() -> None:
+def test_find_architecture_limits_the_nesting_depth() -> None:
     config: dict[str, Any] = {"model_type": "bart"}
     for _ in range(40):
         config = {"model_type": "rag", "generator": config}
@@ -92,7 +95,7 @@ def test_find_architecture_looks_no_deeper_than_models_go() -> None:
     ("config", "message"),
     [
         ({"model_type": "llama"}, "This llama model has no learned position table; it uses rotary"),
-        ({"model_type": "vit"}, "no learned table over token positions: it uses at most positions of patches"),
+        ({"model_type": "vit"}, "no learned position table for tokens; it uses only positions of image patches"),
         ({"model_type": "xlm", "sinusoidal_embeddings": True}, "sinusoidal_embeddings True.*fixed sinusoids"),
         ({"model_type": "trocr", "use_learned_position_embeddings": False}, "fixed sinusoids"),
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
@@ -102,14 +105,14 @@ def test_find_architecture_looks_no_deeper_than_models_go() -> None:
         ({"model_type": "my-own"}, "'my-own' is not in ctxextend's registry"),
     ],
 )
-def test_find_architecture_names_what_a_model_uses_instead(config: dict[str, Any], message: str) -> None:
+def test_find_architecture_names_the_scheme_of_unsupported_models(config: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedModelError, match=message) as caught:
         find_architecture(config)
     assert caught.value.hint
 
 
 @pytest.mark.parametrize("scheme", dict.fromkeys(POSITION_SCHEMES.values()), ids=lambda scheme: scheme.uses[:20])
-def test_unsupported_types_say_what_is_used_and_what_to_do(scheme: PositionScheme) -> None:
+def test_list_families_reports_scheme_and_advice_of_unsupported_types(scheme: PositionScheme) -> None:
     for model_type in {name for name in POSITION_SCHEMES if POSITION_SCHEMES[name] == scheme} - {*FAMILIES}:
         with pytest.raises(UnsupportedModelError) as caught:
             list_families([model_type])
@@ -119,33 +122,36 @@ def test_unsupported_types_say_what_is_used_and_what_to_do(scheme: PositionSchem
     assert not re.search(r"\b(drop|delete|remove)\b", scheme.advice)
 
 
-def test_fitting_types_names_no_other_type_alone() -> None:
-    """Of every type, by the tensors of its models and a config that names none: it is among those that fit."""
-    alone = set()
+def test_matching_types_includes_the_true_type() -> None:
+    """Checks every model type, with the tensors of its models and a config without model_type."""
+    unique = set()
     for model_type in FAMILIES:
         for built in tiny.buildable(model_type, tiny.model_classes(model_type)[1:2]):
             config = {key: value for key, value in built.config.to_dict().items() if key != "model_type"}
             found = matching_types(config, built.shapes)
-            true = "gpt2" if model_type == "gpt-sw3" else model_type  # another name of the same class
-            assert not found or true in found, (built.model_class, found)
-            alone |= {model_type} if found == [true] else set()
-    assert {"bert", "gpt2", "openai-gpt", "big_bird", "gpt_bigcode", "distilbert", "albert"} <= alone
+            expected = "gpt2" if model_type == "gpt-sw3" else model_type  # two names of one class
+            assert not found or expected in found, (built.model_class, found)
+            unique |= {model_type} if found == [expected] else set()
+    assert {"bert", "gpt2", "openai-gpt", "big_bird", "gpt_bigcode", "distilbert", "albert"} <= unique
 
 
-def test_list_families_shows_every_table() -> None:
+def test_list_families_returns_every_table() -> None:
     listed = {(table.model_type, table.part): table for table in list_families()}
     assert {model_type for model_type, _ in listed} == set(FAMILIES)
     assert [table.part for table in list_families(["bart"])] == ["encoder", "decoder"]
-    assert listed["roberta", ""].reserved_rows == "pad_token_id + 1 inside the key"
-    assert listed["bart", "decoder"].reserved_rows == "2 on top of the key"
+    assert listed["roberta", ""].reserved_rows == "pad_token_id + 1 (counted in the config)"
+    assert listed["bart", "decoder"].reserved_rows == "2 (not counted in the config)"
     assert listed["luke", "entity"].reserved_rows == "0"
-    assert listed["deberta", ""].notes == ("with position_biased_input true alone", "max_relative_positions held")
-    assert listed["led", "encoder"].notes == ("a multiple of attention_window",)
+    assert listed["deberta", ""].notes == (
+        "requires position_biased_input=true",
+        "keeps the effect of max_relative_positions",
+    )
+    assert listed["led", "encoder"].notes == ("length must be a multiple of attention_window",)
     assert listed["led", "decoder"].notes == ()
-    assert listed["bros", ""].notes == ("embeddings.position_ids made anew",)
+    assert listed["bros", ""].notes == ("rebuilds embeddings.position_ids",)
 
 
-def test_list_families_takes_a_type_or_a_part_of_its_name() -> None:
+def test_list_families_accepts_a_type_or_a_part_of_its_name() -> None:
     assert {table.model_type for table in list_families(["bert"])} == {"bert"}
     assert {table.model_type for table in list_families(["rober", "led"])} == {
         *(name for name in FAMILIES if "rober" in name),
@@ -154,12 +160,12 @@ def test_list_families_takes_a_type_or_a_part_of_its_name() -> None:
     with pytest.raises(UnsupportedModelError, match="'rberta' is not in ctxextend's registry") as caught:
         list_families(["rberta"])
     assert (caught.value.hint or "").startswith("Did you mean roberta?")
-    with pytest.raises(UnsupportedModelError, match="This t5 model has no learned position table"):  # not those of "t5"
+    with pytest.raises(UnsupportedModelError, match="This t5 model has no learned position table"):  # an exact name
         list_families(["t5"])
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_families_screen_groups_every_type_within_the_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_families_fits_all_types_into_the_terminal_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     lines = invoke("families").stdout.splitlines()
     assert max(map(len, lines)) <= width
@@ -170,6 +176,6 @@ def test_families_screen_groups_every_type_within_the_width(width: int, monkeypa
     text = " ".join(shown.stdout.split())
     assert max(map(len, shown.stdout.splitlines())) <= width
     assert (
-        "encoder: encoder.embed_positions.weight, length set by max_position_embeddings reserved rows: 2 on top" in text
+        "encoder: encoder.embed_positions.weight, length set by max_position_embeddings reserved rows: 2 (not" in text
     )
     assert "layoutlmv2, layoutxlm embeddings" in text

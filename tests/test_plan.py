@@ -343,8 +343,8 @@ def test_resize_rejects_invalid_options(options: dict[str, Any], message: str, m
     [
         ({"n_positions": 32}, {}, f"n_positions is 32, so {WPE} should have 32 rows, but has 16"),
         ({"max_position_embeddings": 24}, {}, "max_position_embeddings is 24, so"),
-        ({"n_positions": "16"}, {}, "n_positions is '16', and a gpt2 model needs a whole number"),
-        ({"model_type": ["gpt2"]}, {}, "names no model_type"),
+        ({"n_positions": "16"}, {}, "n_positions must be an integer for a gpt2 model, got '16'"),
+        ({"model_type": ["gpt2"]}, {}, "has no model_type. Pass it, for example --model-type"),
         ({"model_type": "bert"}, {}, "no position table found; in a bert model it is embeddings.position_emb"),
         ({}, {"wpe.weight": torch.ones(OLD, 8)}, f"two candidate position tables, wpe.weight and {WPE}"),
         ({}, {WPE: torch.ones(OLD)}, "has shape"),

@@ -1,4 +1,4 @@
-"""What is particular about single families, on small models that transformers builds; the rest is in conformance."""
+"""Peculiarities of single model types, on small models built by transformers; see also test_conformance."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ NEW = 40
 
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
-    """Save a small model of a class, its config changed by paths of keys."""
+    """Save a small model of a class, with config changes by dotted key."""
 
     def build(model_class: str, changes: dict[str, Any]) -> pico.Pico:
         found: Any = getattr(transformers, model_class)
@@ -41,7 +41,7 @@ def output(source: pico.Pico, tmp_path: Path, **settings: Any) -> dict[str, torc
 
 
 def save_pair(folder: Path, encoder: str, decoder: str, **changes: Any) -> Any:
-    """Save a small encoder and decoder of any two types in one checkpoint; return the model."""
+    """Save a small encoder-decoder model of any two types, and return it."""
     parts = {"encoder": tiny.make_config(encoder).to_dict(), "decoder": tiny.make_config(decoder).to_dict()}
     parts["decoder"] |= {"add_cross_attention": True, "is_decoder": True, **changes}
     model: Any = transformers.EncoderDecoderModel(tiny.shrink(transformers.EncoderDecoderConfig(**parts)))
@@ -60,32 +60,32 @@ BIRD = {KEY: 64, "block_size": 64}
 @pytest.mark.parametrize(
     ("model_class", "sizes", "to", "edits"),
     [
-        # DeBERTa's relative table goes by the same key only where nothing else is stated.
+        # DeBERTa's relative embeddings use the same key only if max_relative_positions is unset.
         ("DebertaModel", RELATIVE | {"relative_attention": False}, 40, {KEY: [16, 40]}),
         ("DebertaModel", RELATIVE | {"max_relative_positions": 8}, 40, {KEY: [16, 40]}),
         ("LukeModel", {KEY: 18}, 40, {KEY: [18, 42]}),
-        # The key of ProphetNet counts a reserved row and one behind the last.
+        # The key of ProphetNet includes a reserved row and one after the last position.
         ("ProphetNetModel", {KEY: 17}, 40, {KEY: [17, 42]}),
-        # Grounding DINO has a limit beside the key, which is raised with it, and lowered where it is above.
+        # Grounding DINO has a second limit, max_text_len, which is raised with the key, or lowered to it.
         ("GroundingDinoModel", DINO, 40, {TEXT: [16, 40], "max_text_len": [12, 40]}),
         ("GroundingDinoModel", DINO, 14, {TEXT: [16, 14]}),
         ("GroundingDinoModel", DINO, 8, {TEXT: [16, 8], "max_text_len": [12, 8]}),
-        # MRA attends to as many blocks as before, where that can be.
+        # MRA keeps the number of blocks if it can.
         ("MraModel", {KEY: 64}, 128, {KEY: [64, 128], "block_per_row": [4, 1]}),
         ("MraModel", {KEY: 64}, 96, {KEY: [64, 96]}),
         ("BigBirdModel", BIRD | {"attention_type": "original_full"}, 2000, {KEY: [64, 2000]}),
     ],
 )
-def test_plan_resize_edits_what_follows_the_length(
+def test_plan_resize_edits_all_keys_of_the_length(
     model_class: str, sizes: dict[str, Any], to: int, edits: dict[str, list[int]], save: Save
 ) -> None:
     plan = plan_resize(save(model_class, sizes).folder, to=to)
     assert to_json(plan)["config"] == edits
-    assert any("short texts attend to other blocks" in note for note in plan.notes) == (model_class == "MraModel")
+    assert any("short inputs attend to different blocks" in note for note in plan.notes) == (model_class == "MraModel")
 
 
 @pytest.mark.parametrize(
-    ("model_class", "sizes", "asked", "message"),
+    ("model_class", "sizes", "options", "message"),
     [
         ("LEDModel", LED, {"to": 42}, r"a multiple of 8 \(attention_window.* 42. Use --to 40 or 48"),
         (
@@ -105,28 +105,28 @@ def test_plan_resize_edits_what_follows_the_length(
         ("GPT2Model", {}, {"to": 40, "part": "text"}, "one position table: remove --part"),
     ],
 )
-def test_plan_resize_refuses_what_a_family_cannot_have(
-    model_class: str, sizes: dict[str, Any], asked: dict[str, Any], message: str, save: Save
+def test_plan_resize_rejects_unsupported_lengths_and_parts(
+    model_class: str, sizes: dict[str, Any], options: dict[str, Any], message: str, save: Save
 ) -> None:
     with pytest.raises(ResizeError, match=message):
-        plan_resize(save(model_class, sizes).folder, **asked)
+        plan_resize(save(model_class, sizes).folder, **options)
 
 
-def test_plan_resize_goes_by_the_block_size_that_transformers_takes_by_default(save: Save) -> None:
+def test_plan_resize_uses_the_default_block_size_of_transformers(save: Save) -> None:
     source = save("BigBirdModel", BIRD)
     pico.edit_json(source.folder / "config.json", block_size=None)
     with pytest.raises(ResizeError, match="a multiple of 64"):
         plan_resize(source.folder, to=2000)
 
 
-def test_resize_gpt2_goes_by_the_alias_where_both_are_stated(save: Save, tmp_path: Path) -> None:
+def test_resize_gpt2_prefers_the_alias_if_both_are_stated(save: Save, tmp_path: Path) -> None:
     source = save("GPT2Model", {"n_positions": 16})
     pico.edit_json(source.folder / "config.json", n_positions=8, max_position_embeddings=16)
     assert to_json(plan_resize(source.folder, to=NEW))["config"] == {"n_positions": [8, NEW], KEY: [16, NEW]}
     output(source, tmp_path)
 
 
-def test_plan_resize_makes_the_object_that_a_config_has_not_and_refuses_another_value(save: Save) -> None:
+def test_plan_resize_adds_a_missing_text_config_and_rejects_other_values(save: Save) -> None:
     source = save("CLIPModel", {})
     pico.edit_json(source.folder / "config.json", text_config=None)
     assert to_json(plan_resize(source.folder, to=100))["config"] == {"text_config": [None, {KEY: 100}]}
@@ -137,7 +137,7 @@ def test_plan_resize_makes_the_object_that_a_config_has_not_and_refuses_another_
 
 
 @pytest.mark.parametrize("model_class", ["DebertaModel", "DebertaV2Model"])
-def test_resize_deberta_pins_the_relative_table_to_the_old_length(model_class: str, save: Save, tmp_path: Path) -> None:
+def test_resize_deberta_keeps_the_size_of_its_relative_embeddings(model_class: str, save: Save, tmp_path: Path) -> None:
     source = save(model_class, RELATIVE | {"max_relative_positions": -1, "pos_att_type": ["c2p", "p2c"]})
     edits = to_json(plan_resize(source.folder, to=NEW))["config"]
     assert edits == {"max_position_embeddings": [16, NEW], "max_relative_positions": [-1, 16]}
@@ -148,7 +148,7 @@ def test_resize_deberta_pins_the_relative_table_to_the_old_length(model_class: s
     assert pico.logits(new, NEW).isfinite().all()
 
 
-def test_resize_luke_gives_both_tables_what_the_one_key_says(save: Save, tmp_path: Path) -> None:
+def test_resize_luke_resizes_both_tables_of_the_shared_key(save: Save, tmp_path: Path) -> None:
     source = save("LukeModel", {KEY: 18})
     plan = plan_resize(source.folder, to=NEW)
     found = {table.part: (table.rows_after, table.max_len_after, table.reserved_rows) for table in plan.tables}
@@ -158,7 +158,7 @@ def test_resize_luke_gives_both_tables_what_the_one_key_says(save: Save, tmp_pat
     output(source, tmp_path)
 
 
-def test_resize_clip_changes_the_copy_that_transformers_obeys(save: Save, tmp_path: Path) -> None:
+def test_resize_clip_also_edits_the_copy_that_transformers_uses(save: Save, tmp_path: Path) -> None:
     source = save("CLIPModel", {TEXT: 16})
     text = source.load().config.text_config.to_dict()
     pico.edit_json(source.folder / "config.json", text_config={"max_position_embeddings": 999}, text_config_dict=text)
@@ -169,14 +169,14 @@ def test_resize_clip_changes_the_copy_that_transformers_obeys(save: Save, tmp_pa
     output(source, tmp_path)
 
 
-def test_resize_part_takes_one_table_where_keys_allow_it(save: Save, tmp_path: Path) -> None:
+def test_resize_part_resizes_one_table_if_keys_are_separate(save: Save, tmp_path: Path) -> None:
     source = save("LEDModel", LED)
     (source.folder / "tokenizer_config.json").write_text('{"model_max_length": 16}')
     encoder = plan_resize(source.folder, to=NEW, part="encoder")
-    decoder = plan_resize(source.folder, to=42, part="decoder")  # which knows no windows of 8
+    decoder = plan_resize(source.folder, to=42, part="decoder")  # not a multiple of the attention window, 8
     assert [table.part for plan in (encoder, decoder) for table in plan.tables] == ["encoder", "decoder"]
     assert to_json(decoder)["config"] == {"max_decoder_position_embeddings": [24, 42]}
-    # The tokenizer cuts what the encoder reads.
+    # The tokenizer truncates the encoder's input.
     assert [edit.after for edit in encoder.edits if edit.is_limit] == [NEW]
     assert not any(edit.is_limit for edit in decoder.edits)
     output(source, tmp_path, part="encoder")
@@ -197,7 +197,7 @@ def test_resize_part_takes_one_table_where_keys_allow_it(save: Save, tmp_path: P
         ),
     ],
 )
-def test_resize_makes_buffers_anew_that_transformers_reads(
+def test_resize_rebuilds_persistent_buffers(
     model_class: str, changes: dict[str, Any], buffers: dict[str, list[int]], save: Save, tmp_path: Path
 ) -> None:
     source = save(model_class, changes)
@@ -210,7 +210,7 @@ def test_resize_makes_buffers_anew_that_transformers_reads(
         assert weights[name].dtype == torch.int64
 
 
-def test_resize_bark_makes_its_masks_anew(save: Save, tmp_path: Path) -> None:
+def test_resize_bark_rebuilds_its_causal_masks(save: Save, tmp_path: Path) -> None:
     sizes = {f"{part}_config.block_size": 16 for part in ("semantic", "coarse_acoustics", "fine_acoustics")}
     source = save("BarkModel", sizes)
     mask = output(source, tmp_path)["semantic.layers.0.attn.bias"]
@@ -228,13 +228,13 @@ def test_resize_bark_makes_its_masks_anew(save: Save, tmp_path: Path) -> None:
         ("CLIPModel", "text_model.embeddings.position_ids"),
     ],
 )
-def test_resize_drops_the_buffers_of_old_files(model_class: str, name: str, save: Save) -> None:
+def test_resize_drops_buffers_of_old_files(model_class: str, name: str, save: Save) -> None:
     source = save(model_class, {})
     pico.add_tensors(source.folder, {name: torch.ones(1, 16, dtype=torch.uint8)})
     assert plan_resize(source.folder, to=4000).dropped == (name,)
 
 
-def test_resize_refuses_a_composite_whose_file_holds_only_parts_without_tables(tmp_path: Path) -> None:
+def test_resize_rejects_a_composite_without_position_tables(tmp_path: Path) -> None:
     t5 = tiny.shrink(tiny.make_config("t5"))
     config = tiny.shrink(transformers.Blip2Config(text_config=t5.to_dict()))
     transformers.Blip2ForConditionalGeneration(config).save_pretrained(tmp_path / "source")
@@ -242,7 +242,7 @@ def test_resize_refuses_a_composite_whose_file_holds_only_parts_without_tables(t
         plan_resize(tmp_path / "source", to=NEW)
 
 
-def test_resize_of_a_refused_type_with_a_family_inside_says_how_to_name_its_table(tmp_path: Path) -> None:
+def test_resize_suggests_flags_for_a_known_part_of_an_unsupported_model(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "gpt2")
     config = {"model_type": "llava", "text_config": {"model_type": "gpt2", "n_positions": 16}}
     (source.folder / "config.json").write_text(json.dumps(config))
@@ -253,7 +253,7 @@ def test_resize_of_a_refused_type_with_a_family_inside_says_how_to_name_its_tabl
     assert to_json(named)["config"] == {"text_config.n_positions": [16, NEW]}
 
 
-def test_resize_leaves_the_tokenizer_of_a_part_without_a_table(tmp_path: Path) -> None:
+def test_resize_keeps_the_tokenizer_limits_of_a_part_without_a_table(tmp_path: Path) -> None:
     save_pair(tmp_path / "source", "t5", "bert")
     (tmp_path / "source" / "tokenizer_config.json").write_text('{"model_max_length": 300}')
     plan = plan_resize(tmp_path / "source", to=600)
@@ -275,7 +275,7 @@ def test_resize_raises_the_limits_of_each_tokenizer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_resize_of_pickles_keeps_what_is_shared_across_models(tied: bool, tmp_path: Path) -> None:
+def test_resize_of_pickles_keeps_tied_weights_across_models(tied: bool, tmp_path: Path) -> None:
     model = save_pair(tmp_path / "source", "bert", "bart", tie_word_embeddings=tied)
     (tmp_path / "source" / "model.safetensors").unlink()
     state = dict(model.state_dict())

@@ -1,1 +1,1 @@
-"""What is known of each architecture, as data."""
+"""Facts about model types, as data."""

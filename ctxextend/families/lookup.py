@@ -1,4 +1,4 @@
-"""From a config to the position tables that the registry knows of its model, or to the reason why it has none."""
+"""Look up the position tables of a model from its config, or why it has none."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -7,127 +7,127 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mean
-from ctxextend.families.registry import FAMILIES, SIGNS
+from ctxextend.families.registry import FAMILIES, SIGNATURES
 from ctxextend.families.schema import Buffer, Family, Part, PositionTable, Requirement, ReservedRows
 from ctxextend.families.unsupported import OTHER_TYPE, POSITION_SCHEMES
 
 Keys = tuple[str, ...]
 
 ABSOLUTE = Requirement("position_embedding_type", "absolute", OTHER_TYPE)
-# Models in models in models: no model of transformers is nested more deeply.
+# No model of transformers is nested more deeply.
 MAX_DEPTH = 3
-FAMILIES_HINT = "`ctxextend families` lists the model types that have one."
+FAMILIES_HINT = "List supported model types with `ctxextend families`."
 
 
 @dataclass(frozen=True)
 class TableLocation:
-    """One table of a family, and where a certain model has it."""
+    """A table of a registry entry, and its location in a model and its config."""
 
     table: PositionTable
     family: Family
-    part: str  # its name in this model, with dots where parts have parts; empty where it is the only one
-    prefixes: tuple[str, ...]  # the possible ones of its name
-    path: Keys  # to its config
-    overrides: tuple[Keys, ...]  # paths to configs whose values transformers prefers
-    config: Mapping[str, Any]  # the whole
-    # The folder of the tokenizer whose texts it reads; empty is the model's own, None where another part, without such
-    # a table, reads those first.
+    part: str  # name of the part, with dots if nested; empty if it is the only table
+    prefixes: tuple[str, ...]  # possible prefixes of its tensor name
+    path: Keys  # keys of its config
+    overrides: tuple[Keys, ...]  # keys of configs that take precedence in transformers
+    config: Mapping[str, Any]  # the whole config.json
+    # Folder of its tokenizer; empty: the model's tokenizer; None: a part without a table reads the tokens first.
     tokenizer: str | None = ""
-    usual_prefix: str = ""  # in files that transformers writes of the model itself
+    usual_prefix: str = ""  # prefix in files that transformers saves
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name that the table can have in a file."""
+        """All possible tensor names of the table."""
         return tuple(dict.fromkeys(prefix + self.table.name for prefix in self.prefixes))
 
     @property
     def config_key(self) -> str:
-        """The key that states its length, with dots."""
+        """The key of its length, with dots."""
         return ".".join((*self.path, self.table.config_key))
 
     @property
     def reserved_rows(self) -> int:
-        """How many of its rows come before position 0."""
+        """The number of reserved rows before position 0."""
         rule = self.table.reserved
         return rule.rows + (self.value(rule.config_key) if rule.config_key else 0)
 
     @property
     def _effective_path(self) -> Keys:
-        """The path of the config that counts: an overriding one replaces the other, and its gaps are not filled."""
+        """Keys of the config that transformers uses; an override replaces the other one completely."""
         overriding = (path for path in self.overrides if isinstance(nested(self.config, path), Mapping))
         return next(overriding, self.path)
 
     def stated(self, key: str) -> Any:
-        """Return what the config states for a key of this model's own config; None where it states nothing."""
+        """Return the value of a key in this model's config; None if it is missing."""
         return nested(self.config, (*self._effective_path, *key.split(".")))
 
     def value(self, key: str) -> int:
-        """Return the whole number ≥ 0 that the config states for a key, or transformers' default for it."""
+        """Return the integer ≥ 0 of a key in this model's config, or transformers' default."""
         value = self.stated(key)
         value = self.family.defaults.get(key) if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            path, wanted = ".".join((*self.path, key)), f"a {self.family.model_type} model needs a whole number there"
-            raise CheckpointError(f"config.json: {path} is {value!r}, and {wanted}.", "Correct config.json.")
+            path, model = ".".join((*self.path, key)), f"for a {self.family.model_type} model"
+            message = f"config.json: {path} must be an integer {model}, got {value!r}."
+            raise CheckpointError(message, "Correct config.json.")
         return value
 
     @property
     def effective_key(self) -> str:
-        """The key of its own config that transformers obeys: an alias, where one is stated, wins."""
+        """The key that transformers uses: aliases take precedence if the config has them."""
         stated = (key for key in reversed(self.table.aliases) if self.stated(key) is not None)
         return next(stated, self.table.config_key)
 
     def paths_of(self, key: str) -> tuple[Keys, ...]:
-        """Return where a key must state a new value: in its own config, and last in the one that transformers obeys."""
+        """Return the paths at which to set a key: in its config, and last in the one that transformers uses."""
         return tuple(dict.fromkeys((*path, *key.split(".")) for path in (self.path, self._effective_path)))
 
     @property
     def length_paths(self) -> tuple[Keys, ...]:
-        """Where a new length must be stated: by its own key, and by other names of it that are stated now."""
+        """The paths at which to set a new length: its key, and other keys of it that the config has."""
         others = (*self.table.aliases, *self.table.unused_keys)
         keys = (self.table.config_key, *(key for key in others if self.stated(key) is not None))
         return tuple(path for key in keys for path in self.paths_of(key))
 
     def key_value(self, positions: int) -> int:
-        """Return what the key states for a number of usable positions."""
+        """Return the value of the key for a number of usable positions."""
         inside = self.reserved_rows if self.table.reserved.inside_key else 0
         return positions + self.table.ahead + inside
 
     def rows(self, value: int) -> int:
-        """Return the table's rows where the key states `value`."""
+        """Return the number of rows for a value of the key."""
         return value if self.table.reserved.inside_key else value + self.reserved_rows
 
     def positions(self, rows: int) -> int:
-        """Return how many positions a number of rows are."""
+        """Return the number of usable positions for a number of rows."""
         return rows - self.reserved_rows - self.table.ahead
 
     def buffer(self, name: str) -> Buffer | None:
-        """Return the buffer of exactly that name, with or without a prefix, or None."""
+        """Return the buffer with exactly this tensor name, with or without a prefix, or None."""
         names = (name, re.sub(r"\b[0-9]+\b", "*", name))
-        of_name = (one for one in self.table.buffers if any(before + one.name in names for before in self.prefixes))
-        return next(of_name, None)
+        matches = (one for one in self.table.buffers if any(prefix + one.name in names for prefix in self.prefixes))
+        return next(matches, None)
 
 
 @dataclass(frozen=True)
 class UnsupportedPart:
-    """A model, or a model inside one, that has no learned table."""
+    """A model, or a part of one, without a learned position table."""
 
-    part: str  # its name; empty for the outermost
+    part: str  # name of the part; empty for the whole model
     message: str  # what it uses instead
     advice: str
-    reads_tokens: bool = False  # whether it reads texts all the same
+    reads_tokens: bool = False  # whether it reads the tokens nevertheless
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the registry knows of one model."""
+    """The registry's facts about one model."""
 
-    family: Family  # of the outermost model
-    locations: tuple[TableLocation, ...]  # every table that it can have; a file need not hold all
+    family: Family  # of the whole model
+    locations: tuple[TableLocation, ...]  # all tables that it can have; files may contain only some
     unsupported: tuple[UnsupportedPart, ...] = ()
 
 
 def nested(config: Mapping[str, Any], path: Keys) -> Any:
-    """Return the value at a path of keys; None where the path ends early."""
+    """Return the value at a path of keys; None if the path does not exist."""
     value: Any = config
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -137,21 +137,24 @@ def nested(config: Mapping[str, Any], path: Keys) -> Any:
 def find_architecture(
     config: Mapping[str, Any], where: str = "config.json", model_type: str | None = None
 ) -> Architecture:
-    """Return what the registry knows of a model, put together from its parts' families.
+    """Return the architecture of a model, assembled from the registry entries of its parts.
 
-    `where` is the config's path, for messages; `model_type` wins over what the config says.
+    `where` is the config's path for messages; `model_type` overrides the config.
+
+    Raises:
+        CheckpointError: The config has no model_type.
+        UnsupportedModelError: The model type is unknown, or no part has a learned position table.
     """
     model_type = model_type or config.get("model_type")
     if not isinstance(model_type, str):
-        hint = "Say what it is with --model-type, for example --model-type gpt2."
-        raise CheckpointError(f"{where} names no model_type.", hint)
-    nowhere = TableLocation(PositionTable("", ""), Family(model_type), "", ("",), (), (), config)
+        raise CheckpointError(f"{where} has no model_type.", "Pass it, for example --model-type gpt2.")
+    root = TableLocation(PositionTable("", ""), Family(model_type), "", ("",), (), (), config)
     locations, unsupported = list[TableLocation](), list[UnsupportedPart]()
-    for found in _search(model_type, nowhere):
+    for found in _search(model_type, root):
         if isinstance(found, UnsupportedPart):
             unsupported.append(found)
             continue
-        is_read = not found.tokenizer and any(part.reads_tokens for part in unsupported)  # that part reads its texts
+        is_read = not found.tokenizer and any(part.reads_tokens for part in unsupported)  # that part reads the tokens
         locations.append(replace(found, tokenizer=None) if is_read else found)
     if not locations:
         raise unsupported_error(model_type, unsupported)
@@ -159,23 +162,23 @@ def find_architecture(
 
 
 def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Return the types with a table that a model holds, as long as its config says, and whose `SIGNS` it shows.
+    """Return the model types whose table, length and `SIGNATURES` match a model's config and tensor shapes.
 
-    Where the config names the class of one of them, it alone is returned.
+    If `architectures` in the config is a class of one of them, only this one is returned.
     """
 
-    def shows(sign: str, prefix: str) -> bool:
-        word = sign.lstrip("!")
-        return (word in config or any(name.startswith(prefix + word) for name in shapes)) != sign.startswith("!")
+    def matches(signature: str, prefix: str) -> bool:
+        key = signature.lstrip("!")
+        return (key in config or any(name.startswith(prefix + key) for name in shapes)) != signature.startswith("!")
 
     found = list[str]()
     for model_type in FAMILIES:
         with suppress(CheckpointError, UnsupportedModelError):
-            for place in find_architecture(config, model_type=model_type).locations:
-                length = place.stated(place.effective_key)
-                rows = place.rows(length) if type(length) is int else -1
-                held = [prefix for prefix in place.prefixes if shapes.get(prefix + place.table.name, ())[:1] == (rows,)]
-                if any(all(shows(sign, prefix) for sign in SIGNS.get(model_type, ())) for prefix in held):
+            for one in find_architecture(config, model_type=model_type).locations:
+                length = one.stated(one.effective_key)
+                rows = one.rows(length) if type(length) is int else -1
+                prefixes = [prefix for prefix in one.prefixes if shapes.get(prefix + one.table.name, ())[:1] == (rows,)]
+                if any(all(matches(key, prefix) for key in SIGNATURES.get(model_type, ())) for prefix in prefixes):
                     found.append(model_type)
     classes = config.get("architectures")
     stated = str(classes[0]) if isinstance(classes, list) and classes else ""
@@ -184,7 +187,7 @@ def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ..
 
 
 def unsupported_error(model_type: str, parts: Sequence[UnsupportedPart]) -> UnsupportedModelError:
-    """Return the error for a model of which no part has a learned table."""
+    """Return the error for a model without learned position tables."""
     advice = " ".join(dict.fromkeys(part.advice for part in parts if part.advice))
     hint = f"{advice} {FAMILIES_HINT}".strip()
     if len(parts) == 1 and not parts[0].part:
@@ -196,7 +199,7 @@ def unsupported_error(model_type: str, parts: Sequence[UnsupportedPart]) -> Unsu
 def custom_architecture(
     config: Mapping[str, Any], table: str, config_key: str, reserved_rows: int, inside_key: bool
 ) -> Architecture:
-    """Describe a model that the registry does not know by the whole name of its table and the key of its length."""
+    """Return the architecture of a model that is not in the registry, from its table's full name and length key."""
     *path, key = config_key.split(".")
     family = Family(str(config.get("model_type") or "unknown"))
     entry = PositionTable(table, key, reserved=ReservedRows(reserved_rows, inside_key=inside_key))
@@ -206,9 +209,9 @@ def custom_architecture(
 def _search(
     model_type: str, outer: TableLocation, within: Part | None = None
 ) -> Iterator[TableLocation | UnsupportedPart]:
-    """Yield the tables of a model and of its parts, and the parts that have none.
+    """Yield the tables of a model and its parts, and the parts without one.
 
-    `outer` says where the model stands, and has no table yet; `within` is the part of another model that it is.
+    `outer` is the location of the model, without a table; `within` is its part in the enclosing model, if any.
     """
     if model_type not in FAMILIES:
         scheme = POSITION_SCHEMES.get(model_type)
@@ -216,33 +219,33 @@ def _search(
             unknown = f"The model type {model_type!r} is not in ctxextend's registry."
             yield UnsupportedPart(outer.part, unknown, did_you_mean(model_type, FAMILIES))
             return
-        lacks = "position table; it uses" if scheme.reads_tokens else "table over token positions: it uses"
-        message = f"This {model_type} model has no learned {lacks} {scheme.uses}."
+        missing = "position table" if scheme.reads_tokens else "position table for tokens"
+        message = f"This {model_type} model has no learned {missing}; it uses {scheme.uses}."
         yield UnsupportedPart(outer.part, message, scheme.advice, scheme.reads_tokens and outer.tokenizer is not None)
         return
     if len(outer.path) > MAX_DEPTH:
-        yield UnsupportedPart(outer.part, f"This {model_type} model is not looked for so deep in others.", "")
+        yield UnsupportedPart(outer.part, f"This {model_type} model is nested too deeply.", "")
         return
     family, (is_head, only) = FAMILIES[model_type], (within.is_head, within.only) if within else (False, "")
-    prefixes = tuple(before + own for before in outer.prefixes for own in family.prefixes)
+    prefixes = tuple(first + second for first in outer.prefixes for second in family.prefixes)
     usual = outer.usual_prefix + family.prefixes[1 if is_head and len(family.prefixes) > 1 else 0]
     here = replace(outer, family=family, prefixes=prefixes, usual_prefix=usual)
     for table in family.tables:
         if only and table.part not in ("", only):
             continue
         found = replace(here, table=table, part=here.part if only else f"{here.part}.{table.part}".strip("."))
-        needs = (*family.requires, ABSOLUTE)
-        if unmet := [need for need in needs if found.stated(need.key) not in (None, need.value)]:
+        requirements = (*family.requires, ABSOLUTE)
+        if unmet := [one for one in requirements if found.stated(one.key) not in (None, one.value)]:
             key, instead = unmet[0].key, unmet[0].instead
-            what = f"This {model_type} model with {key} {found.stated(key)!r} reads no learned position table"
-            yield UnsupportedPart(found.part, f"{what}; it uses {instead.uses}.", instead.advice, reads_tokens=True)
+            reason = f"This {model_type} model with {key} {found.stated(key)!r} has no learned position table"
+            yield UnsupportedPart(found.part, f"{reason}; it uses {instead.uses}.", instead.advice, reads_tokens=True)
             break
         yield found
     for part in family.parts:
         inner = replace(
             here,
             part=f"{here.part}.{part.name}".strip("."),
-            prefixes=tuple(before + own for before in prefixes for own in part.prefixes),
+            prefixes=tuple(first + second for first in prefixes for second in part.prefixes),
             path=(*here.path, part.config_key),
             overrides=tuple((*here.path, key) for key in part.overrides),
             tokenizer=here.tokenizer if part.tokenizer == "" else part.tokenizer,
@@ -255,26 +258,25 @@ def _search(
 
 @dataclass(frozen=True)
 class FamilyTable:
-    """One position table of one model type."""
+    """A position table of a model type."""
 
     model_type: str  # as in config.json
-    part: str  # what the table is called where there are several: encoder, decoder, text, …; else empty
-    # Its tensor; a model with a head has another prefix, and a part that may be of any family is shown as the one that
-    # transformers takes by default.
+    part: str  # name of the table if there are several (encoder, decoder, text, …); else empty
+    # Tensor name in the base class; parts of any model type are listed with transformers' default type.
     table: str
-    config_key: str  # states its length, with dots where configs are nested
-    reserved_rows: str  # the rule for its rows before position 0
-    notes: tuple[str, ...]  # what else is particular about it, in words
+    config_key: str  # key of its length, with dots if configs are nested
+    reserved_rows: str  # the rule for reserved rows before position 0
+    notes: tuple[str, ...]  # other peculiarities, as text
 
 
 def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:
-    """Return the tables of model types, sorted by model type.
+    """Return the position tables of model types, sorted by model type.
 
     Args:
-        model_types: As in config.json, or parts of such names; None or none is every type in the registry.
+        model_types: As in config.json, or parts of such names; by default, all model types in the registry.
 
     Raises:
-        UnsupportedModelError: One of them has no learned position table, or is not known.
+        UnsupportedModelError: A model type has no learned position table, or is unknown.
     """
     listed, names = list[FamilyTable](), set[str]()
     for text in model_types or FAMILIES:
@@ -284,29 +286,29 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
         for found in find_architecture({"model_type": name}).locations:
             rule = found.table.reserved
             count = f"{rule.config_key} + {rule.rows}" if rule.config_key else str(rule.rows)
-            reserved = "0" if count == "0" else f"{count} {'inside' if rule.inside_key else 'on top of'} the key"
+            reserved = "0" if count == "0" else f"{count} ({'' if rule.inside_key else 'not '}counted in the config)"
             notes, usual_name = tuple(_notes(FAMILIES[name], found)), found.usual_prefix + found.table.name
             listed.append(FamilyTable(name, found.part, usual_name, found.config_key, reserved, notes))
     return listed
 
 
 def _notes(outer: Family, found: TableLocation) -> Iterator[str]:
-    """Yield what is particular about a table in a model of the outer family."""
+    """Yield peculiarities of a table in a model of the outer family."""
     for part in outer.parts:
         if part.is_any and found.path[:1] == (part.config_key,):
-            yield f"{part.config_key} may be of any family, {found.family.model_type} by default"
+            yield f"{part.config_key} may be of any model type (default: {found.family.model_type})"
     kept = [buffer.name for buffer in found.table.buffers if buffer.is_kept]
     if kept:
-        yield f"{', '.join(kept)} made anew"
+        yield f"rebuilds {', '.join(kept)}"
     for need in found.family.requires:
-        yield f"with {need.key} {str(need.value).lower()} alone"
+        yield f"requires {need.key}={str(need.value).lower()}"
     if found.table.multiple_of:
-        yield f"a multiple of {found.table.multiple_of}"
+        yield f"length must be a multiple of {found.table.multiple_of}"
     if found.table.ahead:
-        yield f"{found.table.ahead} more row{'s' * (found.table.ahead > 1)} behind the last position"
+        yield f"{found.table.ahead} extra row{'s' * (found.table.ahead > 1)} after the last position"
     if found.table.clamps:
-        yield "longer texts do not fail: their end shares the last position"
-    yield from (f"{pin.key} held" for pin in found.family.pins)
-    yield from (f"{key} too" for key in outer.limits)
+        yield "longer inputs do not fail: excess tokens share the last position"
+    yield from (f"keeps the effect of {pin.key}" for pin in found.family.pins)
+    yield from (f"also sets {key}" for key in outer.limits)
     if found.family.note:
         yield found.family.note

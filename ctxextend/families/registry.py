@@ -1,39 +1,39 @@
-"""The registry: one literal a family, facts only, named as transformers names them."""
+"""The registry of model types: data only, with transformers' names."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from ctxextend.families.schema import Buffer, Family, Part, Pin, PositionTable, Requirement, ReservedRows
-from ctxextend.families.unsupported import RELATIVE_ALONE, ROTARY_OR_RELATIVE, SINUSOIDAL, UNBOUNDED
+from ctxextend.families.unsupported import RELATIVE_ONLY, ROTARY_OR_RELATIVE, SINUSOIDAL, UNBOUNDED
 
 LENGTH = "max_position_embeddings"
 BERT_TABLE = "embeddings.position_embeddings.weight"
 
-# Position 0 stands behind the padding row, and the key counts all rows: fairseq's `utils.make_positions`.
+# Positions start after padding_idx, and the key includes all rows: fairseq's `utils.make_positions`.
 AFTER_PADDING = ReservedRows(rows=1, config_key="pad_token_id", inside_key=True)
-# A table as long as another's key says, whose own positions begin at row 0.
+# No reserved rows, but the key, shared with another table, is the number of rows.
 NONE_INSIDE = ReservedRows(inside_key=True)
-# fairseq's habit of two rows that stand for no position, whatever the pad id is.
+# fairseq's offset of two reserved rows, independent of the pad id.
 TWO_INSIDE = ReservedRows(rows=2, inside_key=True)
 TWO_ON_TOP = ReservedRows(rows=2)
 
 IDS = (Buffer("embeddings.position_ids", "arange"), Buffer("embeddings.token_type_ids", "zeros"))
-IMAGE_FIRST = "the tokens of the image, 49 by default, read the first rows too: keep at least as many"
+IMAGE_FIRST = "image tokens (49 by default) use the first rows too, so keep at least that many"
 KEPT_IDS = (Buffer("embeddings.position_ids", "arange", is_kept=True), IDS[1])
 MASK_NAMES = ("bias", "masked_bias")
 MASKS = tuple(Buffer(f"h.*.{part}.{name}", "causal") for part in ("attn", "crossattention") for name in MASK_NAMES)
 NEO_MASKS = tuple(Buffer(f"h.*.attn.attention.{name}", "causal") for name in MASK_NAMES)
 
-BIASED = Requirement("position_biased_input", True, RELATIVE_ALONE)
+BIASED = Requirement("position_biased_input", True, RELATIVE_ONLY)
 XLM_TABLES = (PositionTable("position_embeddings.weight", LENGTH, buffers=(Buffer("position_ids", "arange"),)),)
 NOT_SINUSOIDAL = Requirement("sinusoidal_embeddings", False, SINUSOIDAL)
 NOT_ROTARY = Requirement("position_embedding_type", "absolute", ROTARY_OR_RELATIVE)
 
-# Configs of CLIP and its kin may hold the text model's config a second time, and that copy wins with all its defaults.
+# Configs of CLIP-like models may contain a second copy of the text config, which takes precedence with its defaults.
 CLIP_OVERRIDES = ("text_config_dict",)
 
-# Models built as BERT is, with 512 positions by default and a prefix that is their own name.
+# BERT-like models with 512 positions by default and their name as prefix.
 SIMPLE_ENCODERS = (
     *("albert", "bert", "convbert", "electra", "ernie", "fnet", "layoutlm", "lxmert", "mobilebert", "rembert"),
     *("roc_bert", "splinter"),
@@ -51,39 +51,39 @@ def encoder(
     note: str = "",
     **more: Any,
 ) -> Family:
-    """Describe a model with one table, built as BERT is."""
+    """Return the entry of a BERT-like model with one table."""
     defaults = {LENGTH: length} | ({"pad_token_id": pad} if pad is not None else {})
     tables = (table("", name, **{"buffers": IDS} | more),)
     return Family(model_type, ("", *prefixes), tables, defaults, requires, pins=pins, note=note)
 
 
 def after_padding(model_type: str, *prefixes: str, pad: int = 1, **more: Any) -> Family:
-    """Describe a model with one table whose rows begin behind the padding row, built as RoBERTa is."""
+    """Return the entry of a RoBERTa-like model with one table, whose positions start after padding_idx."""
     return encoder(model_type, *prefixes, pad=pad, reserved=AFTER_PADDING, **more)
 
 
 def encoder_decoder(model_type: str, length: int, **more: Any) -> Family:
-    """Describe a model built as BART is: encoder and decoder have a table each, and one length for both."""
+    """Return the entry of a BART-like model: one table each in encoder and decoder, with a shared length."""
     tables = (table(part, f"{part}.embed_positions.weight", **more) for part in ("encoder", "decoder"))
     return Family(model_type, ("", "model."), tuple(tables), {LENGTH: length})
 
 
 def decoder(model_type: str, table: str, *prefixes: str, config_key: str = LENGTH, length: int, **more: Any) -> Family:
-    """Describe a causal language model with one table."""
+    """Return the entry of a causal language model with one table."""
     return Family(model_type, ("", *prefixes), (PositionTable(table, config_key, **more),), {config_key: length})
 
 
 def gpt2_like(
     model_type: str, masks: tuple[Buffer, ...] = MASKS, table: str = "wpe.weight", length: int = 1024
 ) -> Family:
-    """Describe a model built as GPT-2 is."""
-    # transformers' `attribute_map` writes max_position_embeddings, where a file has it, over n_positions.
+    """Return the entry of a GPT-2-like model."""
+    # transformers' `attribute_map`: max_position_embeddings overrides n_positions if the config has it.
     key, others = "n_positions", {"aliases": (LENGTH,), "unused_keys": ("n_ctx",)}
     return decoder(model_type, table, "transformer.", config_key=key, length=length, buffers=masks, **others)
 
 
 def clip_text(model_type: str, length: int = 77) -> Family:
-    """Describe the text model of a pair built as CLIP is."""
+    """Return the entry of the text model of a CLIP-like dual encoder."""
     name = "embeddings.position_embedding.weight"
     return encoder(model_type, "text_model.", length=length, name=name, buffers=IDS[:1])
 
@@ -91,45 +91,45 @@ def clip_text(model_type: str, length: int = 77) -> Family:
 def text_part(
     model_type: str, text: str, *prefixes: str, outer: tuple[str, ...] = (), limits: tuple[str, ...] = (), **more: Any
 ) -> Family:
-    """Describe a model of several senses, of which one reads text."""
+    """Return the entry of a multimodal model with one text model."""
     part = Part("text", "text_config", prefixes or ("text_model.",), text, **more)
     return Family(model_type, ("", *outer), parts=(part,), limits=limits)
 
 
-# A language model of any family, by default OPT.
+# A language model of any type, by default OPT.
 LANGUAGE_PART = Part(
     "text", "text_config", ("language_model.", "model.language_model."), "opt", is_any=True, is_head=True
 )
-# What reads an instruction beside an image.
+# The Q-Former, which reads an instruction together with an image.
 QFORMER_PART = Part("qformer", "qformer_config", ("qformer.", "model.qformer."), "", tokenizer="qformer_tokenizer")
 
 
 def inner(name: str, model_type: str, **more: Any) -> Part:
-    """Describe a model inside another that may be of any family, by default of this type."""
+    """Return a model inside another, of any type, by default this one."""
     return Part(name, name, (f"{name}.",), model_type, is_any=True, **more)
 
 
 def pair(model_type: str, encoder: str, decoder: str, tokenizer: str | None = None) -> Family:
-    """Describe an encoder and a decoder of any families, by default of these types."""
+    """Return the entry of an encoder and a decoder of any types, by default these."""
     last = inner("decoder", decoder, is_head=True, only="decoder")
     return Family(model_type, parts=(inner("encoder", encoder, tokenizer=tokenizer), last))
 
 
 def several(model_type: str, *tables: PositionTable, prefix: str = "", pad: int | None = None) -> Family:
-    """Describe a model with several tables of one length."""
+    """Return the entry of a model with several tables that share one length."""
     return replace(encoder(model_type, prefix or f"{model_type}.", pad=pad), tables=tables)
 
 
 def table(part: str, name: str = BERT_TABLE, **more: Any) -> PositionTable:
-    """Describe one of several tables."""
+    """Return one of several tables."""
     return PositionTable(name, LENGTH, part=part, **more)
 
 
 def bark_table(part: str, name: str, *, has_masks: bool) -> PositionTable:
-    """Describe the table of one of the three models of Bark."""
+    """Return the table of one of Bark's three models."""
     masks = (Buffer(f"{name}.layers.*.attn.bias", "causal", is_kept=True),) if has_masks else ()
     key = f"{name}_config.block_size"
-    # transformers' `attribute_map` writes window_size, where a file has it, over block_size.
+    # transformers' `attribute_map`: window_size overrides block_size if the config has it.
     aliases = (f"{name}_config.window_size",)
     return PositionTable(f"{name}.position_embeds_layer.weight", key, aliases=aliases, buffers=masks, part=part)
 
@@ -140,7 +140,7 @@ _FAMILIES = (
     Family(
         "big_bird",
         ("", "bert."),
-        # Texts are padded to whole blocks before they get their positions.
+        # Inputs are padded to full blocks before positions are assigned.
         (table("", buffers=IDS, multiple_of="block_size", unless=("attention_type", "original_full")),),
         {LENGTH: 4096, "block_size": 64},
     ),
@@ -205,7 +205,7 @@ _FAMILIES = (
     several(
         "luke",
         table("text", reserved=AFTER_PADDING, buffers=IDS),
-        # Entities give positions of their words, counted from 0, in a table as long as the text's.
+        # Entities use the positions of their words, from 0, in a table with as many rows as the text's.
         table("entity", "entity_embeddings.position_embeddings.weight", reserved=NONE_INSIDE),
         pad=1,
     ),
@@ -214,9 +214,9 @@ _FAMILIES = (
         ("", "mra."),
         (table("", reserved=TWO_ON_TOP, buffers=KEPT_IDS),),
         {LENGTH: 512, "block_per_row": 4},
-        # transformers' `MraSelfAttention`: the length decides to how many blocks of 32 tokens every text attends.
+        # transformers' `MraSelfAttention`: the length sets how many blocks of 32 tokens every input attends to.
         pins=(Pin("block_per_row", keeps="blocks", block_size=32),),
-        note="at lengths other than twice or four times the old one, short texts attend to other blocks",
+        note="unless the length is doubled or quadrupled, short inputs attend to different blocks",
     ),
     encoder("nystromformer", "nystromformer.", length=510, reserved=TWO_ON_TOP),
     encoder("yoso", "yoso.", length=4096, reserved=TWO_ON_TOP),
@@ -227,7 +227,7 @@ _FAMILIES = (
     several(
         "prophetnet",
         table("encoder", "encoder.position_embeddings.weight", reserved=AFTER_PADDING, clamps=True),
-        # The stream that predicts reads the row of the next position.
+        # The predicting stream reads the row of the next position.
         table("decoder", "decoder.position_embeddings.weight", reserved=AFTER_PADDING, ahead=1),
         pad=0,
     ),
@@ -238,7 +238,7 @@ _FAMILIES = (
             PositionTable(
                 f"{part}.embed_positions.weight", f"max_{part}_position_embeddings", part=part, multiple_of=key
             )
-            # Texts are padded to whole windows, and the padding takes positions of the encoder too.
+            # Inputs are padded to full attention windows, and padding uses encoder positions too.
             for part, key in (("encoder", "attention_window"), ("decoder", None))
         ),
         {"max_encoder_position_embeddings": 16384, "max_decoder_position_embeddings": 1024, "attention_window": 512},
@@ -300,7 +300,7 @@ _FAMILIES = (
     Family(
         model_type="blip-2",
         parts=(LANGUAGE_PART,),
-        # Of the models that compare texts and images, which have no language model.
+        # Used by the image-text retrieval classes, which have no language model.
         tables=(PositionTable(BERT_TABLE, "qformer_config.max_position_embeddings", buffers=IDS[:1], part="qformer"),),
         defaults={"qformer_config.max_position_embeddings": 512},
     ),
@@ -344,7 +344,7 @@ _FAMILIES = (
                 "conditioning_encoder.text_position_embedding.weight",
                 "decoder_config.max_text_tokens",
                 part="text",
-                # Two special tokens are added to every text, and transformers leaves a third row free.
+                # Two special tokens are added to every text, and transformers leaves a third row unused.
                 ahead=3,
             ),
         ),
@@ -355,9 +355,9 @@ _FAMILIES = (
 
 FAMILIES: Mapping[str, Family] = {family.model_type: family for family in _FAMILIES}
 
-# What tells types apart whose tables have one name, where a config names no type: beginnings of tensor names behind the
-# table's prefix, or keys of the config, that a type shows, or after "!" does not. No file is of gpt-sw3: all say gpt2.
-SIGNS: Mapping[str, tuple[str, ...]] = {
+# Distinguish model types with the same table name if a config has no model_type: prefixes of tensor names (after the
+# table's prefix) or config keys that a type has, or with "!" does not have. gpt-sw3 never matches: its files say gpt2.
+SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "albert": ("encoder.albert_layer_groups.",),
     "distilbert": ("transformer.layer.0.",),
     "mpnet": ("encoder.relative_attention_bias.",),

@@ -1,4 +1,4 @@
-"""The terms in which a family is described; `lookup` applies them to the config of one checkpoint."""
+"""Schema of the registry; `lookup` applies its entries to the config of a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,102 +7,101 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class ReservedRows:
-    """The rule for the rows before position 0."""
+    """The rule for reserved rows, which come before position 0."""
 
-    rows: int = 0  # that are always there
-    config_key: str | None = None  # whose value counts as further rows; None where the number is constant
-    inside_key: bool = False  # whether the length in the config counts them (514 rows, 512 positions)
+    rows: int = 0  # constant number
+    config_key: str | None = None  # its value is added to `rows`, such as ``pad_token_id``
+    inside_key: bool = False  # whether the length in the config includes them (514 for 512 positions)
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A tensor sized by the context length that is no weight and that files may hold.
+    """A buffer sized by the context length that weights files may contain.
 
-    Its content: ``arange`` counts along the last axis, from the number of reserved rows on where these are on top of
-    the key; ``zeros`` along the last axis; ``causal`` is a lower triangle in the last two; ``rows`` is zeros as long as
-    the table.
+    Its content: ``arange`` along the last axis, starting at the number of reserved rows if the key does not include
+    them; ``zeros`` along the last axis; ``causal``, a lower triangle in the last two axes; ``rows``, zeros with one row
+    per table row.
     """
 
-    name: str  # without the model's prefix; ``*`` stands for a layer's number
+    name: str  # without the model's prefix; ``*`` matches a layer index
     content: Literal["arange", "zeros", "causal", "rows"]
-    # Whether transformers saves it and misses it: it is created again at the new size. Others are dropped.
-    is_kept: bool = False
+    is_kept: bool = False  # whether it is persistent, and so rebuilt at the new size; others are dropped
 
 
 @dataclass(frozen=True)
 class PositionTable:
-    """One learned position table."""
+    """A learned position table."""
 
-    name: str  # its tensor, without the model's prefix
-    config_key: str  # states its length
-    aliases: tuple[str, ...] = ()  # other names of that key, which transformers obeys too
-    unused_keys: tuple[str, ...] = ()  # state the same length, and transformers no longer reads them
+    name: str  # tensor name without the model's prefix
+    config_key: str  # key of its length
+    aliases: tuple[str, ...] = ()  # other names of that key that transformers accepts
+    unused_keys: tuple[str, ...] = ()  # keys of the same length that transformers no longer reads
     reserved: ReservedRows = ReservedRows()
     buffers: tuple[Buffer, ...] = ()
-    part: str = ""  # its name where a model has several tables: encoder, decoder, text, ...
-    clamps: bool = False  # whether transformers reads every token past the end at the last position, and does not fail
-    ahead: int = 0  # rows behind the last position that are read too, and so are no positions
-    multiple_of: str | None = None  # a key whose value (of a list, the largest) must divide the length
-    unless: tuple[str, str] | None = None  # a key and its value with which any length will do all the same
+    part: str = ""  # name of the table if the model has several: encoder, decoder, text, ...
+    clamps: bool = False  # whether transformers clamps positions past the end to the last one
+    ahead: int = 0  # extra rows after the last position that are read but are not positions
+    multiple_of: str | None = None  # key whose value (or largest list item) must divide the length
+    unless: tuple[str, str] | None = None  # key and value that lift this requirement
 
 
 @dataclass(frozen=True)
 class PositionScheme:
-    """What a model uses instead of a learned position table, and how to make such a model read longer texts."""
+    """What a model uses instead of a learned position table, and how to extend its context."""
 
     uses: str
     advice: str
-    reads_tokens: bool = True  # whether it reads texts at all
+    reads_tokens: bool = True  # whether its input is text
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A value that a key must have for the table to be in use; a config that leaves the key out has it."""
+    """A value that a config key must have for the table to be used; it is also the default."""
 
     key: str
     value: Any
-    instead: PositionScheme  # used with any other value
+    instead: PositionScheme  # used with other values
 
 
 @dataclass(frozen=True)
 class Pin:
-    """A key that must change so that what it decides stays as it was.
+    """A config key that is adjusted so that its effect does not change with the length.
 
-    ``length``: below 1 the key means the length, and is set to the old one. ``blocks``: the key is a number of blocks
-    for each `block_size` tokens of the length, of which there must be as many as before.
+    ``length``: values below 1 mean the length, so the key is set to the old length. ``blocks``: the key is a number of
+    blocks per `block_size` tokens of the length, and is scaled to keep the total.
     """
 
     key: str
-    condition: str | None = None  # another key that must be true for this to matter
+    condition: str | None = None  # another key that must be true for this to apply
     keeps: Literal["length", "blocks"] = "length"
     block_size: int = 1  # in tokens
 
 
 @dataclass(frozen=True)
 class Part:
-    """A model inside a model, with a config of its own."""
+    """A model inside a model, with its config."""
 
     name: str  # encoder, decoder, text, ...
-    config_key: str  # holds its config; empty where it reads the outer one
-    prefixes: tuple[str, ...]  # the possible ones of its tensors' names
-    model_type: str  # its family where its config names none
-    overrides: tuple[str, ...] = ()  # keys that hold another such config, whose values transformers prefers
-    is_any: bool = False  # whether its config may name any other family; else `model_type` holds, whatever it says
-    is_head: bool = False  # whether it is a model with a head, whose base model has a name of its own
-    tokenizer: str | None = ""  # the folder of its own; empty: it reads what the model's gives; None: it reads no text
-    only: str = ""  # the part of its family that it is, where it is not the whole
+    config_key: str  # contains its config; empty if it uses the outer one
+    prefixes: tuple[str, ...]  # possible prefixes of its tensor names
+    model_type: str  # its model type if its config has none
+    overrides: tuple[str, ...] = ()  # keys of another copy of its config, which transformers prefers
+    is_any: bool = False  # whether its config may state another model type; otherwise `model_type` always applies
+    is_head: bool = False  # whether it has a head, so its tensor names have the prefix of its base model
+    tokenizer: str | None = ""  # its tokenizer folder; empty: the model's tokenizer; None: no text input
+    only: str = ""  # the part of its model type that it uses, if not all
 
 
 @dataclass(frozen=True)
 class Family:
-    """The facts about one model type."""
+    """The facts about one model type: an entry of the registry."""
 
     model_type: str  # as in config.json
-    prefixes: tuple[str, ...] = ("",)  # of every tensor name: first that of the base class, then with a head
-    tables: tuple[PositionTable, ...] = ()  # the one that reads the tokenizer's texts first
-    defaults: Mapping[str, int] = field(default_factory=dict)  # transformers' own, for config keys that are left out
-    requires: tuple[Requirement, ...] = ()  # for the tables to be in use
-    parts: tuple[Part, ...] = ()  # models inside it that are families themselves
-    limits: tuple[str, ...] = ()  # keys that cut texts too, and follow the length
-    pins: tuple[Pin, ...] = ()  # keys that must not follow it
-    note: str = ""  # what users of this family should know, in a sentence
+    prefixes: tuple[str, ...] = ("",)  # of tensor names: first in the base class, then in classes with a head
+    tables: tuple[PositionTable, ...] = ()  # the one that reads the tokens first
+    defaults: Mapping[str, int] = field(default_factory=dict)  # transformers' defaults for missing config keys
+    requires: tuple[Requirement, ...] = ()  # for the tables to be used
+    parts: tuple[Part, ...] = ()  # models inside it that have registry entries
+    limits: tuple[str, ...] = ()  # keys that also truncate inputs, and follow the length
+    pins: tuple[Pin, ...] = ()  # keys whose effect must not change
+    note: str = ""  # a caveat for users, as a clause

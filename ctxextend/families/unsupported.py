@@ -1,67 +1,64 @@
-"""Model types without a learned position table that can be resized, and the position scheme that each uses."""
+"""Model types without a resizable learned position table, and the position scheme of each."""
 
 from collections.abc import Mapping
 
 from ctxextend.families.schema import PositionScheme
 
-AS_IT_IS = "It reads longer texts as it is."
-NO_TOKENS = "There are no token positions to resize."
-SET_ROPE = (
-    "set rope_parameters in config.json (rope_scaling before transformers 5), under the text model's own config where "
-    "it has one"
-)
+NO_CHANGE = "It accepts longer inputs without changes."
+NO_TOKENS = "It has no token positions to resize."
+SET_ROPE = "set rope_parameters in config.json (rope_scaling before transformers 5), in the text config if there is one"
 
-ROTARY = PositionScheme("rotary position embeddings, computed and not learned", f"{SET_ROPE[0].upper()}{SET_ROPE[1:]}.")
+ROTARY = PositionScheme("rotary position embeddings, which are not learned", f"{SET_ROPE[0].upper()}{SET_ROPE[1:]}.")
 FIXED_ROTARY = PositionScheme(
-    "rotary position embeddings of the default kind only",
-    "Raise n_positions in config.json, or rope_theta in rope_parameters where it states that.",
+    "rotary position embeddings of the default rope type only",
+    "Raise n_positions in config.json, or rope_theta in rope_parameters if the config has it.",
 )
 ROTARY_OR_OTHER = PositionScheme(
-    "rotary position embeddings, ALiBi or none, as its config says",
-    f"Where they are rotary, {SET_ROPE}; else it reads longer texts as it is.",
+    "rotary position embeddings, ALiBi or none, depending on its config",
+    f"If they are rotary, {SET_ROPE}; otherwise it accepts longer inputs without changes.",
 )
 ALIBI = PositionScheme(
-    "ALiBi, a penalty on distance", "It reads longer texts as it is; where config.json states max_seq_len, raise that."
+    "ALiBi (linear biases on distances)",
+    "It accepts longer inputs without changes; raise max_seq_len if config.json has it.",
 )
-RELATIVE = PositionScheme("relative positions, which depend on distances only", AS_IT_IS)
-RELATIVE_ALONE = PositionScheme(
+RELATIVE = PositionScheme("relative positions, which depend only on distances", NO_CHANGE)
+RELATIVE_ONLY = PositionScheme(
     "relative positions only",
-    "It reads longer texts as it is, and max_position_embeddings, which sizes those, is best left as it is.",
+    "It accepts longer inputs without changes. Keep max_position_embeddings, the size of its relative embeddings.",
 )
-ROTARY_OR_RELATIVE = PositionScheme("rotary or relative position embeddings", AS_IT_IS)
+ROTARY_OR_RELATIVE = PositionScheme("rotary or relative position embeddings", NO_CHANGE)
 OTHER_TYPE = PositionScheme(
-    "positions of that type, which are not resized", "If it was trained with absolute ones, let config.json say so."
+    "position embeddings of that type",
+    "If it was trained with absolute positions, set position_embedding_type to absolute in config.json.",
 )
 SINUSOIDAL = PositionScheme(
-    "fixed sinusoids, computed and not learned",
-    "Raise the length in config.json (max_position_embeddings, n_positions, ...); where the weights store the "
-    "sinusoids, add rows to them there by the same formula.",
+    "fixed sinusoids, which are not learned",
+    "Raise the length in config.json (max_position_embeddings, n_positions, ...). If the weights contain the "
+    "sinusoids, extend them with the same formula.",
 )
-UNBOUNDED = PositionScheme("positions computed for texts of any length, such as fixed sinusoids", AS_IT_IS)
-NO_POSITIONS = PositionScheme("no position embeddings", "There is nothing to extend: it reads longer texts as it is.")
+UNBOUNDED = PositionScheme("position embeddings computed for any length, such as fixed sinusoids", NO_CHANGE)
+NO_POSITIONS = PositionScheme("no position embeddings", f"There is nothing to extend. {NO_CHANGE}")
 TIME_SERIES = PositionScheme(
-    "positions of time steps or of patches of a time series",
-    "Raise context_length in config.json; where tensors are sized by it, train it again at the new length.",
+    "positions of time steps or time series patches",
+    "Raise context_length in config.json. If tensor sizes depend on it, retrain the model at the new length.",
     reads_tokens=False,
 )
-IMAGES = PositionScheme("at most positions of patches, frames or points of images", NO_TOKENS, reads_tokens=False)
-AUDIO = PositionScheme("at most positions of frames of audio", NO_TOKENS, reads_tokens=False)
+IMAGES = PositionScheme("only positions of image patches, frames or points, if any", NO_TOKENS, reads_tokens=False)
+AUDIO = PositionScheme("only positions of audio frames, if any", NO_TOKENS, reads_tokens=False)
 
-GRID = PositionScheme(
-    "the learned rows and columns of a grid, not one table", "Train it again with another axial_pos_shape."
-)
+GRID = PositionScheme("axial position embeddings, not one table", "Retrain the model with a different axial_pos_shape.")
 HASHED = PositionScheme(
-    "a table of characters that is as long as its hash tables",
-    "Raise max_position_embeddings in config.json, but not beyond num_hash_buckets.",
+    "a table of character positions as long as its hash tables",
+    "Raise max_position_embeddings in config.json, up to num_hash_buckets.",
 )
-STRETCHED = PositionScheme("a table that it stretches to each text by itself", "There is nothing to resize.")
-TRAINING_ONLY = PositionScheme("a table of its text mapper in training only", "There is nothing to resize.")
+INTERPOLATED = PositionScheme("a table that it interpolates to each input length", "There is nothing to resize.")
+TRAINING_ONLY = PositionScheme("a table of its text mapper only in training", "There is nothing to resize.")
 EPISODE = PositionScheme(
-    "a table over the steps of an episode, and position 0 only of its wpe",
-    "For longer episodes, train it again with another max_ep_len.",
+    "a table of episode time steps, and only position 0 of wpe",
+    "For longer episodes, retrain the model with a different max_ep_len.",
     reads_tokens=False,
 )
-CODEBOOKS = PositionScheme("weights for each codebook in place of positions", "There is nothing to extend.")
+CODEBOOKS = PositionScheme("separate weights per codebook instead of positions", "There is nothing to extend.")
 
 _MODEL_TYPES: Mapping[PositionScheme, str] = {
     ROTARY: """
@@ -175,7 +172,7 @@ _MODEL_TYPES: Mapping[PositionScheme, str] = {
     """,
     GRID: "reformer",
     HASHED: "canine",
-    STRETCHED: "sam3_lite_text sam3_lite_text_text_model",
+    INTERPOLATED: "sam3_lite_text sam3_lite_text_text_model",
     TRAINING_ONLY: "oneformer",
     EPISODE: "decision_transformer",
     CODEBOOKS: "moshi_depth",
