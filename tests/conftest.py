@@ -24,7 +24,7 @@ from transformers.utils import logging
 from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
 from ctxextend.recipe import CheckpointRef
 from tests import pico, trainings
-from tests.hub_server import Hub, ask_from_here, serve
+from tests.hub_server import Hub, serve, use_hub
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -68,7 +68,7 @@ def make_pico(tmp_path: Path) -> Callable[..., pico.Pico]:
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A local Hub for huggingface_hub in this process, with an empty cache."""
     with serve() as hub:
-        ask_from_here(hub.endpoint, tmp_path / "cache", monkeypatch)
+        use_hub(hub.endpoint, tmp_path / "cache", monkeypatch)
         yield hub
 
 

@@ -1,4 +1,4 @@
-"""A small server on loopback that speaks as much of the Hub's API as huggingface_hub's client asks for, well or ill."""
+"""A local server with the part of the Hub's API that huggingface_hub uses, with optional faults."""
 
 import base64
 import hashlib
@@ -24,39 +24,39 @@ class Repo:
     """A model repository."""
 
     files: dict[str, bytes]  # at every revision it has
-    revisions: tuple[str, ...] = ("main", SHA)  # names that stand for its one commit
+    revisions: tuple[str, ...] = ("main", SHA)  # names of its only commit
     gated: bool = False
-    is_cut: bool = False  # whether downloads of weights break off in the middle
+    is_cut: bool = False  # whether downloads of weights are cut off
 
 
 @dataclass
 class Fault:
-    """An answer in place of the right one."""
+    """A wrong response."""
 
-    asked: str  # a pattern found in the requests that it is given to, such as ``HEAD .*config.json``
+    pattern: str  # of the requests that get this response, such as ``HEAD .*config.json``
     status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)  # ``{authorization}`` becomes what the request brought
-    body: str = ""  # as the headers
+    headers: dict[str, str] = field(default_factory=dict)  # ``{authorization}`` is replaced with the request's header
+    body: str = ""  # with the same replacement
 
 
 @dataclass
 class Hub:
-    """The server's content, what it does wrong, and what it was asked."""
+    """The server's repositories, faults, and a log of its requests."""
 
     endpoint: str = ""
-    repos: dict[str, Repo] = field(default_factory=dict)  # data sets are called ``datasets/OWNER/NAME``
-    faults: list[Fault] = field(default_factory=list)  # the first that fits is given, else the right answer
-    requests: list[str] = field(default_factory=list)  # method and path of each
-    tokens: list[str] = field(default_factory=list)  # what each request showed to be let in
-    large: dict[str, bytes] = field(default_factory=dict)  # uploaded contents that no commit has named yet, by SHA-256
+    repos: dict[str, Repo] = field(default_factory=dict)  # data sets have the prefix ``datasets/``
+    faults: list[Fault] = field(default_factory=list)  # the first one whose pattern matches a request is used
+    requests: list[str] = field(default_factory=list)  # method and path
+    tokens: list[str] = field(default_factory=list)  # Authorization header of each request
+    large: dict[str, bytes] = field(default_factory=dict)  # uploaded files that are not yet in a commit, by SHA-256
 
     def add(self, repo_id: str, folder: Path, **options: object) -> Repo:
         """Publish a folder."""
         self.repos[repo_id] = Repo(contents(folder), **options)  # type: ignore[arg-type]
         return self.repos[repo_id]
 
-    def fetched(self) -> set[str]:
-        """The files whose content was asked for."""
+    def downloaded(self) -> set[str]:
+        """Return the names of all requested files."""
         return {
             line.split("/resolve/")[1].split("/", 1)[1]
             for line in self.requests
@@ -65,12 +65,12 @@ class Hub:
 
 
 def git_hash(data: bytes) -> str:
-    """What git calls a file, and the Hub a small one."""
+    """Return the git object id of a file, which is also the Hub's ETag of small files."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
-def large(name: str, data: bytes) -> dict[str, object]:
-    """What the Hub tells of a file that git keeps elsewhere; nothing of the others."""
+def lfs_fields(name: str, data: bytes) -> dict[str, object]:
+    """Return the Hub's metadata of an LFS file; an empty dict for other files."""
     if not name.endswith((".safetensors", ".bin")):
         return {}
     return {"lfs": {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}}
@@ -78,12 +78,12 @@ def large(name: str, data: bytes) -> dict[str, object]:
 
 @contextmanager
 def serve() -> Iterator[Hub]:
-    """Run a Hub on a free port of loopback."""
+    """Run a Hub on a free local port."""
     hub = Hub()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # a body would wait 40 ms for its headers to be acknowledged
+        disable_nagle_algorithm = True  # otherwise a body waits 40 ms for the acknowledgement of its headers
 
         def log_message(self, *arguments: object) -> None:
             pass
@@ -105,14 +105,14 @@ def serve() -> Iterator[Hub]:
             self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             hub.requests.append(f"{self.command} {path}")
             hub.tokens.append(self.headers.get("Authorization", ""))
-            fault = next((fault for fault in hub.faults if re.search(fault.asked, hub.requests[-1])), None)
+            fault = next((fault for fault in hub.faults if re.search(fault.pattern, hub.requests[-1])), None)
             if fault is not None:
-                shown = self.headers.get("Authorization", "")
-                headers = {name: value.replace("{authorization}", shown) for name, value in fault.headers.items()}
-                self.reply(fault.status, fault.body.replace("{authorization}", shown).encode(), headers, with_body)
+                token = self.headers.get("Authorization", "")
+                headers = {name: value.replace("{authorization}", token) for name, value in fault.headers.items()}
+                self.reply(fault.status, fault.body.replace("{authorization}", token).encode(), headers, with_body)
                 return
-            if (done := self.take_upload(path)) is not None:
-                status, answer = done
+            if (upload := self.handle_upload(path)) is not None:
+                status, answer = upload
                 self.reply(status, json.dumps(answer).encode(), {}, with_body)
                 return
             is_api = path.startswith(("api/models/", "api/datasets/"))
@@ -132,13 +132,13 @@ def serve() -> Iterator[Hub]:
             else:
                 self.send_file(repo, parts[2], with_body)
 
-        def take_upload(self, path: str) -> tuple[int, dict[str, object]] | None:
-            """Do a step of an upload, and return its answer; None where another thing is asked for."""
+        def handle_upload(self, path: str) -> tuple[int, dict[str, object]] | None:
+            """Handle a request of an upload and return status and response; None for other requests."""
             repo_id = next((name for name in hub.repos if f"{name}/" in path or f"{name}.git/" in path), "")
             match path.removeprefix(f"api/models/{repo_id}/").removeprefix(f"{repo_id}.git/").split("/"):
                 case ["api", "repos", "create"]:
-                    asked = json.loads(self.body)
-                    name = f"{asked['organization'] or 'me'}/{asked['name']}"
+                    requested = json.loads(self.body)
+                    name = f"{requested['organization'] or 'me'}/{requested['name']}"
                     status = 409 if name in hub.repos else 200
                     hub.repos.setdefault(name, Repo({}))
                     return status, {"url": f"{hub.endpoint}/{name}"}
@@ -147,15 +147,15 @@ def serve() -> Iterator[Hub]:
                 case ["preupload", "main"]:
                     files = [
                         {"path": file["path"], "shouldIgnore": False}
-                        | {"uploadMode": "lfs" if large(file["path"], b"") else "regular"}
+                        | {"uploadMode": "lfs" if lfs_fields(file["path"], b"") else "regular"}
                         for file in json.loads(self.body)["files"]
                     ]
                     return 200, {"files": files}
                 case ["info", "lfs", "objects", "batch"]:
                     href = f"{hub.endpoint}/large"
                     objects = [
-                        asked | {"actions": {"upload": {"href": f"{href}/{asked['oid']}"}}}
-                        for asked in json.loads(self.body)["objects"]
+                        requested | {"actions": {"upload": {"href": f"{href}/{requested['oid']}"}}}
+                        for requested in json.loads(self.body)["objects"]
                     ]
                     return 200, {"objects": objects, "transfer": "basic"}
                 case ["large", oid]:
@@ -173,11 +173,11 @@ def serve() -> Iterator[Hub]:
 
         def describe(self, repo_id: str, repo: Repo, parts: list[str], with_body: bool) -> None:
             tree: list[dict[str, object]] = [
-                {"type": "file", "path": name, "size": len(data), "oid": git_hash(data), **large(name, data)}
+                {"type": "file", "path": name, "size": len(data), "oid": git_hash(data), **lfs_fields(name, data)}
                 for name, data in sorted(repo.files.items())
             ]
             folders = {str(folder) for name in repo.files for folder in PurePosixPath(name).parents} - {"."}
-            above: list[dict[str, object]] = [
+            directories: list[dict[str, object]] = [
                 {"type": "directory", "path": name, "oid": SHA} for name in sorted(folders)
             ]
             siblings = [{"rfilename": entry["path"]} for entry in tree]
@@ -185,10 +185,10 @@ def serve() -> Iterator[Hub]:
             info = {"id": name, "modelId": name, "sha": SHA, "siblings": siblings, "tags": [], "private": False}
             answer: object = info
             if parts[0] == "tree":
-                answer = [entry for entry in above + tree if str(entry["path"]).startswith("".join(parts[2:]))]
+                answer = [entry for entry in directories + tree if str(entry["path"]).startswith("".join(parts[2:]))]
             elif parts[0] == "paths-info":
-                asked = parse_qs(self.body.decode())["paths"]
-                answer = [entry for entry in above + tree if entry["path"] in asked]
+                requested = parse_qs(self.body.decode())["paths"]
+                answer = [entry for entry in directories + tree if entry["path"] in requested]
             self.reply(200, json.dumps(answer).encode(), {}, with_body)
 
         def send_file(self, repo: Repo, name: str, with_body: bool) -> None:
@@ -196,9 +196,9 @@ def serve() -> Iterator[Hub]:
                 self.fail(404, "EntryNotFound", "Entry not found")
                 return
             data, start = repo.files[name], 0
-            if with_body and (asked := self.headers.get("Range")):
-                start = int(asked.removeprefix("bytes=").split("-")[0])
-            etag = hashlib.sha256(data).hexdigest() if large(name, data) else git_hash(data)
+            if with_body and (requested := self.headers.get("Range")):
+                start = int(requested.removeprefix("bytes=").split("-")[0])
+            etag = hashlib.sha256(data).hexdigest() if lfs_fields(name, data) else git_hash(data)
             headers = {"ETag": f'"{etag}"', "X-Repo-Commit": SHA, "Accept-Ranges": "bytes"}
             if start:
                 headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
@@ -235,8 +235,8 @@ def serve() -> Iterator[Hub]:
         server.server_close()
 
 
-def ask_from_here(endpoint: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let huggingface_hub, in this process, ask a Hub and keep what it fetches in a folder."""
+def use_hub(endpoint: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make huggingface_hub, in this process, use a Hub and a cache folder."""
     from huggingface_hub import constants
 
     template = re.sub("^https?://[^/]+", endpoint, constants.HUGGINGFACE_CO_URL_TEMPLATE)

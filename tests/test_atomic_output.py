@@ -14,9 +14,9 @@ from ctxextend.errors import OutputError
 from tests.pico import contents
 
 
-def checkpoint(folder: Path, word: str = "old", **files: str) -> Path:
+def checkpoint(folder: Path, content: str = "old", **files: str) -> Path:
     folder.mkdir(parents=True)
-    for name, text in {"config.json": word, "model.safetensors": word, **files}.items():
+    for name, text in {"config.json": content, "model.safetensors": content, **files}.items():
         (folder / name).write_text(text)
     return folder
 
@@ -48,7 +48,7 @@ def leftovers(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if ".ctxextend-" in path.name]
 
 
-def test_atomic_folder_gives_the_output_its_name_at_the_end(tmp_path: Path, source: Path) -> None:
+def test_atomic_folder_renames_the_output_at_the_end(tmp_path: Path, source: Path) -> None:
     output = tmp_path / "out"
     with stage(output, source) as staged:
         (staged / "config.json").write_text("x")
@@ -59,14 +59,14 @@ def test_atomic_folder_gives_the_output_its_name_at_the_end(tmp_path: Path, sour
 
 
 @pytest.mark.parametrize("error", [OutputError("full"), KeyboardInterrupt(), SystemExit(143)])
-def test_atomic_folder_leaves_nothing_behind_after_an_error(tmp_path: Path, source: Path, error: BaseException) -> None:
+def test_atomic_folder_removes_everything_after_an_error(tmp_path: Path, source: Path, error: BaseException) -> None:
     with pytest.raises(type(error)), stage(tmp_path / "a" / "b" / "out", source) as staged:
         (staged / "config.json").write_text("x")
         raise error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 
 
-def test_atomic_folder_takes_an_empty_folder_and_keeps_its_mode(tmp_path: Path, source: Path) -> None:
+def test_atomic_folder_replaces_an_empty_folder_and_keeps_its_mode(tmp_path: Path, source: Path) -> None:
     (tmp_path / "out").mkdir(mode=0o700)
     write(tmp_path / "out", source)
     assert contents(tmp_path / "out") == NEW
@@ -75,8 +75,8 @@ def test_atomic_folder_takes_an_empty_folder_and_keeps_its_mode(tmp_path: Path, 
 
 @pytest.fixture
 def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be on a file system that cannot exchange two names."""
-    monkeypatch.setattr(atomic_output, "_exchange", lambda one, other: False)
+    """Behave like a file system that does not support exchanging two names."""
+    monkeypatch.setattr(atomic_output, "_exchange", lambda path, other: False)
 
 
 @pytest.mark.parametrize("two_renames", [False, True])
@@ -85,14 +85,14 @@ def test_atomic_folder_force_replaces_a_checkpoint(
 ) -> None:
     if two_renames:
         request.getfixturevalue("no_exchange")
-    output = checkpoint(tmp_path / "out", **{"vocab.txt": "gone afterwards"})
+    output = checkpoint(tmp_path / "out", **{"vocab.txt": "old"})
     write(output, source, force=True)
     assert contents(output) == NEW
     assert leftovers(tmp_path) == []
 
 
 @pytest.mark.usefixtures("no_exchange")
-def test_atomic_folder_force_puts_the_old_output_back_where_the_second_rename_fails(
+def test_atomic_folder_force_restores_the_old_output_if_the_second_rename_fails(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output, real = checkpoint(tmp_path / "out"), Path.rename
@@ -116,7 +116,7 @@ def test_atomic_folder_force_puts_the_old_output_back_where_the_second_rename_fa
         *("checkpoint-500/model.safetensors", "pytorch_model.bin", "model-mine.safetensors", "optimizer.pt"),
     ],
 )
-def test_check_output_force_refuses_a_folder_that_holds_other_things(name: str, tmp_path: Path, source: Path) -> None:
+def test_check_output_force_rejects_a_folder_with_other_files(name: str, tmp_path: Path, source: Path) -> None:
     output = checkpoint(tmp_path / "out")
     (output / name).parent.mkdir(exist_ok=True)
     (output / name).write_text("mine")
@@ -126,7 +126,7 @@ def test_check_output_force_refuses_a_folder_that_holds_other_things(name: str, 
     assert contents(output) == before
 
 
-def test_check_output_force_takes_what_checkpoints_hold_or_the_run_writes(tmp_path: Path, source: Path) -> None:
+def test_check_output_force_accepts_checkpoint_files_and_files_to_write(tmp_path: Path, source: Path) -> None:
     output = checkpoint(tmp_path / "out", **{"data.json": "x"})
     for name in (
         *("model-00001-of-00002.safetensors", "model.safetensors.index.json", "1_Pooling/config.json", "LICENSE.txt"),
@@ -143,7 +143,7 @@ def test_check_output_force_takes_what_checkpoints_hold_or_the_run_writes(tmp_pa
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_check_output_refuses_places_that_must_not_be_replaced(
+def test_check_output_rejects_protected_locations(
     force: bool, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, link, file = checkpoint(tmp_path / "home"), tmp_path / "link", tmp_path / "file"
@@ -151,15 +151,15 @@ def test_check_output_refuses_places_that_must_not_be_replaced(
     link.symlink_to(source)
     file.write_text("x")
     for output, message in (
-        *((place, "overlap") for place in (source, link, source / "inside", source.parent)),
-        *((place, "is the home, root or current folder|overlap") for place in (Path("/"), home, Path())),
-        *((place, f"cannot be created: {file} is a file") for place in (file, file / "out")),
+        *((path, "overlap") for path in (source, link, source / "inside", source.parent)),
+        *((path, "is the home, root or current folder|overlap") for path in (Path("/"), home, Path())),
+        *((path, f"cannot be created: {file} is a file") for path in (file, file / "out")),
     ):
         with pytest.raises(OutputError, match=message):
             check_output(output, source, force)
 
 
-def test_atomic_folder_clears_what_a_killed_run_left_and_nothing_else(tmp_path: Path, source: Path) -> None:
+def test_atomic_folder_removes_only_leftovers_of_killed_runs(tmp_path: Path, source: Path) -> None:
     (tmp_path / ".out.ctxextend-new-00c0ffee").mkdir()
     (tmp_path / ".out.ctxextend-new-00c0ffee" / "config.json").write_text("half")
     others = [".out.ctxextend-new-xyz", ".other.ctxextend-new-00c0ffee", ".out.ctxextend-new-00c0ffee.bak"]
@@ -169,13 +169,11 @@ def test_atomic_folder_clears_what_a_killed_run_left_and_nothing_else(tmp_path: 
     assert sorted(leftovers(tmp_path)) == sorted(others)
 
 
-@pytest.mark.parametrize("is_empty_there", [False, True])
-def test_atomic_folder_puts_back_an_output_that_a_killed_run_had_moved_aside(
-    is_empty_there: bool, tmp_path: Path, source: Path
-) -> None:
+@pytest.mark.parametrize("is_empty_folder", [False, True])
+def test_atomic_folder_restores_the_backup_of_a_killed_run(is_empty_folder: bool, tmp_path: Path, source: Path) -> None:
     checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
     (tmp_path / ".out.ctxextend-new-00c0ffee").mkdir()
-    if is_empty_there:
+    if is_empty_folder:
         (tmp_path / "out").mkdir()
     with pytest.raises(OutputError, match="exists"):
         check_output(tmp_path / "out", source)
@@ -189,7 +187,7 @@ def test_atomic_folder_puts_back_an_output_that_a_killed_run_had_moved_aside(
     assert leftovers(tmp_path) == []
 
 
-def test_atomic_folder_that_is_refused_removes_nothing(tmp_path: Path, source: Path) -> None:
+def test_atomic_folder_removes_nothing_if_the_output_is_rejected(tmp_path: Path, source: Path) -> None:
     checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
     checkpoint(tmp_path / ".out.ctxextend-new-00c0ffee")
     (tmp_path / "out").mkdir()
@@ -201,7 +199,7 @@ def test_atomic_folder_that_is_refused_removes_nothing(tmp_path: Path, source: P
     assert contents(tmp_path) == before
 
 
-def test_atomic_folder_that_fails_keeps_what_stands_aside(tmp_path: Path, source: Path) -> None:
+def test_atomic_folder_keeps_a_backup_if_the_run_fails(tmp_path: Path, source: Path) -> None:
     checkpoint(tmp_path / "out", "newer")
     checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
     with pytest.raises(RuntimeError), stage(tmp_path / "out", source, True):
@@ -212,11 +210,11 @@ def test_atomic_folder_that_fails_keeps_what_stands_aside(tmp_path: Path, source
 
 
 @pytest.mark.usefixtures("no_exchange")
-def test_atomic_folder_on_a_file_system_that_cannot_lock_or_sync_removes_nothing_that_may_live(
+def test_atomic_folder_without_lock_support_keeps_folders_that_may_be_in_use(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unsupported(*arguments: Any) -> None:
-        raise OSError(errno.EBADF, "not on this file system")
+        raise OSError(errno.EBADF, "not supported on this file system")
 
     monkeypatch.setattr("fcntl.flock", unsupported)
     monkeypatch.setattr(os, "fsync", unsupported)
@@ -228,14 +226,14 @@ def test_atomic_folder_on_a_file_system_that_cannot_lock_or_sync_removes_nothing
 
 
 @pytest.mark.usefixtures("no_exchange")
-def test_atomic_folder_waits_for_no_other_run_that_replaces_the_same_output(tmp_path: Path, source: Path) -> None:
+def test_atomic_folder_fails_if_another_run_replaces_the_same_output(tmp_path: Path, source: Path) -> None:
     output = checkpoint(tmp_path / "out")
     with locked(output), pytest.raises(OutputError, match="another run is using it"):
         write(output, source, force=True)
     assert contents(output) == OLD
 
 
-def test_check_output_does_not_overlook_what_it_may_not_see(public_path: Path) -> None:
+def test_check_output_rejects_an_output_with_unreadable_folders(public_path: Path) -> None:
     source = checkpoint(public_path / "source" / "model")
     output = checkpoint(public_path / "out")
     (output / "thesis").mkdir(mode=0o000)
@@ -248,7 +246,7 @@ def test_check_output_does_not_overlook_what_it_may_not_see(public_path: Path) -
         os.seteuid(0)
 
 
-def test_atomic_folder_without_force_replaces_nothing_that_came_at_the_last_moment(
+def test_atomic_folder_without_force_keeps_files_created_during_the_run(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output, real = tmp_path / "out", atomic_output._check_replaceable
@@ -256,7 +254,7 @@ def test_atomic_folder_without_force_replaces_nothing_that_came_at_the_last_mome
 
     def check(*arguments: Any) -> None:
         real(*arguments)
-        if leftovers(tmp_path):  # the folder is written, and takes its name next
+        if leftovers(tmp_path):  # after writing, just before the rename
             (output / "thesis.tex").write_text("mine")
 
     monkeypatch.setattr(atomic_output, "_check_replaceable", check)
@@ -265,7 +263,7 @@ def test_atomic_folder_without_force_replaces_nothing_that_came_at_the_last_mome
     assert contents(output) == {"thesis.tex": b"mine"}
 
 
-def test_atomic_folder_removes_read_only_folders_that_it_replaced(public_path: Path) -> None:
+def test_atomic_folder_removes_replaced_read_only_folders(public_path: Path) -> None:
     source = checkpoint(public_path / "source" / "model")
     output = checkpoint(public_path / "mine" / "out")
     (output / "1_Pooling").mkdir()
@@ -283,7 +281,7 @@ def test_atomic_folder_removes_read_only_folders_that_it_replaced(public_path: P
     assert leftovers(output.parent) == []
 
 
-def test_locked_refuses_what_was_taken_away_or_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_rejects_removed_and_recreated_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BlockingIOError), locked(tmp_path / "missing"):
         pass
     (tmp_path / "work").mkdir()
@@ -301,7 +299,7 @@ def test_locked_refuses_what_was_taken_away_or_made_anew(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("source", [".out.ctxextend-new-12345678", ".out.ctxextend-old-12345678/model"])
-def test_atomic_folder_never_clears_a_source_that_is_named_like_a_leftover(source: str, tmp_path: Path) -> None:
+def test_atomic_folder_never_removes_a_source_with_the_name_of_a_leftover(source: str, tmp_path: Path) -> None:
     checkpoint(tmp_path / source, "source")
     for output in (tmp_path / "out", checkpoint(tmp_path / "out")):
         with pytest.raises(OutputError, match="overlap"):

@@ -376,7 +376,7 @@ def test_resize_of_a_hub_subfolder_fetches_it_alone(hub: Hub, make_pico: MakePic
     result = resized("owner/model", source.folder, before, revision="v2", subfolder="small")
     needed = {"config.json", "generation_config.json", SINGLE}
     needed |= {"tokenizer_config.json", "tokenizer.json", "vocab.txt"}
-    assert hub.fetched() == {f"small/{name}" for name in needed}
+    assert hub.downloaded() == {f"small/{name}" for name in needed}
     assert set(pico.contents(result.output)) == {*needed, "README.md", "ctxextend.yaml"}
     assert set(result.plan.checkpoint.omitted) == set(stale)
     assert result.plan.default_output == Path("model-small-40")
@@ -419,7 +419,7 @@ def test_resize_of_a_hub_variant_fetches_no_plain_weights(form: str, hub: Hub, m
         (source.folder / name).write_bytes(b"not wanted")
     hub.add("owner/model", source.folder)
     result = resize("owner/model", to=NEW, variant="fp16", output="out")
-    assert hub.fetched() == {*wanted, "config.json", "generation_config.json"}
+    assert hub.downloaded() == {*wanted, "config.json", "generation_config.json"}
     written = {name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for name in wanted}
     assert {path.name for path in result.output.glob("model*")} == written
     assert_same_outputs(model, source.load(result.output, variant="fp16"))
@@ -445,7 +445,7 @@ def test_resize_of_a_hub_repository_with_pickles_alone_fetches_them(form: str, h
     (source.folder / "2_Dense" / SINGLE).write_bytes(b"another module's")
     hub.add("owner/model", source.folder)
     result = resized("owner/model", source.folder, before)
-    assert hub.fetched() == {*pickles, "config.json", "generation_config.json", "2_Dense/model.safetensors"}
+    assert hub.downloaded() == {*pickles, "config.json", "generation_config.json", "2_Dense/model.safetensors"}
     assert_same_outputs(old, source.load(result.output))
 
 
@@ -475,7 +475,7 @@ def test_resize_of_another_librarys_weights_on_the_hub(hub: Hub, make_pico: Make
     hub.add("owner/model", folder)
     hint = assert_refused(CheckpointError, "only flax weights", "owner/model")
     assert "GPT2LMHeadModel.from_pretrained('owner/model', from_flax=True)" in " ".join(shlex.split(hint))
-    assert "flax_model.msgpack" not in hub.fetched()
+    assert "flax_model.msgpack" not in hub.downloaded()
 
 
 # ---- pickles

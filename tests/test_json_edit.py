@@ -18,13 +18,13 @@ OBJECTS = st.dictionaries(st.text(max_size=4), VALUES, min_size=1, max_size=5)
 INDENTS = st.sampled_from([None, 0, 2, "\t"])
 
 
-def test_edit_changes_the_value_and_not_one_byte_else() -> None:
+def test_edit_changes_only_the_value() -> None:
     text = '{\r\n\t"z": [1,  2], "n" :512 ,\n "a": {"n": "}"}}\n\n'
     assert edit(text, {("n",): 4096}) == text.replace("512", "4096")
     assert edit(text, {("a", "n"): 7}) == text.replace('"}"', "7")
 
 
-def test_edit_puts_a_missing_key_last_in_the_same_style() -> None:
+def test_edit_appends_a_missing_key_in_the_same_style() -> None:
     assert edit('{\n  "a": 1\n}\n', {("b",): 2}) == '{\n  "a": 1,\n  "b": 2\n}\n'
     assert edit('{"a": 1}', {("b",): 2}) == '{"a": 1, "b": 2}'
     assert edit('{"a":1}', {("b",): 2}) == '{"a":1,"b":2}'
@@ -45,8 +45,8 @@ def test_edit_equals_editing_the_parsed_object(value: dict[str, Any], new: Any, 
 def test_delete_equals_deleting_from_the_parsed_object(value: dict[str, Any], indent: Any, data: Any) -> None:
     names = data.draw(st.sets(st.sampled_from(sorted(value))))
     text = json.dumps({"x": value, "y": 1}, indent=indent)
-    left = json.loads(delete(text, ("x",), names))
-    assert left == {"x": {key: item for key, item in value.items() if key not in names}, "y": 1}
+    remaining = json.loads(delete(text, ("x",), names))
+    assert remaining == {"x": {key: item for key, item in value.items() if key not in names}, "y": 1}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_delete_equals_deleting_from_the_parsed_object(value: dict[str, Any], in
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_load_object_says_what_is_wrong(text: bytes | None, message: str, tmp_path: Path) -> None:
+def test_load_object_reports_the_problem(text: bytes | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     if text is not None:
         path.write_bytes(text)

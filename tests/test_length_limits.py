@@ -53,7 +53,7 @@ def test_limit_edits_of_a_longer_table(file: str, content: Any, expected: dict[s
     assert edits(folder) == {f"{file} {key}": values for key, values in expected.items()}
 
 
-def test_limit_edits_of_a_shorter_table_lowers_only_what_is_above(folder: Path) -> None:
+def test_limit_edits_of_a_shorter_table_lowers_only_larger_limits(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=16)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 12}')

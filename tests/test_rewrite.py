@@ -22,7 +22,7 @@ ROW = 128  # float32 columns: 512 bytes a row, 8 rows a block
 
 
 def save(path: Path, rows: int, others: tuple[int, ...] = (3000, 5, 7000)) -> TensorFile:
-    """A file in which the table stands between other tensors."""
+    """Save a file with the table between other tensors."""
     tensors = {f"{'az'[i > 0]}{i}": np.arange(n, dtype=np.float32) + i for i, n in enumerate(others)}
     tensors["table"] = np.random.default_rng(0).normal(size=(rows, ROW)).astype(np.float32)
     save_file(tensors, path, metadata={"format": "pt"})
@@ -50,29 +50,31 @@ def offset_in_block(file: TensorFile, name: str) -> int:
 @pytest.mark.parametrize(
     ("rows", "goes_last"), [(16, False), (8, False), (24, False), (4096, False), (15, True), (17, True), (100, True)]
 )
-def test_plan_layout_keeps_the_place_of_whole_blocks(rows: int, goes_last: bool, tmp_path: Path) -> None:
+def test_plan_layout_keeps_the_order_if_the_size_changes_by_whole_blocks(
+    rows: int, goes_last: bool, tmp_path: Path
+) -> None:
     old = save(tmp_path / "old.safetensors", 16)
     new = write(old, rows)
     order = sorted(new.entries, key=lambda name: new.entries[name].start)
     assert order == sorted(old.entries, key=lambda name: (goes_last and name == "table", old.entries[name].start))
-    # The old table was whole blocks, so nothing else moved within its block.
+    # The old table fills whole blocks, so the other tensors keep their alignment.
     for name in old.entries:
         assert offset_in_block(new, name) == offset_in_block(old, name) or (goes_last and name == "table")
 
 
-def test_plan_layout_keeps_most_bytes_in_place_where_it_cannot_keep_all(tmp_path: Path) -> None:
+def test_plan_layout_keeps_the_alignment_of_most_bytes(tmp_path: Path) -> None:
     old = save(tmp_path / "old.safetensors", 3, others=(2000, 9000))
-    new = write(old, 11)  # 8 rows more are whole blocks
+    new = write(old, 11)  # 8 more rows are whole blocks
     for name in old.entries:
         assert offset_in_block(new, name) == offset_in_block(old, name)
     new_path = tmp_path / "new.safetensors"
     new_path.unlink()
-    new = write(old, 12)  # the table leaves, and takes 3 rows from between the two
+    new = write(old, 12)  # the table moves to the end, which shifts the next tensor by 3 rows
     assert offset_in_block(new, "z1") == offset_in_block(old, "z1")
     assert offset_in_block(new, "a0") != offset_in_block(old, "a0")
 
 
-def test_rewrite_keeps_key_order_metadata_and_entries_own_keys(tmp_path: Path) -> None:
+def test_rewrite_keeps_key_order_metadata_and_extra_keys(tmp_path: Path) -> None:
     path = tmp_path / "old.safetensors"
     header = {
         "b": {"shape": [2], "data_offsets": [8, 16], "dtype": "F32", "who": "\u0141", "\n": 1.5},
@@ -87,7 +89,7 @@ def test_rewrite_keeps_key_order_metadata_and_entries_own_keys(tmp_path: Path) -
     new = json.loads(layout.header[8:])
     assert list(new) == ["b", "__metadata__", "table"]
     assert new["__metadata__"] == header["__metadata__"]
-    # The table grows by less than a block, so it goes last.
+    # The table grows by less than a block, so it is moved to the end.
     entry = {"shape": [2], "data_offsets": [0, 8], "dtype": "F32", "who": "\u0141", "\n": 1.5}
     assert list(new["b"].items()) == list(entry.items())
     values = load_file(tmp_path / "new.safetensors")
@@ -105,7 +107,7 @@ DTYPES = st.sampled_from(["float64", "float32", "float16", "int64", "int8", "boo
     new_rows=st.integers(1, 60),
     dropped=st.integers(0, 8),
 )
-def test_rewrite_of_any_file_is_read_by_safetensors(
+def test_rewrite_writes_files_that_safetensors_reads(
     others: list[tuple[list[int], str]], rows: int, new_rows: int, dropped: int
 ) -> None:
     random = np.random.default_rng(rows)
@@ -122,7 +124,7 @@ def test_rewrite_of_any_file_is_read_by_safetensors(
 DATA = bytes(range(256)) * 20_000
 
 
-def refuse(number: int) -> Callable[..., Any]:
+def failing(number: int) -> Callable[..., Any]:
     def call(*arguments: Any, **options: Any) -> Any:
         raise OSError(number, os.strerror(number))
 
@@ -131,36 +133,41 @@ def refuse(number: int) -> Callable[..., Any]:
 
 def copied(tmp_path: Path, start: int = 3, length: int = 5_000_001) -> bytes:
     (tmp_path / "from").write_bytes(DATA)
-    moved: list[int] = []
+    counts: list[int] = []
     with (tmp_path / "from").open("rb", buffering=0) as source, (tmp_path / "to").open("wb", buffering=0) as output:
         output.write(b"head")
-        copy_range(source, output, start, length, lambda file, count: moved.append(count))
+        copy_range(source, output, start, length, lambda file, count: counts.append(count))
         output.write(b"tail")
-    assert sum(moved) == length
+    assert sum(counts) == length
     return (tmp_path / "to").read_bytes()
 
 
 EXPECTED = b"head" + DATA[3:5_000_004] + b"tail"
 
 
-def short(source: int, destination: int, count: int, offset_src: int) -> int:
+def short_copy(source: int, destination: int, count: int, offset_src: int) -> int:
     return COPY_FILE_RANGE(source, destination, min(count, 1_000_003), offset_src=offset_src)
 
 
-COPY_FILE_RANGE: Callable[..., int] = getattr(os, "copy_file_range", None) or refuse(errno.ENOSYS)
-MODES = {"whole": COPY_FILE_RANGE, "short": short, "refused": refuse(errno.EXDEV), "broken": refuse(errno.EIO)}
+COPY_FILE_RANGE: Callable[..., int] = getattr(os, "copy_file_range", None) or failing(errno.ENOSYS)
+MODES = {
+    "full": COPY_FILE_RANGE,
+    "short": short_copy,
+    "unsupported": failing(errno.EXDEV),
+    "broken": failing(errno.EIO),
+}
 
 
-@pytest.mark.parametrize("way", [*MODES, "no such call"])
-def test_copy_range_appends_the_range_by_every_way(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if way in MODES:
-        monkeypatch.setattr(os, "copy_file_range", MODES[way], raising=False)
+@pytest.mark.parametrize("mode", [*MODES, "missing"])
+def test_copy_range_appends_the_range_in_every_mode(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if mode in MODES:
+        monkeypatch.setattr(os, "copy_file_range", MODES[mode], raising=False)
     else:
         monkeypatch.delattr(os, "copy_file_range", raising=False)
     assert copied(tmp_path) == EXPECTED
 
 
-def test_copy_range_of_a_file_that_ends_too_early_is_a_checkpoint_error(tmp_path: Path) -> None:
+def test_copy_range_raises_for_a_file_that_became_shorter(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="became shorter"):
         copied(tmp_path, length=len(DATA))
 
@@ -177,14 +184,14 @@ def test_copy_file_keeps_bytes_and_mode_and_never_overwrites(tmp_path: Path) -> 
         copy_file(tmp_path / "missing", tmp_path / "other")
 
 
-def test_write_all_goes_on_after_short_writes() -> None:
-    class Sluggish(io.RawIOBase):
-        taken = b""
+def test_write_all_continues_after_short_writes() -> None:
+    class ShortWriter(io.RawIOBase):
+        written = b""
 
         def write(self, data: Any) -> int:
-            self.taken += bytes(data[:3])
+            self.written += bytes(data[:3])
             return len(data[:3])
 
-    file = Sluggish()
+    file = ShortWriter()
     write_all(cast(BinaryIO, file), memoryview(b"0123456789"))
-    assert file.taken == b"0123456789"
+    assert file.written == b"0123456789"

@@ -17,7 +17,7 @@ MakePico = Callable[..., pico.Pico]
 TOKEN = "hf_SecretSecretSecretSecretSecretSecr"
 
 
-def test_resolve_source_of_a_hub_id_fetches_what_is_needed_once(
+def test_resolve_source_downloads_needed_files_of_a_hub_id_once(
     hub: Hub, make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_pico("gpt2").folder
@@ -27,25 +27,25 @@ def test_resolve_source_of_a_hub_id_fetches_what_is_needed_once(
     hub.add("gpt2", folder)
     settings = {"HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "0"}
     others = {key: value for key, value in os.environ.items() if key != "HF_HUB_DISABLE_PROGRESS_BARS"}
-    typed = [sys.executable, "-m", "ctxextend", "resize", "gpt2", "--to", "40"]
-    done = subprocess.run(typed, env=others | settings, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "ctxextend", "resize", "gpt2", "--to", "40"]
+    done = subprocess.run(command, env=others | settings, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "gpt2-40\n"), done.stderr
     needed = {"config.json", "generation_config.json", "model.safetensors", "vocab.txt", "2_Dense/pytorch_model.bin"}
-    assert hub.fetched() == needed
+    assert hub.downloaded() == needed
     assert set(pico.contents(Path("gpt2-40"))) == {*needed, "README.md", "ctxextend.yaml"}
     assert "%|" not in done.stderr
     assert set(STALE) <= set(plan_resize("gpt2", to=40).checkpoint.omitted)
 
     hub.requests.clear()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    again = invoke("resize", "gpt2", "--to", 40, "-o", "offline")
-    assert again.exit_code == 0, again.stderr
+    offline = invoke("resize", "gpt2", "--to", 40, "-o", "offline")
+    assert offline.exit_code == 0, offline.stderr
     assert hub.requests == []
     assert pico.contents(Path("offline")) == pico.contents(Path("gpt2-40"))
     assert "HF_HUB_OFFLINE disables downloads" in invoke("resize", "owner/nothing", "--to", 40).stderr
 
 
-def test_resolve_source_takes_a_revision_and_a_token(
+def test_resolve_source_uses_a_revision_and_a_token(
     hub: Hub, make_pico: MakePico, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -61,7 +61,7 @@ def test_resolve_source_takes_a_revision_and_a_token(
     assert "owner/model has no revision 'v3' on the Hub" in missing.stderr
 
 
-def test_resolve_source_prefers_a_local_folder_and_says_so_where_a_name_has_an_owner(make_pico: MakePico) -> None:
+def test_resolve_source_prefers_a_local_folder_and_notes_it_for_hub_ids(make_pico: MakePico) -> None:
     Path("openai").mkdir()
     make_pico("gpt2").folder.rename("openai/gpt2")
     source = resolve_source("openai/gpt2")
@@ -74,12 +74,12 @@ def test_resolve_source_prefers_a_local_folder_and_says_so_where_a_name_has_an_o
 
 
 @pytest.mark.parametrize("reference", ["no/such/folder", "./x", "a b", ""])
-def test_resolve_source_of_nothing(reference: str) -> None:
+def test_resolve_source_rejects_missing_paths(reference: str) -> None:
     with pytest.raises(SourceError, match="is not an existing folder or regular file"):
         resolve_source(reference)
 
 
-def test_resolve_source_never_takes_a_folder_that_cannot_be_read_for_a_model_of_the_hub(tmp_path: Path) -> None:
+def test_resolve_source_reports_an_unreadable_folder_instead_of_asking_the_hub(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="has no subfolder a"):
         resolve_source("tiny-gpt2", subfolder="a" * 300)
     Path("owner/name").mkdir(parents=True)
@@ -93,19 +93,19 @@ def test_resolve_source_never_takes_a_folder_that_cannot_be_read_for_a_model_of_
         Path("owner").chmod(0o700)
 
 
-def test_resolve_source_names_the_output_after_a_link_as_it_was_typed(make_pico: MakePico) -> None:
+def test_resolve_source_names_the_output_after_a_link(make_pico: MakePico) -> None:
     Path("small").symlink_to(make_pico("gpt2").folder)
     assert plan_resize("small", to=40).default_output == Path("small-40")
     assert plan_resize("small/.", to=40).default_output == Path("small-40")
 
 
-def test_resolve_source_refuses_a_revision_where_there_are_none(make_pico: MakePico) -> None:
+def test_resolve_source_rejects_a_revision_of_a_local_checkpoint(make_pico: MakePico) -> None:
     for reference in (str(make_pico("gpt2").folder), "tiny-gpt2"):
         with pytest.raises(SourceError, match="--revision v2 does not apply"):
             resolve_source(reference, "v2")
 
 
-def test_open_reference_refuses_a_type_without_a_table_before_weights_are_looked_for(hub: Hub, tmp_path: Path) -> None:
+def test_open_reference_rejects_a_model_type_without_a_table_before_weights_are_read(hub: Hub, tmp_path: Path) -> None:
     for name, config in {
         "llama": '{"model_type": "llama"}',
         "relative": '{"model_type": "bert", "position_embedding_type": "relative_key"}',
@@ -120,9 +120,9 @@ def test_open_reference_refuses_a_type_without_a_table_before_weights_are_looked
             assert "no learned position table; it uses" in done.stderr, done.stderr
         hub.add(f"owner/{name}", folder).files["model.safetensors"] = b"large"
         assert "no learned position table; it uses" in invoke("inspect", f"owner/{name}").stderr
-    assert hub.fetched() == {"config.json"}
+    assert hub.downloaded() == {"config.json"}
     (tmp_path / "llama" / "config.json").write_text('{"model_type": "brt"}')
     done = invoke("inspect", tmp_path / "llama")
     assert "The model type 'brt' is not in ctxextend's registry.\nDid you mean bert?" in done.stderr
-    # What the user says of it wins.
+    # --model-type takes precedence over the config.
     assert "has no model.safetensors" in invoke("inspect", tmp_path / "llama", "--model-type", "bert").stderr

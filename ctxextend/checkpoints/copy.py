@@ -51,9 +51,9 @@ def copy_range(
 
 def copy_file(source: Path, destination: Path, written: Written = lambda file, count: None) -> None:
     """Copy a file's bytes and permission bits to a new file."""
-    with open_source(source) as original, destination.open("xb", buffering=0) as copy:
-        status = os.fstat(original.fileno())
-        copy_range(original, copy, 0, status.st_size, written)
+    with open_source(source) as file, destination.open("xb", buffering=0) as copy:
+        status = os.fstat(file.fileno())
+        copy_range(file, copy, 0, status.st_size, written)
     destination.chmod(status.st_mode & 0o777)
 
 

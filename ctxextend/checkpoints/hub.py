@@ -81,7 +81,7 @@ def download(
                 cached = snapshot_download(hub_id, revision=revision, allow_patterns=config, local_files_only=True)
                 return Path(cached), []
             raise error
-        files = [sibling.rfilename for sibling in siblings or []]
+        files = [file.rfilename for file in siblings or []]
         if siblings is not None and all(name.startswith(".git") for name in files):
             raise SourceError(f"The repository {hub_id} on the Hub is empty.", "Check its page for other branches.")
         if config in files:

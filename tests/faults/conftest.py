@@ -1,4 +1,4 @@
-"""A small checkpoint that uses all that an output can have, and processes to resize it in."""
+"""A small checkpoint with every kind of output file, and a fork server to resize it."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -8,23 +8,23 @@ import pytest
 
 from tests import pico
 from tests.faults import tracing
-from tests.faults.nursery import Nursery, open_nursery
+from tests.faults.nursery import ForkServer, open_fork_server
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Try every fault where the slow tests run."""
+    """Try every fault when the slow tests run."""
     tracing.is_full_sweep = config.option.markexpr == "slow"
 
 
 @pytest.fixture(scope="module", params=["sample", pytest.param("all", marks=pytest.mark.slow)])
 def sweep(request: pytest.FixtureRequest) -> str:
-    """Run a test on a sample of the faults that it knows and, in `make test-slow`, on all of them."""
+    """Run a test on a sample of its faults, and in `make test-slow` on all of them."""
     return str(request.param)
 
 
 @pytest.fixture(autouse=True)
-def _counted(record_property: Callable[[str, object], None]) -> Iterator[None]:
-    """Note how many faults a test injects."""
+def _count_faults(record_property: Callable[[str, object], None]) -> Iterator[None]:
+    """Record how many faults a test injects."""
     before = tracing.injected.copy()
     yield
     for fault, count in (tracing.injected - before).items():
@@ -32,17 +32,17 @@ def _counted(record_property: Callable[[str, object], None]) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def resizing(_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Processes that have resized a checkpoint before."""
-    first = tmp_path_factory.mktemp("nursery") / "first"
-    with open_nursery("resize", _made, "--to", 20, "-o", first, "--quiet") as nursery:
-        yield nursery
+def server(base_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """A fork server that has already resized a checkpoint."""
+    first = tmp_path_factory.mktemp("server") / "first"
+    with open_fork_server("resize", base_checkpoint, "--to", 20, "-o", first, "--quiet") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
-def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GPT-2 in two shards, with a tokenizer's limit, a text that is edited, and a module's folder."""
-    folder = pico.make(tmp_path_factory.mktemp("made") / "source", "gpt2").folder
+def base_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 in two shards, with a tokenizer limit to edit and a module's folder."""
+    folder = pico.make(tmp_path_factory.mktemp("base") / "source", "gpt2").folder
     pico.shard(folder, "8KB")
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=16)
     (folder / "1_Pooling").mkdir()
@@ -51,6 +51,6 @@ def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def source(_made: Path, _empty_folder: None) -> Path:
-    """The checkpoint, in the test's folder as ``source``."""
-    return Path(shutil.copytree(_made, "source"))
+def source(base_checkpoint: Path, _empty_folder: None) -> Path:
+    """The checkpoint, copied to ``source`` in the test's folder."""
+    return Path(shutil.copytree(base_checkpoint, "source"))

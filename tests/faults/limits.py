@@ -1,4 +1,4 @@
-"""How long a hostile file may keep us, and how many of them are tried."""
+"""Time limits for hostile files, and how many of them are tried."""
 
 import signal
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ from tests.faults import tracing
 
 __all__ = ["examples", "within"]
 
-# Machines that are busy take several times as long; what hangs, or grows with the square of a file, takes longer still.
+# Busy machines take several times as long; a hang, or quadratic time, takes longer still.
 MARGIN = 4
-# Seconds of waiting, in which no work is done.
-PATIENCE = 60
+# Wall-clock limit in seconds, for a block that waits without using the CPU.
+TIMEOUT = 60
 
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Fail where a block works longer on a machine that does nothing else, or waits for something that never comes."""
+    """Raise TimeoutError if a block uses much more CPU time than this, or blocks for a minute."""
 
     def stop(*_: Any) -> None:
         raise TimeoutError(f"still not done after {seconds} s")
@@ -25,7 +25,7 @@ def within(seconds: float) -> Iterator[None]:
     timers = {signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_REAL: signal.SIGALRM}
     before = {number: signal.signal(number, stop) for number in timers.values()}
     signal.setitimer(signal.ITIMER_PROF, MARGIN * seconds)
-    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    signal.setitimer(signal.ITIMER_REAL, TIMEOUT)
     try:
         yield
     finally:
@@ -36,5 +36,5 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def examples(count: int) -> int:
-    """Return how many files to draw: so many, and twenty times as many where there is time."""
+    """Return how many examples to draw: `count`, or 20 times as many in a full sweep."""
     return 20 * count if tracing.is_full_sweep else count

@@ -1,8 +1,8 @@
-"""Commands in processes of their own, each forked from one that has imported what they need.
+"""A fork server: runs commands in processes forked from one that has already imported everything.
 
-A command begins in some milliseconds so, which is what makes it possible to run it once for every system call that it
-makes. `python -m tests.faults.nursery FOLDER MAIN ARGUMENT...` runs a function, named as an entry point is, with these
-arguments, and then serves; what the commands say lies in the folder until they are asked for.
+Commands start within milliseconds, so that tests can run one for each system call that it makes.
+`python -m tests.faults.nursery FOLDER MAIN ARGUMENT...` calls an entry point with these arguments once, and then serves
+requests; the output of the commands is in the folder.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
-# Seconds after which a command is taken to hang.
-PATIENCE = 60.0
+# Seconds before a command counts as hanging.
+TIMEOUT = 60.0
 MAIN = "ctxextend.cli.app:main"
 
 
 @dataclass(frozen=True)
-class Ended:
-    """What became of a command: its exit code, negative where a signal killed it, and what it said."""
+class Completed:
+    """A completed command: its exit code, negative if a signal killed it, and its output."""
 
     code: int
     stdout: str
@@ -37,62 +37,62 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Nursery:
-    """The process that others are forked from."""
+class ForkServer:
+    """The process that commands are forked from."""
 
-    server: "subprocess.Popen[str]"
+    process: "subprocess.Popen[str]"
     folder: Path
 
-    def begin(self, *arguments: object, stopped: bool = False) -> int:
-        """Start a command in the current folder, stopped before its first step if so asked; return its process."""
-        return self._ask("fork", [*map(str, arguments)], str(Path.cwd()), stopped)
+    def start(self, *arguments: object, stopped: bool = False) -> int:
+        """Start a command in the current folder, optionally stopped at once; return its process id."""
+        return self._request("fork", [*map(str, arguments)], str(Path.cwd()), stopped)
 
-    def end(self, process: int) -> Ended:
-        """Wait for a command's end."""
-        code = self._ask("wait", process)
-        out, err = (self.folder / f"{process}.{name}" for name in ("out", "err"))
-        ended = Ended(code, out.read_text(), err.read_text())
+    def wait(self, pid: int) -> Completed:
+        """Wait until a command ends."""
+        code = self._request("wait", pid)
+        out, err = (self.folder / f"{pid}.{name}" for name in ("out", "err"))
+        done = Completed(code, out.read_text(), err.read_text())
         out.unlink()
         err.unlink()
-        return ended
+        return done
 
-    def run(self, *arguments: object) -> Ended:
-        """Run a command in the current folder to its end."""
-        return self.end(self.begin(*arguments))
+    def run(self, *arguments: object) -> Completed:
+        """Run a command in the current folder and wait until it ends."""
+        return self.wait(self.start(*arguments))
 
-    def _ask(self, *request: Any) -> int:
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        self.server.stdin.write(f"{json.dumps(request)}\n")
-        self.server.stdin.flush()
-        return int(self.server.stdout.readline())
+    def _request(self, *request: Any) -> int:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{json.dumps(request)}\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
 
 
 @contextlib.contextmanager
-def open_nursery(*arguments: object, main: str = MAIN) -> Iterator[Nursery]:
-    """Give a process that has run a command once, and forks others from there."""
+def open_fork_server(*arguments: object, main: str = MAIN) -> Iterator[ForkServer]:
+    """Yield a fork server that has run a command once."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tests.faults.nursery", folder, main, *map(str, arguments)]
         environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
         with subprocess.Popen(
             command, cwd=REPOSITORY, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as server:
+        ) as process:
             try:
-                yield Nursery(server, Path(folder))
+                yield ForkServer(process, Path(folder))
             finally:
-                server.kill()
+                process.kill()
 
 
-def _fork(folder: str, main: str, arguments: list[str], where: str, stopped: bool) -> int:
-    process = os.fork()
-    if process:
-        return process
+def _fork(folder: str, main: str, arguments: list[str], cwd: str, stopped: bool) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, name in ((1, "out"), (2, "err")):
-        said = os.open(f"{folder}/{os.getpid()}.{name}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-        os.dup2(said, number)
-        os.close(said)
-    os.chdir(where)
+        output = os.open(f"{folder}/{os.getpid()}.{name}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+        os.dup2(output, number)
+        os.close(output)
+    os.chdir(cwd)
     sys.argv[1:] = arguments
     if stopped:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -114,31 +114,30 @@ def _run(main: str) -> int:
     return 0
 
 
-def _wait(process: int) -> int:
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        ended, status = os.waitpid(process, os.WNOHANG)
-        if ended:
+def _wait(pid: int) -> int:
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.002)
-    os.kill(process, signal.SIGKILL)
-    os.waitpid(process, 0)
-    raise TimeoutError(f"{process} hangs")
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    raise TimeoutError(f"{pid} hangs")
 
 
 if __name__ == "__main__":
     stdout = os.dup(1)
-    os.dup2(2, 1)  # what the first command prints is no answer
+    os.dup2(2, 1)  # the first command's output must not be read as a reply
     folder, main = sys.argv.pop(1), sys.argv.pop(1)
     if _run(main):
         sys.exit("the first command failed")
     sys.stdout.flush()
     os.dup2(stdout, 1)
-    # Each process then lists the folders that it imports from, whatever is written into them meanwhile: all make the
-    # same calls, and the k-th of one is the k-th of all.
+    # Make every process list its import folders again, so that all of them make the same calls in the same order.
     invalidate_caches()
     MetadataPathFinder().invalidate_caches()
     for line in sys.stdin:
-        asked, *request = json.loads(line)
-        answer = _wait(*request) if asked == "wait" else _fork(folder, main, *request)
-        print(answer, flush=True)  # noqa: T201
+        action, *request = json.loads(line)
+        reply = _wait(*request) if action == "wait" else _fork(folder, main, *request)
+        print(reply, flush=True)  # noqa: T201

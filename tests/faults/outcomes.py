@@ -1,58 +1,60 @@
-"""What may stand under an output's name after a run that failed, and what it is compared with."""
+"""Helpers that compare the output of an interrupted run with the expected ones."""
 
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.nursery import Ended, Nursery
+from tests.faults.nursery import Completed, ForkServer
 from tests.faults.tracing import Call, traced
 from tests.pico import contents
 
 OUTPUT = Path("to/out")
 RESIZE = ("resize", "source", "--to", 32, "-o", OUTPUT)
-# As on file systems that cannot exchange two names.
+# Behave like a file system that does not support exchanging two names.
 NO_EXCHANGE = "renameat2:error=EINVAL"
 
 Files = dict[str, bytes]
 
 
 def leftovers() -> list[str]:
-    """Every file and folder here that bears a name of ours."""
+    """Return all temporary files and folders in the current folder."""
     return [str(path) for path in Path().rglob("*ctxextend-*")]
 
 
-def found() -> Files | None:
-    """What stands under the output's name."""
+def read_output() -> Files | None:
+    """Return the content of the output; None if it does not exist."""
     return contents(OUTPUT) if OUTPUT.exists() else None
 
 
-def made(nursery: Nursery, to: int) -> Files:
-    """What an output holds that was resized in peace; it is moved out of the way."""
-    ended = nursery.run("resize", "source", "--to", to, "-o", OUTPUT)
-    assert ended.code == 0, ended.stderr
-    OUTPUT.parent.rename(f"peace-{to}")
-    return contents(Path(f"peace-{to}") / OUTPUT.name)
+def expected_output(server: ForkServer, to: int) -> Files:
+    """Resize without faults, move the output to ``expected-TO``, and return its content."""
+    done = server.run("resize", "source", "--to", to, "-o", OUTPUT)
+    assert done.code == 0, done.stderr
+    OUTPUT.parent.rename(f"expected-{to}")
+    return contents(Path(f"expected-{to}") / OUTPUT.name)
 
 
-def put_old() -> None:
-    """Put the older output under the name, and clear all else that a run left."""
+def restore_old_output() -> None:
+    """Restore the previous output, of 20 positions, and remove all leftovers."""
     shutil.rmtree(OUTPUT.parent, ignore_errors=True)
-    shutil.copytree("peace-20", OUTPUT.parent)
+    shutil.copytree("expected-20", OUTPUT.parent)
 
 
-def put_none() -> None:
-    """Clear all that a run left."""
+def remove_output() -> None:
+    """Remove the output and all leftovers."""
     shutil.rmtree(OUTPUT.parent, ignore_errors=True)
 
 
-def stop(nursery: Nursery, call: Call, arguments: Sequence[object], signal: str, *injections: str) -> Ended:
-    """Run a command to which a signal comes at one of its calls."""
-    ended, log = traced(nursery, arguments, *injections, f"{call.name}:signal={signal}:when={call.k}")
-    assert f"{call.name}({call.given[:6]}" in log  # it came so far
-    return ended
+def run_with_signal(
+    server: ForkServer, call: Call, arguments: Sequence[object], signal: str, *injections: str
+) -> Completed:
+    """Run a command and send it a signal at one of its system calls."""
+    done, log = traced(server, arguments, *injections, f"{call.name}:signal={signal}:when={call.k}")
+    assert f"{call.name}({call.arguments[:6]}" in log  # the call was reached
+    return done
 
 
-def last_of(calls: list[Call]) -> list[Call]:
-    """The calls of a run by which its output gets its name: from the last sync of what it made on."""
-    synced = max(i for i, call in enumerate(calls) if call.name == "fsync" and ".ctxextend-new-" in call.given)
+def publishing_calls(calls: list[Call]) -> list[Call]:
+    """Return the calls that rename the output into place: those after the last sync of the temporary folder."""
+    synced = max(i for i, call in enumerate(calls) if call.name == "fsync" and ".ctxextend-new-" in call.arguments)
     return calls[synced:]

@@ -1,4 +1,4 @@
-"""A source that is replaced, deleted or written to while it is read: an error, or one whole content, no mixture."""
+"""Sources that change while they are read: resizing fails, or reads one version completely, never a mixture."""
 
 import os
 import shutil
@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from tests import pico
-from tests.faults.nursery import Nursery, open_nursery
-from tests.faults.outcomes import RESIZE, found, leftovers, made, put_none
-from tests.faults.tracing import calls, needs_strace, some, traced
+from tests.faults.nursery import ForkServer, open_fork_server
+from tests.faults.outcomes import RESIZE, expected_output, leftovers, read_output, remove_output
+from tests.faults.tracing import calls, needs_strace, sample, traced
 from tests.pico import contents
 
 pytestmark = [needs_strace, pytest.mark.usefixtures("sweep")]
@@ -21,7 +21,7 @@ READING = ("openat", "read", "pread64", "copy_file_range", "newfstatat", "getden
 
 
 def other_source(source: Path) -> Path:
-    """Another checkpoint whose files are as long, each with another content."""
+    """Write another checkpoint whose files have equal sizes and different content."""
     other = Path("other")
     shutil.copytree(source, other)
     for path in other.glob("*.safetensors"):
@@ -65,7 +65,7 @@ def weights() -> list[Path]:
     return [path for path in Path("source").iterdir() if path.suffix in (".safetensors", ".bin")]
 
 
-# How a source changes, by what holds its weights; each at every tenth or twentieth read, beginning with another.
+# Changes of a source by weights format; each at every 10th or 20th read, from a different first one.
 CHANGES: dict[str, tuple[Callable[[], None], ...]] = {
     "safetensors": (replaced, deleted, overwritten, shortened),
     "torch": (deleted, overwritten, emptied),
@@ -74,7 +74,7 @@ STEPS = {"safetensors": 10, "torch": 20}
 
 
 def make_torch_source(folder: Path) -> Path:
-    """A GPT-2 as torch.save writes it."""
+    """Write a GPT-2 with torch.save."""
     pico.make(folder, "gpt2")
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
@@ -82,51 +82,51 @@ def make_torch_source(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def resizing_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Processes that have resized a torch file before, and so have imported torch."""
+def torch_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """A fork server that has already resized a PyTorch file, and so has imported torch."""
     folder = tmp_path_factory.mktemp("torch")
-    made = make_torch_source(folder / "source")
-    with open_nursery("resize", made, "--to", 20, "-o", folder / "first", "--quiet") as nursery:
-        yield nursery
+    source = make_torch_source(folder / "source")
+    with open_fork_server("resize", source, "--to", 20, "-o", folder / "first", "--quiet") as server:
+        yield server
 
 
 @pytest.mark.parametrize(("kind", "change"), [(kind, change) for kind in CHANGES for change in CHANGES[kind]])
-def test_resize_of_a_source_that_changes_is_an_error_or_whole(
+def test_resize_of_a_changing_source_fails_or_reads_one_version(
     kind: str, change: Callable[[], None], request: pytest.FixtureRequest
 ) -> None:
     if kind == "torch":
-        resizing: Nursery = request.getfixturevalue("resizing_torch")
+        server: ForkServer = request.getfixturevalue("torch_server")
         source = make_torch_source(Path("source"))
     else:
-        resizing, source = request.getfixturevalue("resizing"), request.getfixturevalue("source")
-    before, first = contents(source), made(resizing, 32)
+        server, source = request.getfixturevalue("server"), request.getfixturevalue("source")
+    before, first = contents(source), expected_output(server, 32)
     other_source(source)
     source.rename("kept")
     shutil.copytree("other", "source")
-    shutil.rmtree("peace-32")
-    second = made(resizing, 32)
+    shutil.rmtree("expected-32")
+    second = expected_output(server, 32)
     assert first != second
     reset(before)
-    reads = [call for call in calls(resizing, *RESIZE, of=READING) if "source" in call.given]
+    reads = [call for call in calls(server, *RESIZE, names=READING) if "source" in call.arguments]
     outcomes = set()
-    # The last always: behind it nothing is read that could be missed.
-    for call in dict.fromkeys([*some(reads, CHANGES[kind].index(change), STEPS[kind]), reads[-1]]):
+    # Always include the last read, after which no change can matter.
+    for call in dict.fromkeys([*sample(reads, CHANGES[kind].index(change), STEPS[kind]), reads[-1]]):
         reset(before)
         injection = f"{call.name}:signal=STOP:when={call.k}"
-        ended, _ = traced(resizing, RESIZE, injection, of=READING, meanwhile=change)
-        assert "Traceback" not in ended.stderr, (call, ended)
+        done, _ = traced(server, RESIZE, injection, names=READING, while_stopped=change)
+        assert "Traceback" not in done.stderr, (call, done)
         assert leftovers() == [], call
-        if ended.code:
-            assert (ended.code, found()) == (1, None), (call, ended)
-            assert "Error: " in ended.stderr
+        if done.code:
+            assert (done.code, read_output()) == (1, None), (call, done)
+            assert "Error: " in done.stderr
         else:
-            assert found() in (first, second), call
-        outcomes.add(ended.code)
+            assert read_output() in (first, second), call
+        outcomes.add(done.code)
     assert outcomes == {0, 1}
 
 
 def reset(content: dict[str, bytes]) -> None:
-    put_none()
+    remove_output()
     for name in ("source", "gone"):
         shutil.rmtree(name, ignore_errors=True)
     for name, data in content.items():

@@ -1,4 +1,4 @@
-"""Disks that fail: each system call that changes a file in turn, those that read; and small ones that are full."""
+"""Disk errors: every system call that changes or reads a file fails in turn, and small disks are full."""
 
 import os
 import re
@@ -10,55 +10,65 @@ from pathlib import Path
 import pytest
 
 from ctxextend import OutputError, plan_resize, resize
-from tests.faults.nursery import Ended, Nursery
-from tests.faults.outcomes import NO_EXCHANGE, OUTPUT, RESIZE, found, last_of, leftovers, made, put_none, put_old
-from tests.faults.tracing import Call, calls, needs_strace, some, traced
+from tests.faults.nursery import Completed, ForkServer
+from tests.faults.outcomes import (
+    NO_EXCHANGE,
+    OUTPUT,
+    RESIZE,
+    expected_output,
+    leftovers,
+    publishing_calls,
+    read_output,
+    remove_output,
+    restore_old_output,
+)
+from tests.faults.tracing import Call, calls, needs_strace, sample, traced
 from tests.pico import contents
 
-# With the first call that fails so, and of how many one does: the others go the way of the first.
+# By error: the index of the first failing call and the step, since all errors take one code path.
 ERRORS = {"ENOSPC": (0, 1), "EIO": (0, 2), "EDQUOT": (0, 2), "EROFS": (1, 2)}
 FULL = ("ENOSPC", "EDQUOT")
-# What the standard says that a signal may cut short.
+# Calls that a signal may interrupt according to POSIX.
 INTERRUPTIBLE = ("openat", "write", "copy_file_range", "fsync", "flock", "renameat2")
 NEEDS = re.compile(r"It needs [\d,]+ bytes, and .* has [\d,]+ free")
 
 
 def survives(call: Call, error: str, calls: list[Call]) -> bool:
-    """Whether a run comes to a good end though a call fails."""
+    """Whether a run succeeds although a call fails."""
     if call.name == "write":
-        return call.given.startswith("2<")  # nobody hears what it says
+        return call.arguments.startswith("2<")  # only stderr is lost
     if call.name == "copy_file_range":
-        return True  # there are other ways to copy
-    named = next(i for i, one in enumerate(calls) if one.name == "rename")
-    # What is not locked is not cleared by others; and an output that has its name is made.
-    return call.name == "flock" or (call.name == "fsync" and call in calls[named:])
+        return True  # falls back to read and write
+    renamed = next(i for i, other in enumerate(calls) if other.name == "rename")
+    # Without a lock, other runs keep the folder; after the rename, the output is complete.
+    return call.name == "flock" or (call.name == "fsync" and call in calls[renamed:])
 
 
-def is_refusal(ended: Ended, error: str) -> bool:
-    """Whether a command says in good order that its output could not be written, and of a full disk how full it is."""
-    told = NEEDS.search(ended.stderr.replace("\n", " ")) is not None
-    said = f"Error: {OUTPUT} could not be written" in ended.stderr and "Traceback" not in ended.stderr
-    return ended.code == 1 and said and told == (error in FULL)
+def is_output_error(done: Completed, error: str) -> bool:
+    """Whether a command reports that its output could not be written, and for a full disk the space it needs."""
+    has_space = NEEDS.search(done.stderr.replace("\n", " ")) is not None
+    has_message = f"Error: {OUTPUT} could not be written" in done.stderr and "Traceback" not in done.stderr
+    return done.code == 1 and has_message and has_space == (error in FULL)
 
 
 @pytest.mark.usefixtures("sweep")
 @needs_strace
 @pytest.mark.parametrize("error", ERRORS)
-def test_resize_where_any_call_fails_says_so_and_leaves_nothing(error: str, resizing: Nursery, source: Path) -> None:
-    before, new = contents(source), made(resizing, 32)
-    made_calls = calls(resizing, *RESIZE)
-    for call in some(made_calls, *ERRORS[error]):
-        put_none()
-        ended, log = traced(resizing, RESIZE, f"{call.name}:error={error}:when={call.k}")
+def test_resize_reports_any_failing_call_and_leaves_nothing(error: str, server: ForkServer, source: Path) -> None:
+    before, new = contents(source), expected_output(server, 32)
+    write_calls = calls(server, *RESIZE)
+    for call in sample(write_calls, *ERRORS[error]):
+        remove_output()
+        done, log = traced(server, RESIZE, f"{call.name}:error={error}:when={call.k}")
         assert "(INJECTED)" in log, call
         assert (contents(source) == before, leftovers()) == (True, []), call
-        if survives(call, error, made_calls):
-            assert (ended.code, found()) == (0, new), (call, ended)
-        elif call.name == "write" and call.given.startswith("1<"):
-            assert (ended.code, found()) == (1, new), (call, ended)
-            assert "Error: Cannot print the result" in ended.stderr
+        if survives(call, error, write_calls):
+            assert (done.code, read_output()) == (0, new), (call, done)
+        elif call.name == "write" and call.arguments.startswith("1<"):
+            assert (done.code, read_output()) == (1, new), (call, done)
+            assert "Error: Cannot print the result" in done.stderr
         else:
-            assert is_refusal(ended, error), (call, ended)
+            assert is_output_error(done, error), (call, done)
             assert not OUTPUT.parent.exists(), call
 
 
@@ -66,80 +76,82 @@ def test_resize_where_any_call_fails_says_so_and_leaves_nothing(error: str, resi
 @needs_strace
 @pytest.mark.parametrize("injections", [(), (NO_EXCHANGE,)], ids=["exchanged", "two renames"])
 @pytest.mark.parametrize("error", ["ENOSPC", "EIO"])
-def test_resize_force_where_any_call_fails_leaves_the_old_or_the_new(
-    error: str, injections: tuple[str, ...], resizing: Nursery, source: Path
+def test_resize_force_leaves_the_old_or_the_new_output_if_any_call_fails(
+    error: str, injections: tuple[str, ...], server: ForkServer, source: Path
 ) -> None:
-    new, old = made(resizing, 32), made(resizing, 20)
-    put_old()
-    for call in some(last_of(calls(resizing, *RESIZE, "--force", injections=injections)), 0, 2):
+    new, old = expected_output(server, 32), expected_output(server, 20)
+    restore_old_output()
+    for call in sample(publishing_calls(calls(server, *RESIZE, "--force", injections=injections)), 0, 2):
         if injections and call.name == "renameat2":
             continue
-        put_old()
-        ended, _ = traced(resizing, (*RESIZE, "--force"), *injections, f"{call.name}:error={error}:when={call.k}")
-        assert "Traceback" not in ended.stderr, (call, ended)
-        assert (found() in (old, new), leftovers()) == (True, []), (call, ended)
-        if ended.code == 0:
-            assert found() == new, (call, ended)
+        restore_old_output()
+        done, _ = traced(server, (*RESIZE, "--force"), *injections, f"{call.name}:error={error}:when={call.k}")
+        assert "Traceback" not in done.stderr, (call, done)
+        assert (read_output() in (old, new), leftovers()) == (True, []), (call, done)
+        if done.code == 0:
+            assert read_output() == new, (call, done)
 
 
 @pytest.mark.usefixtures("sweep")
 @needs_strace
-def test_resize_goes_on_where_a_signal_cuts_a_call_short(resizing: Nursery, source: Path) -> None:
-    new, old = made(resizing, 32), made(resizing, 20)
-    put_old()
+def test_resize_retries_interrupted_calls(server: ForkServer, source: Path) -> None:
+    new, old = expected_output(server, 32), expected_output(server, 20)
+    restore_old_output()
     assert old != new
-    for call in some(calls(resizing, *RESIZE, "--force"), 0, 2):
+    for call in sample(calls(server, *RESIZE, "--force"), 0, 2):
         if call.name in INTERRUPTIBLE:
-            put_old()
-            ended, log = traced(resizing, (*RESIZE, "--force"), f"{call.name}:error=EINTR:when={call.k}")
+            restore_old_output()
+            done, log = traced(server, (*RESIZE, "--force"), f"{call.name}:error=EINTR:when={call.k}")
             assert "(INJECTED)" in log, call
-            assert (ended.code, found(), leftovers()) == (0, new, []), (call, ended)
+            assert (done.code, read_output(), leftovers()) == (0, new, []), (call, done)
 
 
 @needs_strace
-def test_resize_where_any_read_fails_names_the_file(resizing: Nursery, source: Path) -> None:
-    new = made(resizing, 32)
-    reads = [call for call in calls(resizing, *RESIZE, of=("read", "pread64")) if "source" in call.given]
+def test_resize_reports_the_file_if_any_read_fails(server: ForkServer, source: Path) -> None:
+    new = expected_output(server, 32)
+    reads = [call for call in calls(server, *RESIZE, names=("read", "pread64")) if "source" in call.arguments]
     assert len(reads) > 5
     for call in reads:
-        put_none()
-        ended, _ = traced(resizing, RESIZE, f"{call.name}:error=EIO:when={call.k}", of=("read", "pread64"))
-        file = re.search(r"/(source/[^>]+)>", call.given)
+        remove_output()
+        done, _ = traced(server, RESIZE, f"{call.name}:error=EIO:when={call.k}", names=("read", "pread64"))
+        file = re.search(r"/(source/[^>]+)>", call.arguments)
         assert file is not None, call
-        if ended.code:
-            assert f"Error: {Path.cwd() / file[1]} cannot be read: Input/output error" in ended.stderr, (call, ended)
-            assert (found(), leftovers(), OUTPUT.parent.exists()) == (None, [], False), call
+        if done.code:
+            assert f"Error: {Path.cwd() / file[1]} cannot be read: Input/output error" in done.stderr, (call, done)
+            assert (read_output(), leftovers(), OUTPUT.parent.exists()) == (None, [], False), call
         else:
-            assert found() == new, call
+            assert read_output() == new, call
 
 
-def written(call: Call) -> str | None:
-    """The file that a call writes to, below a folder of ours."""
-    found = re.search(r"<([^>]*\.ctxextend-new-[^>]*)>", call.given)
-    return found[1] if found and call.name in ("openat", "write", "copy_file_range") else None
+def written_path(call: Call) -> str | None:
+    """Return the path in a temporary folder that a call writes to, or None."""
+    match = re.search(r"<([^>]*\.ctxextend-new-[^>]*)>", call.arguments)
+    return match[1] if match and call.name in ("openat", "write", "copy_file_range") else None
 
 
 @needs_strace
-def test_resize_waits_for_the_disk_before_the_output_has_its_name(resizing: Nursery, source: Path) -> None:
-    made_calls = calls(resizing, *RESIZE)
-    renamed = next(i for i, call in enumerate(made_calls) if call.name == "rename")
-    last: dict[str, int] = {}  # the last call that writes to a file, or makes one in a folder
+def test_resize_syncs_all_files_before_the_rename(server: ForkServer, source: Path) -> None:
+    write_calls = calls(server, *RESIZE)
+    renamed = next(i for i, call in enumerate(write_calls) if call.name == "rename")
+    last: dict[str, int] = {}  # index of the last call that writes to a file or adds one to a folder
     files = set()
-    for i, call in enumerate(made_calls[:renamed]):
-        if path := written(call):
+    for i, call in enumerate(write_calls[:renamed]):
+        if path := written_path(call):
             files.add(path)
             last[path] = i
             if call.name == "openat":
                 last[str(Path(path).parent)] = i
     assert len(files) == 9
     for path, i in last.items():
-        assert any(call.name == "fsync" and f"<{path}>" in call.given for call in made_calls[i + 1 : renamed]), path
-    assert any(call.name == "fsync" and f"{OUTPUT.parent}>" in call.given for call in made_calls[renamed:])
+        assert any(call.name == "fsync" and f"<{path}>" in call.arguments for call in write_calls[i + 1 : renamed]), (
+            path
+        )
+    assert any(call.name == "fsync" and f"{OUTPUT.parent}>" in call.arguments for call in write_calls[renamed:])
 
 
 @contextmanager
 def tmpfs(size: int) -> Iterator[Path]:
-    """Mount a file system of so many bytes that lies in memory."""
+    """Mount a tmpfs of so many bytes."""
     folder = Path("small").resolve()
     folder.mkdir(exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
@@ -151,7 +163,7 @@ def tmpfs(size: int) -> Iterator[Path]:
         subprocess.run(["umount", folder], check=True)
 
 
-def test_resize_on_a_small_disk_asks_for_room_before_it_writes(source: Path) -> None:
+def test_resize_checks_disk_space_before_it_writes(source: Path) -> None:
     with tmpfs(1 << 16) as small:
         with pytest.raises(OutputError, match=r"needs [\d,]+ bytes, and .* has 65,536 free") as caught:
             resize(source, to=4096, output=small / "out")
@@ -161,7 +173,7 @@ def test_resize_on_a_small_disk_asks_for_room_before_it_writes(source: Path) -> 
             plan_resize(source, to=4096).check_output(small / "out")
 
 
-def test_resize_fits_where_it_says_that_it_does(source: Path) -> None:
+def test_resize_fits_into_the_space_it_requests(source: Path) -> None:
     with tmpfs(1 << 12) as small, pytest.raises(OutputError) as caught:
         resize(source, to=32, output=small / "out")
     needed = re.search(r"needs ([\d,]+) bytes", caught.value.message)
@@ -170,7 +182,7 @@ def test_resize_fits_where_it_says_that_it_does(source: Path) -> None:
         resize(source, to=32, output=small / "out")
 
 
-def test_resize_on_a_disk_that_takes_no_more_files_says_so(source: Path) -> None:
+def test_resize_reports_a_disk_without_free_inodes(source: Path) -> None:
     with tmpfs(1 << 20) as small:
         subprocess.run(["mount", "-o", "remount,nr_inodes=4", small], check=True)
         with pytest.raises(OutputError, match="No space left on device"):
@@ -178,22 +190,22 @@ def test_resize_on_a_disk_that_takes_no_more_files_says_so(source: Path) -> None
 
 
 @pytest.fixture
-def _unasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Resize as if there were room when it was asked for, and none when it is needed."""
+def _without_space_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the check for disk space, so that the disk fills while writing."""
     monkeypatch.setattr("ctxextend.checkpoints.atomic_output.check_disk_space", lambda folder, files: None)
 
 
-@pytest.mark.usefixtures("_unasked")
-@pytest.mark.parametrize("room", [1 << 12, 1 << 14, 3 << 13, 1 << 15])
-def test_resize_on_a_disk_that_fills_meanwhile_leaves_nothing(room: int, source: Path) -> None:
-    with tmpfs(room) as small:
+@pytest.mark.usefixtures("_without_space_check")
+@pytest.mark.parametrize("size", [1 << 12, 1 << 14, 3 << 13, 1 << 15])
+def test_resize_on_a_filling_disk_leaves_nothing(size: int, source: Path) -> None:
+    with tmpfs(size) as small:
         with pytest.raises(OutputError, match=r"No space left on device\. It needs .* free"):
             resize(source, to=4096, output=small / "out")
         assert list(small.iterdir()) == []
 
 
-@pytest.mark.usefixtures("_unasked")
-def test_resize_force_on_a_disk_that_fills_meanwhile_keeps_the_old(source: Path) -> None:
+@pytest.mark.usefixtures("_without_space_check")
+def test_resize_force_on_a_filling_disk_keeps_the_old_output(source: Path) -> None:
     with tmpfs(1 << 16) as small:
         before = contents(resize(source, to=20, output=small / "out").output)
         with pytest.raises(OutputError, match="No space left on device"):
@@ -201,7 +213,7 @@ def test_resize_force_on_a_disk_that_fills_meanwhile_keeps_the_old(source: Path)
         assert contents(small) == {f"out/{name}": data for name, data in before.items()}
 
 
-def test_resize_to_more_than_any_disk_holds_is_refused(source: Path) -> None:
+def test_resize_rejects_more_bytes_than_any_disk_has(source: Path) -> None:
     with pytest.raises(OutputError, match="needs .* bytes, and .* free"):
         resize(source, to=10**12)
     assert sorted(path.name for path in Path().iterdir()) == ["source"]

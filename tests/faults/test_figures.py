@@ -1,6 +1,6 @@
-"""A single file written by a run that is killed, stopped or fails: the old one whole, or the new one.
+"""Atomic writes of single files: a killed, interrupted or failing run leaves the old or the new file, complete.
 
-All figures and reports are written by `save`, which is called here with bytes that need not be drawn.
+All figures and reports are written with `save`, which these tests call with constant bytes.
 """
 
 import re
@@ -13,70 +13,70 @@ import pytest
 
 from ctxextend.errors import OutputError
 from ctxextend.report.figures import save
-from tests.faults.nursery import Nursery, open_nursery
+from tests.faults.nursery import ForkServer, open_fork_server
 from tests.faults.outcomes import leftovers
 from tests.faults.tracing import Call, calls, needs_strace, traced
 
 pytestmark = needs_strace
 
 FIGURE = Path("norms.svg")
-DRAWN = b"<svg>" * 1000
+NEW = b"<svg>" * 1000
 
 
 def main() -> None:
-    """Write the file that is named; exit 1 where it cannot be written, and 143 when told to end."""
+    """Write the file in the first argument; exit with 1 if that fails, and with 143 on SIGTERM."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
-        save(Path(sys.argv[1]), DRAWN)
+        save(Path(sys.argv[1]), NEW)
     except OutputError as error:
         sys.stderr.write(f"Error: {error}")
         sys.exit(1)
 
 
 @pytest.fixture(scope="module")
-def saving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Processes that have written a figure before."""
-    first = tmp_path_factory.mktemp("nursery") / FIGURE
-    with open_nursery(first, main=f"{__name__}:main") as nursery:
-        yield nursery
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """A fork server that has already written a figure."""
+    first = tmp_path_factory.mktemp("server") / FIGURE
+    with open_fork_server(first, main=f"{__name__}:main") as server:
+        yield server
 
 
-def faulty_runs(saving: Nursery, fault: str) -> Iterator[tuple[Call, int, str]]:
-    """Replace an old figure, with a fault at each call by which it is written; give exit code and stderr."""
-    for call in calls(saving, FIGURE):
+def faulty_runs(server: ForkServer, fault: str) -> Iterator[tuple[Call, int, str]]:
+    """Replace an old figure with a fault at each system call in turn; yield the call, exit code and stderr."""
+    for call in calls(server, FIGURE):
         for path in leftovers():
             Path(path).unlink()
         FIGURE.write_bytes(b"old")
-        ended = traced(saving, (FIGURE,), f"{call.name}:{fault}:when={call.k}")[0]
-        yield call, ended.code, ended.stderr
+        done = traced(server, (FIGURE,), f"{call.name}:{fault}:when={call.k}")[0]
+        yield call, done.code, done.stderr
 
 
-def test_save_killed_anywhere_leaves_the_old_or_the_new(saving: Nursery) -> None:
+def test_save_killed_at_any_call_leaves_the_old_or_the_new_file(server: ForkServer) -> None:
     outcomes = []
-    for call, code, _ in faulty_runs(saving, "signal=KILL"):
+    for call, code, _ in faulty_runs(server, "signal=KILL"):
         assert code == -9, call
         outcomes.append(FIGURE.read_bytes())
-        assert saving.run(FIGURE).code == 0, call
-        assert (FIGURE.read_bytes(), leftovers()) == (DRAWN, []), call
-    assert set(outcomes) == {b"old", DRAWN}
+        assert server.run(FIGURE).code == 0, call
+        assert (FIGURE.read_bytes(), leftovers()) == (NEW, []), call
+    assert set(outcomes) == {b"old", NEW}
 
 
 @pytest.mark.parametrize("fault", ["error=ENOSPC", "error=EIO", "error=EDQUOT", "error=EROFS", "signal=TERM"])
-def test_save_that_fails_anywhere_leaves_the_old_or_the_new(fault: str, saving: Nursery) -> None:
+def test_save_failing_at_any_call_leaves_the_old_or_the_new_file(fault: str, server: ForkServer) -> None:
     codes = []
-    for call, code, said in faulty_runs(saving, fault):
-        assert "Traceback" not in said, (call, said)
+    for call, code, stderr in faulty_runs(server, fault):
+        assert "Traceback" not in stderr, (call, stderr)
         assert leftovers() == [], call
-        assert FIGURE.read_bytes() in ((DRAWN,) if code == 0 else (b"old", DRAWN)), call
-        assert ("Error: norms.svg could not be written" in said) == (code == 1), (call, said)
-        is_told = re.search(r"It needs [\d,]+ bytes, and .* has [\d,]+ free", said) is not None
-        assert is_told == (code == 1 and fault in ("error=ENOSPC", "error=EDQUOT")), (call, said)
+        assert FIGURE.read_bytes() in ((NEW,) if code == 0 else (b"old", NEW)), call
+        assert ("Error: norms.svg could not be written" in stderr) == (code == 1), (call, stderr)
+        has_space = re.search(r"It needs [\d,]+ bytes, and .* has [\d,]+ free", stderr) is not None
+        assert has_space == (code == 1 and fault in ("error=ENOSPC", "error=EDQUOT")), (call, stderr)
         codes.append(code)
     assert set(codes) == ({0, 1} if fault.startswith("error") else {143})
 
 
-def test_save_clears_what_a_killed_run_left_and_nothing_else(saving: Nursery) -> None:
+def test_save_removes_only_leftovers_of_the_same_file(server: ForkServer) -> None:
     Path(".norms.svg.ctxextend-new-00c0ffee").write_text("half")
-    Path(".other.svg.ctxextend-new-00c0ffee").write_text("another's")
-    assert saving.run(FIGURE).code == 0
+    Path(".other.svg.ctxextend-new-00c0ffee").write_text("other")
+    assert server.run(FIGURE).code == 0
     assert leftovers() == [".other.svg.ctxextend-new-00c0ffee"]

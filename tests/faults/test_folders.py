@@ -1,4 +1,4 @@
-"""Folders as a stranger may send them: links that lead out, pipes, devices, odd names, and code."""
+"""Hostile folders: symlinks to outside files, pipes, devices, unusual names, and code."""
 
 import json
 import os
@@ -25,8 +25,8 @@ NEW = 40
 SECRET = b'{"a secret": "of the user"}'
 
 
-def link_out(path: Path) -> None:
-    """Put a link there to a file of the user's."""
+def link_outside(path: Path) -> None:
+    """Create a symlink to a file of the user outside the folder."""
     Path("secret").write_bytes(SECRET)
     path.symlink_to(os.path.relpath("secret", path.parent))
 
@@ -35,14 +35,14 @@ HOSTILE: dict[str, Callable[[Path], Any]] = {
     "a pipe": os.mkfifo,
     "a device": lambda path: path.symlink_to("/dev/zero"),
     "a folder": Path.mkdir,
-    "a circle": lambda path: path.symlink_to(path.name),
-    "a dangling link": lambda path: path.symlink_to("nothing"),
-    "a link out": link_out,
+    "a circular link": lambda path: path.symlink_to(path.name),
+    "a broken link": lambda path: path.symlink_to("nothing"),
+    "an outside link": link_outside,
 }
 
 
-def put(kind: str, path: Path) -> None:
-    """Put something hostile in the place of a file."""
+def replace_with(kind: str, path: Path) -> None:
+    """Replace a file with something hostile."""
     path.unlink(missing_ok=True)
     HOSTILE[kind](path)
 
@@ -55,9 +55,9 @@ PARTS = (
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*product(READ, HOSTILE), *product(PARTS, ("a pipe", "a dangling link", "a link out"))]
+    ("name", "kind"), [*product(READ, HOSTILE), *product(PARTS, ("a pipe", "a broken link", "an outside link"))]
 )
-def test_no_command_reads_what_is_no_file_of_the_folder(
+def test_commands_reject_irregular_files_and_outside_links(
     name: str, kind: str, make_pico: MakePico, tmp_path: Path
 ) -> None:
     folder = make_pico("bert").folder
@@ -72,10 +72,11 @@ def test_no_command_reads_what_is_no_file_of_the_folder(
     path = next(folder.glob(name), folder / name)
     if name == "0_Transformer":
         path.rename(tmp_path / "elsewhere")
-    put(kind, path)
-    for use in (lambda: resize(folder, to=NEW, output="out"), lambda: inspect(folder), lambda: verify(folder, folder)):
+    replace_with(kind, path)
+    commands = (lambda: resize(folder, to=NEW, output="out"), lambda: inspect(folder), lambda: verify(folder, folder))
+    for command in commands:
         with within(2), pytest.raises(CheckpointError) as caught:
-            use()
+            command()
         assert str(path if name not in ("adapter_config.json", "0_Transformer") else folder) in caught.value.message
         assert caught.value.hint
     assert not Path("out").exists()
@@ -88,10 +89,10 @@ SIDE_FILES = (
 
 
 @pytest.mark.parametrize("kind", [kind for kind in HOSTILE if kind != "a folder"])
-def test_resize_leaves_out_side_files_that_are_no_files_of_the_folder(kind: str, make_pico: MakePico) -> None:
+def test_resize_skips_irregular_side_files_and_outside_links(kind: str, make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     for name in SIDE_FILES:
-        put(kind, folder / name)
+        replace_with(kind, folder / name)
     with within(2):
         inspect(folder)
         result = resize(folder, to=NEW, output="out")
@@ -103,33 +104,33 @@ def test_resize_leaves_out_side_files_that_are_no_files_of_the_folder(kind: str,
     assert verify(result.output, folder).passed
 
 
-@pytest.mark.parametrize("kind", ["a pipe", "a link out"])
-def test_verify_names_what_is_no_file_of_an_output_and_does_not_open_it(kind: str, make_pico: MakePico) -> None:
+@pytest.mark.parametrize("kind", ["a pipe", "an outside link"])
+def test_verify_reports_irregular_files_and_outside_links_without_opening_them(kind: str, make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=16)
     resize(folder, to=NEW, output="out")
-    put(kind, Path("out", "tokenizer_config.json"))
+    replace_with(kind, Path("out", "tokenizer_config.json"))
     with within(2):
-        claims = verify("out", folder).checks
-    (said,) = next(claim.evidence for claim in claims if claim.name == "files")
-    assert said.startswith("unexpected tokenizer_config.json: ")
-    assert "secret" not in str(claims)
+        checks = verify("out", folder).checks
+    (evidence,) = next(check.evidence for check in checks if check.name == "files")
+    assert evidence.startswith("unexpected tokenizer_config.json: ")
+    assert "secret" not in str(checks)
 
 
-def test_resize_warns_of_links_that_lead_out_and_says_how_to_go_on(make_pico: MakePico) -> None:
+def test_resize_warns_about_outside_links_with_a_copy_command(make_pico: MakePico) -> None:
     folder = make_pico("gpt2", name="a folder").folder
-    link_out(folder / "vocab.txt")
+    link_outside(folder / "vocab.txt")
     (warning,) = plan_resize(folder, to=NEW).warnings
     assert warning.startswith("Not copied: vocab.txt, a symlink that points outside the folder.")
     assert warning.endswith(f"cp -rL '{folder}' 'a folder-copied'")
     copied = folder.with_name("a folder-copied")
-    shutil.copytree(folder, copied)  # which follows links
+    shutil.copytree(folder, copied)  # follows symlinks
     plan = plan_resize(copied, to=NEW)
     assert not plan.warnings
     assert "vocab.txt" in plan.files["copied"]
 
 
-def test_links_inside_a_folder_are_followed(make_pico: MakePico) -> None:
+def test_resize_follows_links_inside_the_folder(make_pico: MakePico) -> None:
     source = make_pico("gpt2")
     folder = source.folder
     (folder / "kept").mkdir()
@@ -141,33 +142,33 @@ def test_links_inside_a_folder_are_followed(make_pico: MakePico) -> None:
     pico.logits(source.load(output), NEW)
 
 
-def test_links_of_the_hubs_cache_are_followed_from_a_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_follows_links_of_the_hub_cache_from_a_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
     blobs, snapshot = (tmp_path / "models--owner--name" / part for part in ("blobs", f"snapshots/{'0' * 40}/sub"))
     snapshot.mkdir(parents=True)
     make_pico("gpt2").folder.rename(blobs)
     for path in blobs.iterdir():
         (snapshot / path.name).symlink_to(os.path.relpath(path, snapshot))
     assert resize(snapshot, to=NEW, output="out").plan.files["copied"] == ("generation_config.json",)
-    link_out(snapshot / "vocab.txt")
+    link_outside(snapshot / "vocab.txt")
     assert "vocab.txt" in plan_resize(snapshot, to=NEW).checkpoint.omitted
     Path("linked").symlink_to(snapshot)
     assert "config.json" in plan_resize("linked", to=NEW).files["edited"]
 
 
-ODD_NAMES = (
+UNUSUAL_NAMES = (
     *("x" * 255, "a\nb.txt", "\x1b[2J\x1b]0;owned\x07.txt", "\u202etxt.exe ", "-rf", "$(x)"),
     os.fsdecode(b"\xff\xfe.txt"),
 )
-# Line breaks, colours, and what turns the order of letters.
+# Line breaks, terminal escapes and bidirectional controls.
 ODD_TENSOR = (
-    "pos\0\nError: a line of its own\u2028\u2029\u0085\r\t\x1b[31mred\x1b]0;title\x07\x9b31m"
+    "pos\0\nError: a separate line\u2028\u2029\u0085\r\t\x1b[31mred\x1b]0;title\x07\x9b31m"
     "\u202egnp.exe\u2067a\u2069\u200f\u061c"
 )
 
 
-def test_resize_copies_files_of_odd_names_and_shows_them_escaped(make_pico: MakePico) -> None:
+def test_resize_copies_files_with_unusual_names_and_prints_them_escaped(make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
-    for name in ODD_NAMES:
+    for name in UNUSUAL_NAMES:
         (folder / name).write_bytes(b"kept")
         (folder / f"{name[:240]}.py").write_bytes(b"raise SystemExit(9)")
         (folder / f"{name[:240]}.gguf").write_bytes(b"stale")
@@ -175,33 +176,37 @@ def test_resize_copies_files_of_odd_names_and_shows_them_escaped(make_pico: Make
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert not {"\x1b", "\x07"} & set(done.stdout + done.stderr)
     resize(folder, to=NEW, output="out")
-    assert all((Path("out") / name).read_bytes() == b"kept" for name in ODD_NAMES)
+    assert all((Path("out") / name).read_bytes() == b"kept" for name in UNUSUAL_NAMES)
     assert not any(is_code(PurePosixPath(path.name)) for path in Path("out").iterdir())
     assert verify("out", folder).passed
 
 
-def test_commands_show_hostile_names_of_tensors_escaped(tmp_path: Path) -> None:
-    sound = {"wpe.weight": entry(0, 64, "F32", [4, 4])}
-    odd = model(tmp_path / "model", pack(sound | {ODD_TENSOR: entry(64, 128, "F32", [4, 4])}, bytes(128)), "mystery")
-    plain = model(tmp_path / "plain", pack(sound, bytes(64)), "mystery")
-    by_hand, given = (("--tensor", name, "--config-key", "n_positions") for name in ("wpe.weight", ODD_TENSOR))
-    said = ""
+def test_commands_print_hostile_tensor_names_escaped(tmp_path: Path) -> None:
+    valid = {"wpe.weight": entry(0, 64, "F32", [4, 4])}
+    hostile = model(
+        tmp_path / "model", pack(valid | {ODD_TENSOR: entry(64, 128, "F32", [4, 4])}, bytes(128)), "mystery"
+    )
+    plain = model(tmp_path / "plain", pack(valid, bytes(64)), "mystery")
+    valid_flags, hostile_flags = (
+        ("--tensor", name, "--config-key", "n_positions") for name in ("wpe.weight", ODD_TENSOR)
+    )
+    output = ""
     for arguments in (
-        ("inspect", odd),  # an error with candidates
-        ("inspect", odd, *given),  # a table
-        ("resize", odd, *given, "--to", "32", "--dry-run"),  # a plan
-        ("resize", odd, *given, "--to", "32", "-o", "out"),  # notes
-        ("resize", odd, *by_hand, "--to", "32", "-o", "other"),  # warnings
-        ("verify", "out", "--base", odd, *given),  # checks
-        ("verify", plain, "--base", odd, *by_hand),  # checks that fail
-        ("verify", odd, "--base", plain),
-        ("resize", odd, *by_hand[:2], "--config-key", ODD_TENSOR, "--to", "32"),
+        ("inspect", hostile),  # an error with candidates
+        ("inspect", hostile, *hostile_flags),  # a table
+        ("resize", hostile, *hostile_flags, "--to", "32", "--dry-run"),  # a plan
+        ("resize", hostile, *hostile_flags, "--to", "32", "-o", "out"),  # notes
+        ("resize", hostile, *valid_flags, "--to", "32", "-o", "other"),  # warnings
+        ("verify", "out", "--base", hostile, *hostile_flags),  # checks
+        ("verify", plain, "--base", hostile, *valid_flags),  # checks that fail
+        ("verify", hostile, "--base", plain),
+        ("resize", hostile, *valid_flags[:2], "--config-key", ODD_TENSOR, "--to", "32"),
     ):
         done = trainings.invoke(*arguments)
-        said += done.stdout + done.stderr
-    assert not {one for one in ODD_TENSOR if not one.isprintable()} & set(said) - {"\n", "\t"}
-    assert "\nError: a line" not in said
-    assert printable(ODD_TENSOR) in said
+        output += done.stdout + done.stderr
+    assert not {char for char in ODD_TENSOR if not char.isprintable()} & set(output) - {"\n", "\t"}
+    assert "\nError: a separate line" not in output
+    assert printable(ODD_TENSOR) in output
 
 
 # ---- code
@@ -216,8 +221,8 @@ class Tokenizer(PreTrainedTokenizerFast): pass
 """
 
 
-def plant(folder: Path, marker: Path) -> None:
-    """Give a folder code of its own, which leaves a marker where it is run."""
+def add_code(folder: Path, marker: Path) -> None:
+    """Add custom code to a folder, which creates a marker file if it is executed."""
     (folder / "modeling_x.py").write_text(MODULE.format(marker=str(marker)))
     mapped = {"AutoConfig": "modeling_x.Config", "AutoModelForCausalLM": "modeling_x.Model", "AutoModel": "o/r--m.M"}
     pico.edit_json(folder / "config.json", auto_map=mapped, custom_code=True)
@@ -225,10 +230,10 @@ def plant(folder: Path, marker: Path) -> None:
 
 
 @pytest.mark.usefixtures("book")
-def test_no_command_runs_the_code_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_never_execute_code_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marker, folder = tmp_path / "marker", trainings.make_source(tmp_path / "source", "gpt2")
-    plant(folder, marker)
-    monkeypatch.setattr("builtins.input", lambda *_: "yes")  # which transformers asks where nothing was said
+    add_code(folder, marker)
+    monkeypatch.setattr("builtins.input", lambda *_: "yes")  # transformers prompts if trust_remote_code is unset
     inspect(folder)
     output = resize(folder, to=32, copy_code=True, output="out").output
     inspect(output)
@@ -240,7 +245,7 @@ def test_no_command_runs_the_code_of_a_folder(tmp_path: Path, monkeypatch: pytes
     from transformers import AutoModelForCausalLM
 
     AutoModelForCausalLM.from_pretrained(output, trust_remote_code=True)
-    assert marker.exists()  # so that it would have been seen
+    assert marker.exists()  # the marker works
 
 
 CODE = ("modeling_x.py", "deep/down/x.PY", "lib/x.so", "run.sh", "x.pyc", "x.dll", "libx.so.1")
@@ -248,7 +253,7 @@ CODE = ("modeling_x.py", "deep/down/x.PY", "lib/x.so", "run.sh", "x.pyc", "x.dll
 
 @pytest.fixture
 def with_code(make_pico: MakePico) -> Path:
-    """A folder that holds code of several kinds."""
+    """A folder with several types of code files."""
     folder = make_pico("gpt2").folder
     for name in CODE:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -258,21 +263,21 @@ def with_code(make_pico: MakePico) -> Path:
 
 
 def code_in(folder: Path | None) -> set[str]:
-    """The files of a folder that are among `CODE`."""
+    """Return the files of a folder that are in `CODE`."""
     return set(pico.contents(folder or Path())) & set(CODE)
 
 
-def test_resize_leaves_code_out_and_says_so(with_code: Path) -> None:
+def test_resize_skips_code_and_warns(with_code: Path) -> None:
     done = trainings.invoke("resize", with_code, "--to", NEW, "-o", "out", "--json")
     assert code_in(Path("out")) == set()
     assert (Path("out") / "happy.txt").exists()
-    told = json.loads(done.stdout)
-    assert dict.fromkeys(CODE, "code, never executed") == told["files"]["omitted"]
-    assert told["warnings"][0].endswith("Copy them with --copy-code.")
-    assert "modeling_x.py" in told["warnings"][0] in done.stderr.replace("Warning: ", "")
+    result = json.loads(done.stdout)
+    assert dict.fromkeys(CODE, "code, never executed") == result["files"]["omitted"]
+    assert result["warnings"][0].endswith("Copy them with --copy-code.")
+    assert "modeling_x.py" in result["warnings"][0] in done.stderr.replace("Warning: ", "")
 
 
-def test_resize_copies_code_where_it_is_told_to(with_code: Path) -> None:
+def test_resize_copies_code_with_copy_code(with_code: Path) -> None:
     done = trainings.invoke("resize", with_code, "--to", NEW, "-o", "out", "--copy-code", "--verify")
     assert code_in(Path("out")) == set(CODE)
     assert "copy_code: true" in (Path("out") / "ctxextend.yaml").read_text()
@@ -281,72 +286,72 @@ def test_resize_copies_code_where_it_is_told_to(with_code: Path) -> None:
     assert code_in(run("out/ctxextend.yaml", "without", changes=["resize.copy_code=false"]).output) == set()
 
 
-def test_verify_accepts_code_that_was_kept_and_code_that_was_left_out(with_code: Path) -> None:
+def test_verify_accepts_copied_and_skipped_code(with_code: Path) -> None:
     kept = resize(with_code, to=NEW, copy_code=True, output="kept").output
-    left = resize(with_code, to=NEW, output="left").output
+    without = resize(with_code, to=NEW, output="without").output
     assert verify(kept, with_code).passed
-    shutil.copy(with_code / "run.sh", left)
-    assert verify(left, with_code).passed
-    (left / "run.sh").write_text("other code")
-    assert "run.sh is not byte-identical to the base's" in str(verify(left, with_code).checks)
-    (left / "run.sh").rename(left / "new.py")
-    assert "new.py is not in the base" in str(verify(left, with_code).checks)
+    shutil.copy(with_code / "run.sh", without)
+    assert verify(without, with_code).passed
+    (without / "run.sh").write_text("other code")
+    assert "run.sh is not byte-identical to the base's" in str(verify(without, with_code).checks)
+    (without / "run.sh").rename(without / "new.py")
+    assert "new.py is not in the base" in str(verify(without, with_code).checks)
     (kept / "run.sh").unlink()
     assert "run.sh is missing" in str(verify(kept, with_code).checks)
 
 
 @pytest.mark.usefixtures("book")
-def test_train_leaves_code_out_and_refuses_to_replace_it(gpt2: Path) -> None:
+def test_train_skips_code_and_does_not_replace_it(gpt2: Path) -> None:
     shutil.copytree(gpt2, "source")
     Path("source/modeling_x.py").write_text("code")
-    done = trainings.train("source", "left", "--json", steps=1)
-    assert not Path("left/modeling_x.py").exists()
+    done = trainings.train("source", "trained", "--json", steps=1)
+    assert not Path("trained/modeling_x.py").exists()
     assert "Copy them with --copy-code." in str(json.loads(done.stdout)["warnings"])
-    Path("left/modeling_x.py").write_text("code")
-    asked = ("source", "--data", "book.txt", "--steps", 1, "-o", "left", "--force")
-    assert "contains modeling_x.py" in trainings.invoke("train", *asked).stderr
-    assert not Path("left.training").exists()  # it was said before anything was trained
+    Path("trained/modeling_x.py").write_text("code")
+    arguments = ("source", "--data", "book.txt", "--steps", 1, "-o", "trained", "--force")
+    assert "contains modeling_x.py" in trainings.invoke("train", *arguments).stderr
+    assert not Path("trained.training").exists()  # rejected before training
 
 
-def test_resize_warns_of_code_that_a_config_names(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_warns_about_code_in_auto_map(make_pico: MakePico, tmp_path: Path) -> None:
     folder = make_pico("gpt2").folder
-    plant(folder, tmp_path / "marker")
-    left, named = plan_resize(folder, to=NEW).warnings
-    assert "nor copied: modeling_x.py." in left
-    assert "refers to code: modeling_x.Config, modeling_x.Model, o/r--m.M, modeling_x.Tokenizer." in named
-    for odd in (3, "x", [], [["x"]], {"a": {"b": "c"}}, {"a": [None, 3]}):
-        pico.edit_json(folder / "config.json", auto_map=odd)
+    add_code(folder, tmp_path / "marker")
+    skipped, auto_map = plan_resize(folder, to=NEW).warnings
+    assert "nor copied: modeling_x.py." in skipped
+    assert "refers to code: modeling_x.Config, modeling_x.Model, o/r--m.M, modeling_x.Tokenizer." in auto_map
+    for invalid in (3, "x", [], [["x"]], {"a": {"b": "c"}}, {"a": [None, 3]}):
+        pico.edit_json(folder / "config.json", auto_map=invalid)
         pico.edit_json(folder / "tokenizer_config.json", auto_map=None)
-        assert [left] == list(plan_resize(folder, to=NEW).warnings)
+        assert [skipped] == list(plan_resize(folder, to=NEW).warnings)
 
 
-# ---- what transformers reads by itself
+# ---- files that transformers reads itself
 
 
 @pytest.mark.parametrize(
-    ("kind", "what"),
+    ("kind", "reason"),
     [
-        ("a link out", "a symlink that points outside the folder"),
+        ("an outside link", "a symlink that points outside the folder"),
         ("a pipe", "not a regular file"),
-        ("a linked folder", "a symlink to a folder"),
+        ("a folder link", "a symlink to a folder"),
     ],
 )
-def test_evaluate_refuses_what_transformers_might_open(kind: str, what: str, gpt2: Path) -> None:
+def test_evaluate_and_train_reject_files_that_transformers_might_open(kind: str, reason: str, gpt2: Path) -> None:
     shutil.copytree(gpt2, "source")
     Path("book.txt").write_text("w1 w2 " * 200)
-    if kind == "a linked folder":
+    if kind == "a folder link":
         Path("source", "vocab.txt").symlink_to(gpt2)
     else:
-        put(kind, Path("source", "vocab.txt"))
-    for use in (lambda: evaluate("source", "book.txt"), lambda: train("source", "book.txt", 1)):
-        with within(20), pytest.raises(CheckpointError, match=f"vocab.txt is {what}, and transformers") as caught:
-            use()
+        replace_with(kind, Path("source", "vocab.txt"))
+    for command in (lambda: evaluate("source", "book.txt"), lambda: train("source", "book.txt", 1)):
+        with within(20), pytest.raises(CheckpointError, match=f"vocab.txt is {reason}, and transformers") as caught:
+            command()
         assert ("Move it away" if kind == "a pipe" else " source-copied") in str(caught.value.hint)
 
 
-def test_deep_verify_does_not_load_an_output_whose_links_lead_out(gpt2: Path) -> None:
+def test_verify_deep_does_not_load_an_output_with_outside_links(gpt2: Path) -> None:
     resize(gpt2, to=40, output="out")
-    put("a link out", Path("out", "generation_config.json"))
-    loads = next(claim for claim in verify("out", gpt2, deep=True).checks if claim.name == "loads")
+    replace_with("an outside link", Path("out", "generation_config.json"))
+    loads = next(check for check in verify("out", gpt2, deep=True).checks if check.name == "loads")
     assert not loads.passed
     assert "generation_config.json is a symlink that points outside the folder, and transformers" in loads.evidence[0]

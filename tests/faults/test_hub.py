@@ -1,4 +1,4 @@
-"""The Hub that fails, lies, or tells what it should not: the real client, and a server on loopback."""
+"""A Hub that fails, sends malformed responses or echoes tokens: the real client against a local server."""
 
 import json
 import time
@@ -15,7 +15,7 @@ from ctxextend import SourceError
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import without_tokens
 from tests import pico, trainings
-from tests.hub_server import Fault, Hub, Repo, ask_from_here
+from tests.hub_server import Fault, Hub, Repo, use_hub
 from tests.trainings import invoke
 from tests.words import text_of
 
@@ -29,8 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long the client, which shows a token, wanted to sleep; it does not."""
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Set a token, and record the client's calls of `time.sleep` instead of sleeping."""
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -42,8 +42,8 @@ def repo(hub: Hub, folder: Path) -> Repo:
     return hub.add("owner/model", folder)
 
 
-def refused(message: str, hint: str) -> SourceError:
-    """The model is not fetched, and the error says why and what to do."""
+def assert_download_fails(message: str, hint: str) -> SourceError:
+    """Check that the download fails with this message and hint."""
     with pytest.raises(SourceError) as caught:
         resolve_source("owner/model")
     assert message in caught.value.message
@@ -51,27 +51,27 @@ def refused(message: str, hint: str) -> SourceError:
     return caught.value
 
 
-def fetched(repo: Repo) -> None:
-    """The model is fetched, and is what was published."""
+def assert_downloads(repo: Repo) -> None:
+    """Check that the downloaded files equal the published ones."""
     found = resolve_source("owner/model").folder
     assert {name: (found / name).read_bytes() for name in repo.files} == repo.files
 
 
-def test_resolve_source_gives_up_where_every_connection_is_cut(hub: Hub, repo: Repo, slept: list[float]) -> None:
+def test_resolve_source_fails_if_every_connection_is_cut(hub: Hub, repo: Repo, sleeps: list[float]) -> None:
     repo.is_cut = True
-    refused("owner/model could not be downloaded from the Hub: ", "complete files are kept")
-    assert sum(slept) <= 30
+    assert_download_fails("owner/model could not be downloaded from the Hub: ", "complete files are kept")
+    assert sum(sleeps) <= 30
     repo.is_cut = False
     hub.requests.clear()
-    fetched(repo)
-    assert hub.fetched() == {WEIGHTS}
+    assert_downloads(repo)
+    assert hub.downloaded() == {WEIGHTS}
 
 
-# ---- what is answered in its place
+# ---- wrong responses
 
 ECHO = {"X-Error-Message": "You came with {authorization}"}
 API, HEAD, GET = "GET api/models", "HEAD .*/resolve/", f"GET .*/resolve/.*{WEIGHTS}"
-ANSWERS = [
+RESPONSES = [
     (401, "", "this account or token has no access (Client error '401", "hf auth login"),
     (401, "RepoNotFound", "no Hub model that this account can access", "hf auth login"),
     (403, "", "this account or token has no access (Client error '403", "a fine-grained token"),
@@ -84,50 +84,50 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize("asked", [API, GET])
-@pytest.mark.parametrize(("status", "code", "message", "hint"), ANSWERS)
-def test_resolve_source_says_what_an_answer_means(
-    hub: Hub, repo: Repo, asked: str, status: int, code: str, message: str, hint: str
+@pytest.mark.parametrize("pattern", [API, GET])
+@pytest.mark.parametrize(("status", "code", "message", "hint"), RESPONSES)
+def test_resolve_source_explains_http_errors(
+    hub: Hub, repo: Repo, pattern: str, status: int, code: str, message: str, hint: str
 ) -> None:
     headers = {"X-Error-Code": code} if code else {}
-    hub.faults.append(Fault(asked, status, ECHO | headers, json.dumps({"error": "and with {authorization}"})))
-    error = refused(message, hint)
+    hub.faults.append(Fault(pattern, status, ECHO | headers, json.dumps({"error": "and with {authorization}"})))
+    error = assert_download_fails(message, hint)
     assert f"Bearer {TOKEN}" in hub.tokens
     assert TOKEN not in without_tokens(str(error))
     hub.faults.clear()
-    fetched(repo)
+    assert_downloads(repo)
 
 
-def test_resolve_source_takes_the_cache_at_once_where_the_hub_fails(
-    hub: Hub, repo: Repo, slept: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_resolve_source_uses_the_cache_at_once_if_the_hub_fails(
+    hub: Hub, repo: Repo, sleeps: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetched(repo)
+    assert_downloads(repo)
     for status, headers in ((429, {"Retry-After": "60"}), (503, {}), (401, {})):
         hub.faults[:] = [Fault(API, status, headers)]
-        fetched(repo)
-    ask_from_here("http://127.0.0.1:9", tmp_path / "cache", monkeypatch)
-    fetched(repo)
-    assert slept == []
+        assert_downloads(repo)
+    use_hub("http://127.0.0.1:9", tmp_path / "cache", monkeypatch)
+    assert_downloads(repo)
+    assert sleeps == []
 
 
 MALFORMED = ["<!DOCTYPE html><title>Welcome to the hotel</title>", "", "null", '{"id": 7, "sha": []}', "[" * 5000]
 
 
 @pytest.mark.parametrize(
-    ("asked", "body"),
+    ("pattern", "body"),
     [*((f"{API}/owner/model/{part}", body) for part in ("revision", "tree") for body in MALFORMED), (HEAD, "")],
     ids=lambda value: value[-10:],
 )
-def test_resolve_source_says_that_an_answer_is_not_the_hubs(hub: Hub, repo: Repo, asked: str, body: str) -> None:
-    hub.faults.append(Fault(asked, body=body))
-    refused("owner/model could not be downloaded from the Hub: ", "login page")
+def test_resolve_source_reports_malformed_responses(hub: Hub, repo: Repo, pattern: str, body: str) -> None:
+    hub.faults.append(Fault(pattern, body=body))
+    assert_download_fails("owner/model could not be downloaded from the Hub: ", "login page")
 
 
 # ---- uploads
 
 
-class Show(TrainerCallback):
-    """What tensorboard would do."""
+class FakeTensorBoard(TrainerCallback):
+    """Write a log file as TensorBoard does."""
 
     def on_train_begin(self, args: Any, *_: Any, **__: Any) -> None:
         folder = Path(args.output_dir) / "runs" / "now"
@@ -139,15 +139,15 @@ def edit_config(path: Path, **values: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values, indent=1))
 
 
-@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize("exists", [False, True])
 @pytest.mark.parametrize("command", ["resize", "train", "run"])
 def test_push_to_hub_uploads_the_output_without_local_paths(
-    command: str, is_there: bool, hub: Hub, folder: Path, tmp_path: Path
+    command: str, exists: bool, hub: Hub, folder: Path, tmp_path: Path
 ) -> None:
     source, book = trainings.make_source(tmp_path / "alice" / "source", "gpt2"), tmp_path / "alice" / "book.txt"
     book.write_text(text_of([(7 * i * i + i // 5) % 27 for i in range(2_000)]))
     Path("recipe.yaml").write_text(f"source: {source}\nresize: {{to: 24}}\n")
-    if is_there:
+    if exists:
         hub.add("owner/long", folder)
     commands: dict[str, list[object]] = {
         "resize": ["resize", source, "--to", 24, "--train", book, "--steps", 1],
@@ -171,7 +171,7 @@ def test_push_to_hub_uploads_the_output_without_local_paths(
 def test_push_to_hub_uploads_no_local_path_of_a_source_and_no_logs(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "tensorboard", Show)
+    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "tensorboard", FakeTensorBoard)
     source, book = trainings.make_source(tmp_path / "alice" / "source", "gpt2"), tmp_path / "alice" / "book.txt"
     book.write_text(text_of([(7 * i * i + i // 5) % 27 for i in range(2_000)]))
     home = str(tmp_path / "alice")
@@ -193,7 +193,7 @@ def test_push_to_hub_uploads_no_local_path_of_a_source_and_no_logs(
     assert (pushed["name_or_path"], pushed["special_tokens_map_file"]) == ("owner/name", "map.json")
 
 
-def test_push_to_hub_says_the_url_in_json_and_leaves_a_recipe_without_paths_as_it_is(hub: Hub) -> None:
+def test_push_to_hub_reports_the_url_in_json_and_keeps_a_recipe_without_paths(hub: Hub) -> None:
     done = invoke("resize", "tiny-gpt2", "--to", 160, "-o", "out", "--push-to-hub", "long", "--json")
     assert json.loads(done.stdout)["pushed_to"] == f"{hub.endpoint}/me/long"
     assert "local paths" not in done.stderr
@@ -201,35 +201,33 @@ def test_push_to_hub_says_the_url_in_json_and_leaves_a_recipe_without_paths_as_i
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "said"),
+    ("pattern", "status", "message"),
     [
         ("POST .*repos/create", 401, "the token has no write access: Client error '401"),
         ("POST .*commit/main", 403, "the token has no write access: Client error '403"),
         ("POST .*commit/main", 500, "Server error '500"),
     ],
 )
-def test_push_to_hub_that_fails_leaves_the_folder(hub: Hub, asked: str, status: int, said: str) -> None:
-    hub.faults.append(Fault(asked, status, ECHO))
+def test_push_to_hub_keeps_the_folder_if_it_fails(hub: Hub, pattern: str, status: int, message: str) -> None:
+    hub.faults.append(Fault(pattern, status, ECHO))
     done = invoke("resize", "tiny-gpt2", "--to", 160, "-o", "out", "--push-to-hub", "owner/long")
     assert (done.exit_code, done.stdout) == (1, "out\n")
     assert "Error: owner/long could not be pushed to the Hub: " in done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert "The local folder out is complete." in done.stderr
     assert TOKEN not in done.stderr
     assert resolve_source("./out").folder.is_dir()
 
 
-def test_push_to_hub_says_that_nothing_can_be_reached(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ask_from_here("http://127.0.0.1:9", tmp_path / "cache", monkeypatch)
+def test_push_to_hub_reports_connection_errors(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_hub("http://127.0.0.1:9", tmp_path / "cache", monkeypatch)
     done = invoke("resize", "tiny-gpt2", "--to", 160, "-o", "out", "--push-to-hub", "owner/long", "--json")
     assert done.exit_code == 1
     assert json.loads(done.stdout)["error"]["type"] == "OutputError"
     assert Path("out/config.json").is_file()
 
 
-# ---- what cannot be reached
+# ---- connection errors
 
 
 @pytest.mark.parametrize(
@@ -242,49 +240,51 @@ def test_push_to_hub_says_that_nothing_can_be_reached(
         ("https://hub.invalid", "http://user:open-sesame@127.0.0.1:9", "HTTPS_PROXY"),
     ],
 )
-def test_resolve_source_says_why_nothing_can_be_reached(
+def test_resolve_source_explains_connection_errors(
     hub: Hub, repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str, proxy: str, hint: str
 ) -> None:
     if proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy)
     endpoint = hub.endpoint.replace("http", "https") if endpoint == "https" else endpoint
-    ask_from_here(endpoint, tmp_path / "cache", monkeypatch)
+    use_hub(endpoint, tmp_path / "cache", monkeypatch)
     close_session()
-    error = refused("the Hub could not be reached: ", hint)
+    error = assert_download_fails("the Hub could not be reached: ", hint)
     close_session()
     assert "open-sesame" not in str(error)
 
 
-def test_resolve_source_says_that_the_cache_cannot_be_written(repo: Repo, tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file where a folder should be")
-    refused("could not be downloaded from the Hub: [Errno 20] Not a directory", "HF_HOME")
+def test_resolve_source_reports_a_cache_that_cannot_be_written(repo: Repo, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("not a folder")
+    assert_download_fails("could not be downloaded from the Hub: [Errno 20] Not a directory", "HF_HOME")
 
 
-# ---- what a listing may name
+# ---- hostile file names
 
 
 @pytest.mark.parametrize("name", ["../../../outside", "/tmp/outside", "C:\\outside", "n" * 300])
-def test_resolve_source_of_a_hostile_name_writes_nothing_outside(repo: Repo, tmp_path: Path, name: str) -> None:
+def test_resolve_source_with_a_hostile_file_name_writes_nothing_outside_the_cache(
+    repo: Repo, tmp_path: Path, name: str
+) -> None:
     repo.files[name] = b"hostile"
-    refused(name[:20], "")
+    assert_download_fails(name[:20], "")
     outside = [path for path in tmp_path.rglob("*") if path.is_file() and tmp_path / "cache" not in path.parents]
     assert outside == []
     assert not Path("/tmp/outside").exists()
 
 
-def test_resolve_source_leaves_the_files_of_version_control(hub: Hub, repo: Repo) -> None:
-    strange = {"a\x1b[2Jb": b"1", "a\nb": b"2", "ä": b"3", "a[1].txt": b"4"}
+def test_resolve_source_skips_files_of_version_control(hub: Hub, repo: Repo) -> None:
+    unusual = {"a\x1b[2Jb": b"1", "a\nb": b"2", "ä": b"3", "a[1].txt": b"4"}
     hooks = {".git/hooks/post-checkout": b"#!/bin/sh", "2_Dense/.git/config": b"[core]", "__pycache__/x.pyc": b"x"}
-    repo.files |= strange | hooks
+    repo.files |= unusual | hooks
     source = resolve_source("owner/model")
-    assert hub.fetched() == set(repo.files) - set(hooks)
+    assert hub.downloaded() == set(repo.files) - set(hooks)
     assert set(source.not_fetched) == set(hooks)
     done = invoke("resize", "owner/model", "--to", 40, "--dry-run")
     assert done.exit_code == 0, done.output
     assert "\x1b" not in done.output
 
 
-def test_resolve_source_of_an_empty_repository(repo: Repo) -> None:
+def test_resolve_source_rejects_an_empty_repository(repo: Repo) -> None:
     repo.files.clear()
     done = invoke("resize", "owner/model", "--to", 40)
     assert (done.exit_code, done.stdout) == (1, "")
@@ -296,7 +296,7 @@ def test_resolve_source_of_an_empty_repository(repo: Repo) -> None:
 # ---- tokens
 
 
-def test_no_command_shows_a_token(hub: Hub, repo: Repo) -> None:
+def test_commands_never_print_a_token(hub: Hub, repo: Repo) -> None:
     hub.faults.append(Fault(API, 403, {"X-Error-Message": "You came with {authorization}"}))
     for command in (
         ("resize", "owner/model", "--to", "40"),
@@ -318,5 +318,5 @@ def test_no_command_shows_a_token(hub: Hub, repo: Repo) -> None:
         ("owner/hf_small_model, a@b", "owner/hf_small_model, a@b"),
     ],
 )
-def test_without_tokens_takes_away_what_looks_like_one(text: str, expected: str) -> None:
+def test_without_tokens_removes_tokens(text: str, expected: str) -> None:
     assert without_tokens(text) == expected

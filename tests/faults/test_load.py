@@ -1,4 +1,4 @@
-"""Checkpoints that are large in one way each: memory grows with the new table alone, and few files are open at once."""
+"""Checkpoints that are large in one dimension: memory grows only with the new table, and few files are open."""
 
 import json
 import os
@@ -13,12 +13,12 @@ from safetensors import safe_open
 TABLE = "wpe.weight"
 SOURCE, OUTPUT = Path("source"), Path("out")
 
-# The peak of a process counts what the one had that started it: pytest's would be measured.
+# Measure in a separate process: the peak memory of a child includes that of its parent, here pytest.
 MEASURE = "import sys; from benchmarks.measure import measure; print(measure(sys.argv[1:]).megabytes)"
 
 
-def write_holes(*shards: int, size: int = 400, rows: int = 16, width: int = 8) -> None:
-    """Write a GPT-2 whose shards hold so many tensors of so many bytes each, all of them holes in files."""
+def write_sparse(*shards: int, size: int = 400, rows: int = 16, width: int = 8) -> None:
+    """Write a GPT-2 of sparse files: its shards contain so many tensors of `size` bytes."""
     SOURCE.mkdir()
     (SOURCE / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_positions": rows}))
     names = [f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
@@ -38,13 +38,13 @@ def write_holes(*shards: int, size: int = 400, rows: int = 16, width: int = 8) -
     (SOURCE / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
-def resizing(rows: int) -> list[str]:
+def resize_command(rows: int) -> list[str]:
     shutil.rmtree(OUTPUT, ignore_errors=True)
     return [*(sys.executable, "-m", "ctxextend"), "resize", "source", "--to", str(rows), "-o", "out", "--quiet"]
 
 
-def peak_of(command: list[str]) -> float:
-    """MB that a process takes."""
+def peak_memory(command: list[str]) -> float:
+    """Return the peak memory of a process in MB."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     measured = [sys.executable, "-c", MEASURE, *command]
     return float(subprocess.run(measured, check=True, capture_output=True, text=True, env=environment).stdout)
@@ -58,9 +58,9 @@ def rows_of_output() -> int:
 
 @pytest.fixture(scope="module")
 def minimum() -> float:
-    """MB that `resize` of a tiny checkpoint takes."""
+    """Peak memory of `resize` for a tiny checkpoint, in MB."""
     command = [sys.executable, "-m", "ctxextend", "resize", "tiny-gpt2", "--to", "160", "--dry-run"]
-    return peak_of(command)
+    return peak_memory(command)
 
 
 @pytest.mark.parametrize(
@@ -68,23 +68,23 @@ def minimum() -> float:
     [([10_000], 16, 32, 8, 60), ([40] * 100, 400, 32, 8, 40), ([1], 400, 60_000, 64, 3 * 8 * 60_000 * 64 / 1e6 + 20)],
     ids=["10,000 tensors", "100 shards", "60,000 rows"],
 )
-def test_resize_takes_memory_for_headers_and_the_new_table_alone(
+def test_resize_needs_memory_only_for_headers_and_the_new_table(
     minimum: float, shards: list[int], size: int, rows: int, width: int, more: float
 ) -> None:
-    write_holes(*shards, size=size, rows=rows // 2, width=width)
-    assert peak_of(resizing(rows)) < minimum + more
+    write_sparse(*shards, size=size, rows=rows // 2, width=width)
+    assert peak_memory(resize_command(rows)) < minimum + more
     assert rows_of_output() == rows
 
 
-def test_resize_takes_no_memory_for_the_model(minimum: float) -> None:
-    write_holes(2, 2, size=100_000_000)
-    assert peak_of(resizing(32)) < minimum + 40
+def test_resize_needs_no_memory_for_the_model(minimum: float) -> None:
+    write_sparse(2, 2, size=100_000_000)
+    assert peak_memory(resize_command(32)) < minimum + 40
     sizes = [sum(path.stat().st_size for path in folder.glob("*.safetensors")) for folder in (SOURCE, OUTPUT)]
     assert 400_000_000 < sizes[0] < sizes[1] < sizes[0] + 10_000
 
 
 def test_resize_opens_few_files_at_once() -> None:
-    write_holes(*[2] * 100)
-    limited = ["bash", "-c", 'ulimit -n 40; exec "$@"', "bash", *resizing(32)]
+    write_sparse(*[2] * 100)
+    limited = ["bash", "-c", 'ulimit -n 40; exec "$@"', "bash", *resize_command(32)]
     subprocess.run(limited, check=True, capture_output=True)
     assert len(list(OUTPUT.glob("*.safetensors"))) == 100

@@ -1,4 +1,4 @@
-"""Weights that were damaged at random, by their bytes and by their structure: they are read, or refused."""
+"""Randomly damaged weights files, in bytes or structure: they are read, or rejected with an error."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from ctxextend.errors import CheckpointError, CtxextendError
 from ctxextend.plan.plan import plan_resize
 from tests.faults.limits import examples
 from tests.faults.mutations import mutate_bytes, mutate_json
-from tests.faults.weights import entry, model, pack, theirs
+from tests.faults.weights import entry, model, open_with_safetensors, pack
 
 HEADER = {
     "__metadata__": {"format": "pt"},
@@ -22,29 +22,29 @@ HEADER = {
     "b": entry(64, 72, "F16", [2, 2]),
     "c": entry(72, 72, "I64", [0]),
 }
-SOUND = pack(HEADER, bytes(72))
+VALID = pack(HEADER, bytes(72))
 
 
-def flipped(random: Random) -> bytes:
-    data = bytearray(SOUND)
+def flip_bit(random: Random) -> bytes:
+    data = bytearray(VALID)
     data[random.randrange(len(data))] ^= 1 << random.randrange(8)
     return bytes(data)
 
 
-def other_structure(random: Random) -> bytes:
+def mutate_structure(random: Random) -> bytes:
     return pack(mutate_json(random, json.dumps(HEADER).encode()), bytes(random.choice((72, 72, 72, 71, 80))))
 
 
 DAMAGES: dict[str, Callable[[Random], bytes]] = {
-    "bits": flipped,
-    "bytes": lambda random: mutate_bytes(random, SOUND),
-    "structure": other_structure,
+    "bits": flip_bit,
+    "bytes": lambda random: mutate_bytes(random, VALID),
+    "structure": mutate_structure,
 }
 pytestmark = [pytest.mark.usefixtures("sweep"), pytest.mark.parametrize("kind", DAMAGES)]
 
 
-def test_open_safetensors_reads_no_more_than_safetensors(kind: str, tmp_path: Path) -> None:
-    """What we read safetensors must read, and say the same of it."""
+def test_open_safetensors_accepts_no_more_than_safetensors(kind: str, tmp_path: Path) -> None:
+    """Every file that ctxextend reads must be readable by safetensors, with the same content."""
     random, path = Random(1), tmp_path / "model.safetensors"
     for _ in range(examples(100)):
         path.write_bytes(DAMAGES[kind](random))
@@ -58,19 +58,19 @@ def test_open_safetensors_reads_no_more_than_safetensors(kind: str, tmp_path: Pa
             assert (file.header.get("__metadata__") or {}) == (other.metadata() or {}), path.read_bytes()
 
 
-def test_resize_of_damaged_weights_succeeds_or_refuses(kind: str, tmp_path: Path) -> None:
-    """The resize succeeds, and safetensors reads the output, or it is refused."""
-    random, folder, output = Random(2), model(tmp_path / "whole", SOUND), Path("output")
-    refused = set()
+def test_resize_of_damaged_weights_succeeds_or_fails_cleanly(kind: str, tmp_path: Path) -> None:
+    """Resizing succeeds with a valid output, or fails without one."""
+    random, folder, output = Random(2), model(tmp_path / "model", VALID), Path("output")
+    rejected = set()
     for _ in range(examples(60)):
         (folder / "model.safetensors").write_bytes(DAMAGES[kind](random))
         try:
             plan_resize(folder, 8).execute(output)
         except CtxextendError:
             assert not output.exists()
-            refused.add(True)
+            rejected.add(True)
             continue
-        theirs(output / "model.safetensors")
+        open_with_safetensors(output / "model.safetensors")
         shutil.rmtree(output)
-        refused.add(False)
-    assert refused == {True, False} or kind == "bytes"  # which seldom leave a length sound
+        rejected.add(False)
+    assert rejected == {True, False} or kind == "bytes"  # which rarely keep a valid length

@@ -1,4 +1,4 @@
-"""Pickles that try to run code, to climb out of their file, or to fill the memory: refused, with nothing run."""
+"""Pickles that try to execute code or to exhaust memory: rejected, and no code is executed."""
 
 import os
 import zipfile
@@ -22,25 +22,25 @@ MakePico = Callable[..., pico.Pico]
 
 
 class Call:
-    """Pickles as a call of a function, and of what is then to set the state of its result."""
+    """Pickles as a function call, with an optional state for its result."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any, state: Any = None) -> None:
         self.call = (function, arguments) if state is None else (function, arguments, state)
 
     def __call__(self) -> None:
-        """Pickle asks of what it is to call that it can be called."""
+        """Make instances callable, as pickle requires of functions."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self.call
 
 
 def array_of(command: str) -> Call:
-    """A numpy array whose dtype's state is a call."""
+    """Return a numpy array whose dtype state is a call."""
     reconstruct = np.array(1).__reduce__()[0]
     return Call(reconstruct, np.ndarray, (0,), b"b", state=(1, (1,), Call(os.system, command), False, b"x"))  # type: ignore[arg-type]
 
 
-# Calls that stand by themselves, as arguments of what makes tensors (which alone may be called), and as states.
+# Calls at the top level, as arguments of the tensor constructors that weights_only allows, and as states.
 HOSTILE: dict[str, Callable[[str], Any]] = {
     "system": lambda command: Call(os.system, command),
     "hub": lambda command: Call(torch.hub.load, "owner/name", "model"),
@@ -53,7 +53,7 @@ HOSTILE: dict[str, Callable[[str], Any]] = {
 
 @pytest.mark.parametrize("write", [write_zip, write_legacy, write_pickle])
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_open_torch_file_runs_nothing(kind: str, write: Callable[[Any, Path], None], tmp_path: Path) -> None:
+def test_open_torch_file_executes_no_code(kind: str, write: Callable[[Any, Path], None], tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     path = save({"a": torch.ones(1), "b": HOSTILE[kind](f"touch {canary}")}, tmp_path / "a.bin", write)
     with (
@@ -69,7 +69,7 @@ def test_open_torch_file_runs_nothing(kind: str, write: Callable[[Any, Path], No
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "a shard", "adapter_model.bin", "ckpt.pt"])
-def test_no_command_runs_what_weights_hold(name: str, make_pico: MakePico, tmp_path: Path) -> None:
+def test_commands_execute_no_code_in_weights(name: str, make_pico: MakePico, tmp_path: Path) -> None:
     canary, folder = tmp_path / "canary", make_pico("gpt2").folder
     (folder / "model.safetensors").unlink()
     if name in ("adapter_model.bin", "ckpt.pt"):
@@ -78,23 +78,23 @@ def test_no_command_runs_what_weights_hold(name: str, make_pico: MakePico, tmp_p
         name = "pytorch_model-00001-of-00001.bin"
         pico.edit_json(folder / "pytorch_model.bin.index.json", weight_map={"transformer.wpe.weight": name})
     save({"a": Call(os.system, f"touch {canary}")}, folder / name)
-    uses: tuple[Callable[[], Any], ...] = (
+    commands: tuple[Callable[[], Any], ...] = (
         lambda: resize(folder, to=40),
         lambda: resize(folder / name, to=40, model_type="gpt2"),
         lambda: inspect(folder),
         lambda: verify(folder, folder),
     )
-    for use in uses:
+    for command in commands:
         with within(2), pytest.raises(CheckpointError, match="references .*system.*no code was executed"):
-            use()
+            command()
     assert not canary.exists()
 
 
 @pytest.mark.usefixtures("book")
-def test_no_command_reads_the_pickles_beside_the_weights(tmp_path: Path) -> None:
+def test_commands_never_load_other_pickles_in_the_folder(tmp_path: Path) -> None:
     canary, source = tmp_path / "canary", trainings.make_source(tmp_path / "source", "gpt2")
-    beside = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "pytorch_model.bin", "x.pkl")
-    for name in (*beside, "adapter_model.bin", "ckpt.pt"):
+    names = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "pytorch_model.bin", "x.pkl")
+    for name in (*names, "adapter_model.bin", "ckpt.pt"):
         save({"a": Call(os.system, f"touch {canary}")}, source / name, write_pickle)
     inspect(source)
     output = resize(source, to=32, output="out").output
@@ -105,31 +105,32 @@ def test_no_command_reads_the_pickles_beside_the_weights(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def hundred(tmp_path: Path) -> Path:
-    """A sound file of a tensor of 100 numbers."""
+def weights_path(tmp_path: Path) -> Path:
+    """A valid file with one tensor of 100 values."""
     return save({"a": torch.arange(100.0)}, tmp_path / "a.bin")
 
 
-def test_open_torch_file_refuses_compressed_records(hundred: Path) -> None:
+def test_open_torch_file_rejects_compressed_records(weights_path: Path) -> None:
     change_records(
-        hundred, lambda name, data: (name, bytes(1 << 26) if "/data/" in name else data), zipfile.ZIP_DEFLATED
+        weights_path, lambda name, data: (name, bytes(1 << 26) if "/data/" in name else data), zipfile.ZIP_DEFLATED
     )
-    assert hundred.stat().st_size < 1 << 17
+    assert weights_path.stat().st_size < 1 << 17
     with within(2), pytest.raises(CheckpointError, match="is compressed"):
-        open_torch_file(hundred)
+        open_torch_file(weights_path)
 
 
-@pytest.mark.parametrize("numbers", [10_000, 2**31 - 1])
-def test_open_torch_file_refuses_tensors_that_claim_more_than_there_is(numbers: int, hundred: Path) -> None:
-    claimed = b"J" + numbers.to_bytes(4, "little")  # in the places of 100: of the storage, and of the shape
+@pytest.mark.parametrize("length", [10_000, 2**31 - 1])
+def test_open_torch_file_rejects_tensors_larger_than_their_storage(length: int, weights_path: Path) -> None:
+    length_opcode = b"J" + length.to_bytes(4, "little")  # replaces 100 in the storage size and the shape
     change_records(
-        hundred, lambda name, data: (name, data.replace(b"Kd", claimed) if name.endswith("data.pkl") else data)
+        weights_path,
+        lambda name, data: (name, data.replace(b"Kd", length_opcode) if name.endswith("data.pkl") else data),
     )
     with within(2), pytest.raises(CheckpointError, match="is not a valid PyTorch file with only tensors"):
-        open_torch_file(hundred)
+        open_torch_file(weights_path)
 
 
-def test_open_torch_file_refuses_a_torch_that_is_not_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_torch_file_rejects_unsafe_torch_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save({"a": torch.ones(1)}, tmp_path / "a.bin")
     for version, is_safe in {"2.5.1+cu121": False, "1.13.1": False, "2.6.0a0+git1": True, "2.10.0": True}.items():
         monkeypatch.setattr(torch, "__version__", version)

@@ -1,4 +1,4 @@
-"""System calls of a command watched, failed and cut short by strace."""
+"""Trace system calls of a command with strace, and inject errors and signals."""
 
 import os
 import re
@@ -15,120 +15,117 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.nursery import Ended, Nursery
+from tests.faults.nursery import Completed, ForkServer
 
-# Every system call by which a program changes files, folders and their names, and waits for the disk.
+# System calls that change files, folders and their names, or wait for the disk.
 CHANGING = (
     *("open", "openat", "creat", "write", "pwrite64", "writev", "copy_file_range", "sendfile", "ftruncate"),
     *("fallocate", "fsync", "fdatasync", "mkdir", "mkdirat", "rename", "renameat", "renameat2", "link", "linkat"),
     *("symlink", "unlink", "unlinkat", "rmdir", "chmod", "fchmod", "fchmodat", "utimensat", "flock", "ioctl"),
 )
-# What is logged of a signal that was sent, but not of the stop in which tracing began.
+# Logged for an injected SIGSTOP, but not for the stop before tracing.
 STOPPED = "SIGSTOP {"
-# Whether every fault is tried, as `make test-slow` does, or a sample.
+# Whether to try every fault, as `make test-slow` does, or a sample.
 is_full_sweep = False
 # How often each fault was injected, such as ``signal=KILL``.
 injected: Counter[str] = Counter()
-LINE = re.compile(r"(?:\d+ +)?(?P<name>\w+)\((?P<given>.*)")
+LINE = re.compile(r"(?:\d+ +)?(?P<name>\w+)\((?P<arguments>.*)")
 
 
 @dataclass(frozen=True)
 class Call:
-    """The k-th system call of its name that a command makes, from 1 on, and what is given to it."""
+    """The k-th system call of a name in a command, counted from 1, with its arguments as strace logs them."""
 
     name: str
     k: int
-    given: str
+    arguments: str
 
 
 @cache
-def why_not() -> str | None:
-    """Why nothing can be traced here, or None."""
+def strace_problem() -> str | None:
+    """Return why strace cannot be used on this machine; None if it can."""
     if shutil.which("strace") is None:
         return "the Debian package strace is not installed"
-    tried = subprocess.run(["strace", "-f", "-e", "trace=none", "true"], capture_output=True, text=True, check=False)
-    return f"strace cannot trace here: {tried.stderr.strip()}" if tried.returncode else None
+    trial = subprocess.run(["strace", "-f", "-e", "trace=none", "true"], capture_output=True, text=True, check=False)
+    return f"strace does not work here: {trial.stderr.strip()}" if trial.returncode else None
 
 
-needs_strace = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+needs_strace = pytest.mark.skipif(strace_problem() is not None, reason=str(strace_problem()))
 
 
-def some(calls: list[Call], first: int, step: int) -> list[Call]:
-    """Each step-th of the calls, from one on; all of them where there is time."""
+def sample(calls: list[Call], first: int, step: int) -> list[Call]:
+    """Return every `step`-th call from index `first`, or all calls in a full sweep."""
     return calls if is_full_sweep else calls[first::step]
 
 
 def calls(
-    nursery: Nursery, *arguments: object, injections: Sequence[str] = (), of: Sequence[str] = CHANGING
+    server: ForkServer, *arguments: object, injections: Sequence[str] = (), names: Sequence[str] = CHANGING
 ) -> list[Call]:
-    """Run a command to its end, which must be a good one; return its calls that change something, in order.
-
-    For the arguments see `traced`.
-    """
-    ended, log = traced(nursery, arguments, *injections, of=of)
-    assert ended.code == 0, ended.stderr
+    """Run a command, which must succeed, and return its calls that change something, in order; see `traced`."""
+    done, log = traced(server, arguments, *injections, names=names)
+    assert done.code == 0, done.stderr
     counts: Counter[str] = Counter()
-    found = []
+    result = []
     for line in filter(None, map(LINE.match, log.splitlines())):
         counts[line["name"]] += 1
-        found.append(Call(line["name"], counts[line["name"]], line["given"]))
-    return [call for call in found if _changes(call)]
+        result.append(Call(line["name"], counts[line["name"]], line["arguments"]))
+    return [call for call in result if _changes(call)]
 
 
 def _changes(call: Call) -> bool:
     if call.name in ("open", "openat"):
-        return any(flag in call.given for flag in ("O_CREAT", "O_WRONLY", "O_RDWR"))
-    return call.name != "ioctl" or "FICLONE" in call.given
+        return any(flag in call.arguments for flag in ("O_CREAT", "O_WRONLY", "O_RDWR"))
+    return call.name != "ioctl" or "FICLONE" in call.arguments
 
 
 def traced(
-    nursery: Nursery,
+    server: ForkServer,
     arguments: Sequence[object],
     *injections: str,
-    of: Sequence[str] = CHANGING,
-    meanwhile: Callable[[], None] | None = None,
-) -> tuple[Ended, str]:
-    """Run a command under strace; return its end, and the log of its calls.
+    names: Sequence[str] = CHANGING,
+    while_stopped: Callable[[], None] | None = None,
+) -> tuple[Completed, str]:
+    """Run a command with strace; return its result and the log of its calls.
 
     Args:
-        nursery: Where it is forked from.
-        arguments: The command's.
-        injections: As ``strace -e inject=`` takes them, such as ``write:error=ENOSPC:when=3``.
-        of: The names of the calls that are traced.
-        meanwhile: What is done while an injection stops it, before it goes on.
+        server: Starts the process.
+        arguments: Arguments of the command.
+        injections: Values of ``strace -e inject=``, such as ``write:error=ENOSPC:when=3``.
+        names: Names of the calls to trace.
+        while_stopped: Called while an injected SIGSTOP stops the process, which continues afterwards.
     """
-    process = nursery.begin(*arguments, stopped=True)
+    process = server.start(*arguments, stopped=True)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        tracer = attach(process, log, *injections, of=of)
-        if meanwhile is not None:
+        tracer = attach(process, log, *injections, names=names)
+        if while_stopped is not None:
             while STOPPED not in log.read_text():
                 assert tracer.poll() is None, injections
                 time.sleep(0.001)
-            meanwhile()
+            while_stopped()
             os.kill(process, signal.SIGCONT)
-        ended = nursery.end(process)
+        done = server.wait(process)
         tracer.wait()
-        return ended, log.read_text()
+        return done, log.read_text()
 
 
-def attach(process: int, log: Path, *injections: str, of: Sequence[str] = CHANGING) -> "subprocess.Popen[str]":
-    """Trace a process that begins stopped, and let it go on."""
+def attach(process: int, log: Path, *injections: str, names: Sequence[str] = CHANGING) -> "subprocess.Popen[str]":
+    """Trace a process that was started stopped, and continue it."""
     wait_for_stop(process)
     injected.update(injection.split(":")[1] for injection in injections)
-    asked = [part for injection in injections for part in ("-e", f"inject={injection}")]
-    watched = ["-e", f"trace={','.join(of)}", "-e", "signal=STOP"]
+    inject = [part for injection in injections for part in ("-e", f"inject={injection}")]
+    trace = ["-e", f"trace={','.join(names)}", "-e", "signal=STOP"]
     tracer = subprocess.Popen(
-        ["strace", "-f", "-y", "-o", log, *watched, *asked, "-p", str(process)], stderr=subprocess.PIPE, text=True
+        ["strace", "-f", "-y", "-o", log, *trace, *inject, "-p", str(process)], stderr=subprocess.PIPE, text=True
     )
     assert tracer.stderr is not None
-    said = tracer.stderr.readline()
-    assert "attached" in said, said
+    message = tracer.stderr.readline()
+    assert "attached" in message, message
     os.kill(process, signal.SIGCONT)
     return tracer
 
 
 def wait_for_stop(process: int) -> None:
-    """Wait until a process that stops itself has done so."""
+    """Wait until a process has stopped itself."""
     while Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
         time.sleep(0.001)

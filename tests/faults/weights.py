@@ -1,4 +1,4 @@
-"""Files of weights as strangers write them, and what safetensors makes of them."""
+"""Hostile weights files, and how safetensors reads them."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from safetensors import safe_open
 
 
 def pack(header: Any, data: bytes = b"", length: int | None = None) -> bytes:
-    """A safetensors file: its length, its header, its tensors' bytes."""
+    """Return a safetensors file: header length, header, tensor bytes."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return (len(text) if length is None else length).to_bytes(8, "little") + text + data
 
@@ -17,14 +17,14 @@ def entry(start: int, end: int, dtype: str = "U8", shape: Any = None) -> dict[st
     return {"dtype": dtype, "shape": [end - start] if shape is None else shape, "data_offsets": [start, end]}
 
 
-def theirs(path: Path) -> None:
-    """Open a file as safetensors does."""
+def open_with_safetensors(path: Path) -> None:
+    """Open a file with the safetensors library."""
     with safe_open(path, "np") as file:
         list(file.keys())
 
 
 def model(folder: Path, content: bytes, model_type: str = "gpt2") -> Path:
-    """A folder that holds these weights, of 4 positions."""
+    """Write a checkpoint with this weights file and 4 positions."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type, "n_positions": 4}))
     (folder / "model.safetensors").write_bytes(content)
