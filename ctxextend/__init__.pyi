@@ -104,7 +104,7 @@ def calibrate(
     fix_limits: bool = False,
     copy_code: bool = False,
 ) -> Calibration:
-    """Choose the numbers of `bands` by what they are worth on a text."""
+    """Tune the settings of `bands` on a text."""
 
 def compare(
     reference: str | PathLike[str],
@@ -137,7 +137,7 @@ def compare(
     per_device_batch_size: int | None = None,
     eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
 ) -> Comparison:
-    """Rank methods by what they are worth on one model, one text and one seed."""
+    """Rank methods on one model, one text and one seed."""
 
 def evaluate(
     reference: str | PathLike[str],
@@ -161,10 +161,10 @@ def evaluate(
     device: str | None = None,
     threads: int | None = None,
 ) -> Evaluation:
-    """Measure what a checkpoint's context length is worth, on a text."""
+    """Measure how much a checkpoint's context length helps on a text."""
 
 def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:
-    """Return the tables of model types, sorted by model type."""
+    """Return the position tables of model types, sorted by model type."""
 
 def inspect(
     reference: str | PathLike[str],

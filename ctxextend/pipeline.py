@@ -110,7 +110,7 @@ def plan_run(written: RecipeFile) -> ResizePlan | None:
     if recipe.resize is None and not hashes:
         return None
     checkpoint = open_reference(recipe.checkpoint)
-    check_source(checkpoint, recipe.checkpoint, hashes, "when this recipe was written")
+    check_source(checkpoint, recipe.checkpoint, hashes)
     if recipe.resize is None:
         return None
     return plan_model(identify_model(checkpoint, recipe.checkpoint), recipe.resize, table_methods(written))

@@ -1,4 +1,4 @@
-"""Comparisons as comparing would make them; nothing here was measured."""
+"""Synthetic results of `compare`."""
 
 import math
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tests.evaluations import context_losses, estimate, passkey, retrieval, shar
 
 BEFORE, AFTER = 128, 512
 
-# How much each method loses beyond the learned length, and at it, in nats; and how it was typed.
+# Added loss in nats beyond and within the learned length, by method as named on the command line.
 METHODS = {
     "bands": (-0.10, 0.03),
     "stretch --keep-first 20": (-0.07, 0.12),
@@ -35,23 +35,23 @@ METHODS = {
 }
 
 
-def read_loss(position: float) -> float:
-    """A loss that falls with the context."""
+def loss_at(position: float) -> float:
+    """Return a loss that decreases with the context."""
     return 2.75 + 1.7 / math.sqrt(1 + position / 5)
 
 
 def losses(beyond: float, within: float) -> PositionLosses:
-    """Losses that are higher from the learned length on, and a little before it."""
+    """Return losses with a penalty beyond the learned length and another within it."""
     buckets = []
     for start in range(0, AFTER, 32):
         middle = start + 16.0
         seam = 0.06 * math.sin(start / 37) * (beyond > 0.3)
-        mean = read_loss(middle) + (within if middle < BEFORE else beyond + 0.1 * within + seam)
-        pieces = read_loss(middle if middle < BEFORE else BEFORE / 2 + middle % (BEFORE / 2))
-        buckets.append(Bucket(start, start + 32, {MODEL: estimate(mean, 0.021), SLIDING: estimate(pieces, 0.02)}))
-    mean, pieces = (sum(bucket.losses[way].mean for bucket in buckets) / len(buckets) for way in (MODEL, SLIDING))
-    totals = {MODEL: estimate(mean, 0.022), SLIDING: estimate(pieces, 0.021)}
-    return PositionLosses(AFTER, 48, totals, {SLIDING: Estimate(mean - pieces, 0.006, 1536, 48)}, tuple(buckets))
+        mean = loss_at(middle) + (within if middle < BEFORE else beyond + 0.1 * within + seam)
+        sliding = loss_at(middle if middle < BEFORE else BEFORE / 2 + middle % (BEFORE / 2))
+        buckets.append(Bucket(start, start + 32, {MODEL: estimate(mean, 0.021), SLIDING: estimate(sliding, 0.02)}))
+    mean, sliding = (sum(bucket.losses[mode].mean for bucket in buckets) / len(buckets) for mode in (MODEL, SLIDING))
+    totals = {MODEL: estimate(mean, 0.022), SLIDING: estimate(sliding, 0.021)}
+    return PositionLosses(AFTER, 48, totals, {SLIDING: Estimate(mean - sliding, 0.006, 1536, 48)}, tuple(buckets))
 
 
 def evaluation(method: str, beyond: float, within: float) -> Evaluation:
@@ -71,21 +71,21 @@ def evaluation(method: str, beyond: float, within: float) -> Evaluation:
 
 
 def outcome(method: str, best: str | None, scale: float = 1.0) -> Outcome:
-    """What a method is worth, and how far it is behind the best one."""
+    """Return the result of a method, and its delta vs. best."""
     beyond, within = (scale * value for value in METHODS[method])
     found = evaluation(method, beyond, within)
     assert found.positions is not None
-    score, behind = found.positions.losses[MODEL], None
+    score, delta = found.positions.losses[MODEL], None
     if best is not None:
-        far = score.mean - outcome(best, None, scale).score.mean
-        behind = Estimate(far, far / 1.5 if method.startswith("stretch") else 0.004 + 0.03 * far, 24_576, 48)
-    return Outcome(score, behind, Estimate(within, 0.004 if within else 0.0, 3072, 48), found)
+        lead = score.mean - outcome(best, None, scale).score.mean
+        delta = Estimate(lead, lead / 1.5 if method.startswith("stretch") else 0.004 + 0.03 * lead, 24_576, 48)
+    return Outcome(score, delta, Estimate(within, 0.004 if within else 0.0, 3072, 48), found)
 
 
 def norms(length: int = AFTER) -> tuple[float, ...]:
-    """Norms that fall from position 0 on, again after every learned length."""
-    places = (place % BEFORE for place in range(length))
-    return tuple(1.1 + 0.4 * math.exp(-place / 6) + 0.06 * math.sin(place / 3) for place in places)
+    """Return norms that decrease from position 0, periodic in the learned length."""
+    positions = (position % BEFORE for position in range(length))
+    return tuple(1.1 + 0.4 * math.exp(-position / 6) + 0.06 * math.sin(position / 3) for position in positions)
 
 
 def recipe(method: str) -> str:
@@ -95,7 +95,7 @@ def recipe(method: str) -> str:
 
 
 def comparison(methods: tuple[str, ...] = tuple(METHODS), steps: int = 0) -> Comparison:
-    """Methods in this order, the first being the best."""
+    """Return a comparison of methods, best first."""
     rows = []
     for number, method in enumerate(methods):
         untrained = outcome(method, methods[0] if number else None)
@@ -113,42 +113,42 @@ def comparison(methods: tuple[str, ...] = tuple(METHODS), steps: int = 0) -> Com
         losses(0.0, 0.0).losses[SLIDING],
         norms(BEFORE),
         tuple(rows),
-        left_out={"mean": "it makes no more rows than it has."},
+        left_out={"mean": "it cannot create so many rows."},
         steps=steps,
         seq_len=AFTER if steps else None,
         documents=37,
         tokens=24_576,
         seconds=84.2,
-        warnings=("Few documents are as long as 512 tokens: windows run over their ends.",),
-        notes=("Passkeys were asked for by loss rank.",),
+        warnings=("Few documents have 512 tokens, so windows span several documents.",),
+        notes=("Passkey retrieval was skipped at 16 tokens: it needs at least 40.",),
     )
 
 
 def encoders() -> Comparison:
-    """Methods on an encoder, which has no losses."""
+    """Return a comparison on an encoder, without losses."""
     rows = []
     for number, method in enumerate(METHODS):
         rank = 0.62 - 0.03 * number
         own = Recall(share(rank - 0.1, 0.0353), share(rank, 0.0311), share(rank - 0.265, 0.0388))
-        asked = replace(retrieval(), modes={**retrieval().modes, MODEL: own})
-        behind = share(0.03 * number, 0.018) if number else None
+        found = replace(retrieval(), modes={**retrieval().modes, MODEL: own})
+        delta = share(0.03 * number, 0.018) if number else None
         measured = evaluation(method, 0.1 * number, 0.0)
-        measured = replace(measured, kind="encoder", positions=None, contexts=None, retrieval=asked)
-        made = Outcome(share(rank, 0.0311), behind, None, measured)
-        rows.append(Row(method, METHODS[method][1] == 0, recipe(method), norms(), made, None, 2.5))
+        measured = replace(measured, kind="encoder", positions=None, contexts=None, retrieval=found)
+        untrained = Outcome(share(rank, 0.0311), delta, None, measured)
+        rows.append(Row(method, METHODS[method][1] == 0, recipe(method), norms(), untrained, None, 2.5))
     other = {"source": "minilm", "model_type": "bert", "kind": "encoder", "metric": RECIPROCAL_RANK}
     return replace(comparison(), **other, base=share(0.522, 0.0317), rows=tuple(rows))  # type: ignore[arg-type]
 
 
-def unsure() -> Comparison:
-    """Methods on a single window, of which one gives no number."""
+def unknown_intervals() -> Comparison:
+    """Return a comparison on one window, so without intervals, in which one loss is NaN."""
     found = comparison(("bands", "copy"))
-    alone = Outcome(Estimate(math.nan, None, 0, 0), Estimate(0.5, None, 64, 1), None, found.rows[1].final.evaluation)
-    return replace(found, rows=(found.rows[0], replace(found.rows[1], untrained=alone)), left_out={})
+    single = Outcome(Estimate(math.nan, None, 0, 0), Estimate(0.5, None, 64, 1), None, found.rows[1].final.evaluation)
+    return replace(found, rows=(found.rows[0], replace(found.rows[1], untrained=single)), left_out={})
 
 
 def interrupted() -> Comparison:
-    """Methods of which one was not trained yet."""
+    """Return a comparison interrupted before the last training."""
     found = comparison(("bands", "stretch --keep-first 20", "copy"), steps=100)
     return replace(found, rows=(*found.rows[:2], replace(found.rows[2], trained=None)), complete=False)
 
@@ -156,7 +156,7 @@ def interrupted() -> Comparison:
 COMPARISONS = {
     "compare-untrained": comparison(),
     "compare-encoders": encoders(),
-    "compare-unsure": unsure(),
+    "compare-unsure": unknown_intervals(),
     "compare-interrupted": interrupted(),
     "compare-nothing-yet": replace(comparison(), rows=(), base=None, complete=False),
 }

@@ -1,4 +1,4 @@
-"""Evaluations as measuring would make them; nothing here was measured."""
+"""Synthetic results of `evaluate`."""
 
 import math
 from dataclasses import replace
@@ -19,7 +19,7 @@ from ctxextend.evaluation.evaluation_result import (
     Retrieval,
 )
 
-ORIGINAL = 128
+BASE_LEN = 128
 
 
 def estimate(mean: float, error: float | None = 0.008, tokens: int = 6144) -> LossEstimate:
@@ -27,12 +27,12 @@ def estimate(mean: float, error: float | None = 0.008, tokens: int = 6144) -> Lo
 
 
 def loss_at(position: float, longest: float) -> float:
-    """A loss that falls with the context, as far as that is read."""
+    """Return a loss that decreases with the context, up to a limit."""
     return 3.1 + 2.4 / math.sqrt(1 + min(position, longest) / 6)
 
 
-def position_losses(length: int, original: int | None, step: int = 32) -> PositionLosses:
-    buckets = tuple(_bucket(start, start + step, length, original) for start in range(0, length, step))
+def position_losses(length: int, base_len: int | None, step: int = 32) -> PositionLosses:
+    buckets = tuple(_bucket(start, start + step, length, base_len) for start in range(0, length, step))
     names = buckets[0].losses
     means = {name: sum(bucket.losses[name].mean for bucket in buckets) / len(buckets) for name in names}
     losses = {name: estimate(mean, 0.011, 48 * length) for name, mean in means.items()}
@@ -40,31 +40,31 @@ def position_losses(length: int, original: int | None, step: int = 32) -> Positi
     return PositionLosses(length, 48, losses, changes, buckets)
 
 
-def _bucket(start: int, stop: int, length: int, original: int | None) -> Bucket:
+def _bucket(start: int, stop: int, length: int, base_len: int | None) -> Bucket:
     middle = (start + stop) / 2
     losses = {MODEL: estimate(loss_at(middle, length), 0.021)}
-    if original is not None:
-        half = original / 2
-        losses[TRUNCATED] = estimate(loss_at(middle % original, original), 0.024)
-        overlapping = middle if middle < original else half + middle % half
-        losses[SLIDING] = estimate(loss_at(overlapping, original), 0.022)
+    if base_len is not None:
+        half = base_len / 2
+        losses[TRUNCATED] = estimate(loss_at(middle % base_len, base_len), 0.024)
+        overlapping = middle if middle < base_len else half + middle % half
+        losses[SLIDING] = estimate(loss_at(overlapping, base_len), 0.022)
     return Bucket(start, stop, losses)
 
 
-def context_losses(lengths: tuple[int, ...], original: int | None) -> ContextLosses:
-    reference = original or lengths[0]
-    points = tuple(_point(context, reference, original) for context in lengths)
+def context_losses(lengths: tuple[int, ...], base_len: int | None) -> ContextLosses:
+    reference = base_len or lengths[0]
+    points = tuple(_point(context, reference, base_len) for context in lengths)
     return ContextLosses(reference, 48, points)
 
 
-def _point(context: int, reference: int, original: int | None) -> ContextPoint:
+def _point(context: int, reference: int, base_len: int | None) -> ContextPoint:
     mean, other = (loss_at(0.75 * length, length) for length in (context, reference))
     return ContextPoint(
         context,
         estimate(mean, 0.021),
         Estimate(mean - other, 0.006 if context != reference else 0.0, 6144, 48),
-        estimate(mean + 0.013, 0.022) if original is not None and context <= original else None,
-        Estimate(mean - other - 0.013, 0.007, 6144, 48) if original is not None else None,
+        estimate(mean + 0.013, 0.022) if base_len is not None and context <= base_len else None,
+        Estimate(mean - other - 0.013, 0.007, 6144, 48) if base_len is not None else None,
     )
 
 
@@ -88,30 +88,30 @@ def retrieval() -> Retrieval:
     return Retrieval(512, 200, 200, 24, "mean", modes)
 
 
-# A name, its family and kind, and the tokens that it reads; what it was made of, and the tokens that that reads.
-GPT2 = ("gpt2-512", "gpt2", "causal", 512, "tiny-gpt2", ORIGINAL)
-TINY_GPT2 = ("tiny-gpt2", "gpt2", "causal", ORIGINAL, None, None)
+# Name, model type, kind and context length, and the base with its context length.
+GPT2 = ("gpt2-512", "gpt2", "causal", 512, "tiny-gpt2", BASE_LEN)
+TINY_GPT2 = ("tiny-gpt2", "gpt2", "causal", BASE_LEN, None, None)
 BERT = ("bert-1024", "bert", "masked", 1024, "bert-base-uncased", 512)
-MINILM = ("minilm-512", "bert", "encoder", 512, "minilm", ORIGINAL)
+MINILM = ("minilm-512", "bert", "encoder", 512, "minilm", BASE_LEN)
 
 EXTENDED = Evaluation(
     *GPT2,
     documents=37,
     tokens=24_576,
     across_documents=True,
-    positions=position_losses(512, ORIGINAL),
-    contexts=context_losses((32, 64, 128, 256, 512), ORIGINAL),
+    positions=position_losses(512, BASE_LEN),
+    contexts=context_losses((32, 64, 128, 256, 512), BASE_LEN),
     passkey=passkey("loss rank", (64, 128, 256, 512), 0.1),
     retrieval=retrieval(),
     seconds=41.25,
-    notes=("The original was found in ctxextend.yaml.",),
+    notes=("ctxextend.yaml states the base.",),
 )
 
 LONE = Evaluation(
     *TINY_GPT2,
     documents=1,
     tokens=6144,
-    positions=position_losses(ORIGINAL, None),
+    positions=position_losses(BASE_LEN, None),
     contexts=context_losses((32, 64, 128), None),
     passkey=passkey("loss rank", (64, 128), 0.1),
     seconds=7.5,
@@ -126,7 +126,7 @@ INTERRUPTED = Evaluation(
     positions=position_losses(1024, 512, 64),
     complete=False,
     seconds=12.0,
-    warnings=("Interrupted: what had been measured by then is shown.",),
+    warnings=("Interrupted: these are the results so far.",),
 )
 
 ENCODER = Evaluation(
@@ -154,21 +154,21 @@ EVALUATIONS = {
     "evaluate-encoder": ENCODER,
     "evaluate-masked": MASKED,
 }
-# Means and errors that a page must survive.
-ODD = [(math.nan, None), (math.inf, math.nan), (-math.inf, math.inf), (1e38, 0.0), (0.0, 0.0), (5e-324, 1e9)]
+# Means and errors at the limits of a report.
+EXTREMES = [(math.nan, None), (math.inf, math.nan), (-math.inf, math.inf), (1e38, 0.0), (0.0, 0.0), (5e-324, 1e9)]
 
 
-def odd_evaluation(mean: float, error: float | None) -> Evaluation:
-    """An evaluation with a mean and an error in the place of every other, and a name that is markup and escapes."""
-    odd = LossEstimate(mean, error, 0, 9)
-    buckets = (Bucket(0, 1, {MODEL: odd}), Bucket(3, 9, {MODEL: odd, SLIDING: odd}))
-    point = ContextPoint(32, odd, odd, odd, odd)
+def extreme_evaluation(mean: float, error: float | None) -> Evaluation:
+    """Return an evaluation in which each estimate has this mean and error, with markup and escapes in its name."""
+    extreme = LossEstimate(mean, error, 0, 9)
+    buckets = (Bucket(0, 1, {MODEL: extreme}), Bucket(3, 9, {MODEL: extreme, SLIDING: extreme}))
+    point = ContextPoint(32, extreme, extreme, extreme, extreme)
     recall = Recall(share(math.nan, error), share(0.5, error), share(mean, error))
     return replace(
         EXTENDED,
         source="--><script>$\\frac{$\na\x1b[31m",
-        positions=PositionLosses(512, 1, {MODEL: odd, SLIDING: odd}, {SLIDING: odd}, buckets),
-        contexts=ContextLosses(ORIGINAL, 1, (point, replace(point, context=512, base=None))),
+        positions=PositionLosses(512, 1, {MODEL: extreme, SLIDING: extreme}, {SLIDING: extreme}, buckets),
+        contexts=ContextLosses(BASE_LEN, 1, (point, replace(point, context=512, base=None))),
         passkey=Passkey("loss rank", (8, 99_999), (0.0, 1.0), ((math.nan, None), (1.0, 0.0)), 0, 0.1),
         retrieval=Retrieval(512, 0, 0, 24, "mean", {MODEL: recall}),
     )

@@ -1,4 +1,4 @@
-"""Readers whose models are planted: what they find is known beforehand."""
+"""Mock models with known outputs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,16 +10,16 @@ import torch
 from ctxextend.evaluation.eval_model import EvalModel
 
 
-class Planted(torch.nn.Module):
-    """A model whose answer is a function of the ids that it reads, and of nothing else."""
+class MockModel(torch.nn.Module):
+    """A model whose output is a given function of the input ids."""
 
-    def __init__(self, answer: Callable[[torch.Tensor], torch.Tensor], device: str = "cpu") -> None:
+    def __init__(self, compute: Callable[[torch.Tensor], torch.Tensor], device: str = "cpu") -> None:
         super().__init__()
-        self.answer, self.device, self.config = answer, device, SimpleNamespace()
-        self.read: list[torch.Tensor] = []
+        self.compute, self.device, self.config = compute, device, SimpleNamespace()
+        self.inputs: list[torch.Tensor] = []
 
     @property
-    def base_model(self) -> "Planted":
+    def base_model(self) -> "MockModel":
         return self
 
     def get_output_embeddings(self) -> None:
@@ -27,16 +27,16 @@ class Planted(torch.nn.Module):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
         assert bool(attention_mask.all())
-        self.read.append(input_ids)
-        answer = self.answer(input_ids)
-        return SimpleNamespace(logits=answer, last_hidden_state=answer)
+        self.inputs.append(input_ids)
+        output = self.compute(input_ids)
+        return SimpleNamespace(logits=output, last_hidden_state=output)
 
 
-def plant(model: EvalModel, answer: Callable[[torch.Tensor], torch.Tensor], **changes: Any) -> EvalModel:
-    """Put a planted model in the place of a reader's own."""
-    return replace(model, model=Planted(answer), **changes)
+def mock_model(model: EvalModel, compute: Callable[[torch.Tensor], torch.Tensor], **changes: Any) -> EvalModel:
+    """Replace the model by a mock."""
+    return replace(model, model=MockModel(compute), **changes)
 
 
-def counts(ids: torch.Tensor, words: int) -> torch.Tensor:
-    """How often each word stands in each text, as one place that stands for all, shape (texts, 1, words)."""
-    return torch.stack([torch.bincount(text, minlength=words) for text in ids]).float()[:, None]
+def counts(ids: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Return the count of each token in each text, shape (texts, 1, vocab_size)."""
+    return torch.stack([torch.bincount(text, minlength=vocab_size) for text in ids]).float()[:, None]

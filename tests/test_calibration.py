@@ -1,4 +1,4 @@
-"""`calibrate` and `resize --method auto --data` on pico models: `resize` makes and `evaluate` reads what is chosen."""
+"""`calibrate` and `resize --method auto --data` on pico models, checked against `resize` and `evaluate`."""
 
 import json
 import tempfile
@@ -30,42 +30,42 @@ def source(tmp_path: Path) -> Path:
     return make_source(tmp_path / "source", "gpt2", n_positions=LEARNED)
 
 
-def calibrated(source: Path, *flags: object) -> Result:
+def run_calibration(source: Path, *flags: object) -> Result:
     return invoke("resize", source, "--to", TO, "--method", "auto", *flags, "--data", "texts.jsonl")
 
 
-def test_calibrate_measures_what_evaluate_does_on_what_resize_writes(tmp_path: Path) -> None:
+def test_calibrate_scores_equal_evaluate_of_resized_checkpoint(tmp_path: Path) -> None:
     source = make_source(tmp_path / "source", "roberta", max_position_embeddings=LEARNED + 2)
-    data, told = write_texts(2 * TO, 5), list[tuple[int, int]]()
-    found = ctxextend.calibrate(source, TO, data, progress=lambda *said: told.append(said))
-    assert sum(moved for moved, _ in told) == len(found.tried) * found.windows * (TO - 2) <= told[0][1]
+    data, calls = write_texts(2 * TO, 5), list[tuple[int, int]]()
+    found = ctxextend.calibrate(source, TO, data, progress=lambda *call: calls.append(call))
+    assert sum(tokens for tokens, _ in calls) == len(found.tried) * found.windows * (TO - 2) <= calls[0][1]
     assert (found.metric, found.length, found.windows) == (LOSS, TO, 10)
     assert found.tried[0] == found.before
     assert found.after in found.tried
     assert found.after.score.mean <= found.before.score.mean
     assert found.better_by.mean == pytest.approx(found.before.score.mean - found.after.score.mean)
     for name, trial in {"before": found.before, "after": found.after, "last": found.tried[-1]}.items():
-        made = ctxextend.resize(source, TO, trial.method, output=name).output
-        alone = ctxextend.evaluate(made, data, no_base=True, tokens=10 * TO, length=[TO], measure=["position"])
-        assert alone.positions is not None
-        assert alone.positions.losses["model"] == trial.score
+        output = ctxextend.resize(source, TO, trial.method, output=name).output
+        single = ctxextend.evaluate(output, data, no_base=True, tokens=10 * TO, length=[TO], measure=["position"])
+        assert single.positions is not None
+        assert single.positions.losses["model"] == trial.score
 
 
-def test_calibrate_of_an_encoder_goes_by_the_documents_it_finds(tmp_path: Path) -> None:
+def test_calibrate_ranks_encoders_by_retrieval(tmp_path: Path) -> None:
     source, data = make_encoder(tmp_path / "encoder"), write_texts(80, 12)
     found = ctxextend.calibrate(source, 64, data)
     assert (found.metric, found.windows, found.length) == (RECIPROCAL_RANK, 12, 64)
     assert found.after.score.mean >= found.before.score.mean
     assert "perplexity" not in to_json(found)["before"]["score"]
     tried = {trial.method: trial for trial in found.tried}
-    assert all(name.startswith("bands:sigma=0,gain=") for name in tried)  # too short to be parted
+    assert all(name.startswith("bands:sigma=0,gain=") for name in tried)  # too short for a high-frequency band
     rows = ctxextend.compare(source, 64, data, methods=[*tried][-2:], tokens=12 * 64, measure=["retrieval"]).rows
     assert {row.method: row.final.score for row in rows} == {name: tried[name].score for name in [*tried][-2:]}
     with pytest.raises(DataError, match="7 documents of at least 64 tokens; calibration needs 8"):
         ctxextend.calibrate(source, 64, write_texts(80, 7))
 
 
-def test_calibrate_is_the_same_twice_and_writes_nothing(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibrate_is_deterministic_and_writes_nothing(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = pico.contents(source)
     monkeypatch.setattr(tempfile, "tempdir", str(Path("temporary").resolve()))
     Path("temporary").mkdir()
@@ -77,7 +77,7 @@ def test_calibrate_is_the_same_twice_and_writes_nothing(source: Path, monkeypatc
 
 
 @pytest.mark.parametrize(("tokens", "windows"), [(65_536, 16), (1, 8)])
-def test_calibrate_reads_no_more_than_it_needs(source: Path, tokens: int, windows: int) -> None:
+def test_calibrate_uses_between_8_and_16_windows(source: Path, tokens: int, windows: int) -> None:
     found = ctxextend.calibrate(source, TO, write_texts(2 * TO, 20), tokens=tokens, method="bands:sigma=4,repeat=8:40")
     assert found.windows == windows
 
@@ -85,30 +85,30 @@ def test_calibrate_reads_no_more_than_it_needs(source: Path, tokens: int, window
 @pytest.mark.parametrize(
     ("flags", "error", "match"),
     [
-        ({"to": LEARNED}, ResizeError, "no new rows to calibrate"),
-        ({"method": "linear"}, ResizeError, "chooses settings of bands, not of linear"),
-        ({"method": "bands:sigma=0,gain=1"}, ResizeError, "Every number is given already"),
+        ({"to": LEARNED}, ResizeError, "no new rows to tune"),
+        ({"method": "linear"}, ResizeError, "Only bands can be tuned on a text, got --method linear"),
+        ({"method": "bands:sigma=0,gain=1"}, ResizeError, "All settings of bands are given"),
         ({"data": "little.txt"}, DataError, "8 windows of 96 are needed"),
         ({"revision": "main"}, SourceError, "revision"),
     ],
 )
-def test_calibrate_refuses_what_cannot_be(
+def test_calibrate_rejects_invalid_requests(
     flags: dict[str, Any], error: type[CtxextendError], match: str, source: Path
 ) -> None:
     Path("little.txt").write_text("w1 " * (8 * TO - 1))
-    asked: dict[str, Any] = {"to": TO, "data": "texts.jsonl"} | flags
+    request: dict[str, Any] = {"to": TO, "data": "texts.jsonl"} | flags
     with pytest.raises(error, match=match):
-        ctxextend.calibrate(source, **asked)
+        ctxextend.calibrate(source, **request)
 
 
-def test_cut_windows_joins_documents_where_they_give_too_few_windows() -> None:
+def test_cut_windows_joins_documents_that_give_too_few_windows() -> None:
     found = cut_windows(texts(15, 15, 15, 15), 10, 8, None, minimum=5)
     assert (len(found.windows), found.across_documents) == (6, True)
     assert not cut_windows(texts(15, 15, 15, 15), 10, 8, None, minimum=4).across_documents
 
 
-def test_resize_by_a_text_writes_numbers_as_if_they_had_been_typed(source: Path) -> None:
-    done = calibrated(source, "--output", "new", "--verify", "--json")
+def test_resize_auto_with_data_writes_tuned_settings_as_if_requested(source: Path) -> None:
+    done = run_calibration(source, "--output", "new", "--verify", "--json")
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
     found = values["calibration"]
@@ -119,48 +119,48 @@ def test_resize_by_a_text_writes_numbers_as_if_they_had_been_typed(source: Path)
     assert found["tried"][0] == found["before"]
     assert "calibrated on 10 windows of 96 tokens in " in done.stderr
     assert "as given" not in done.stderr
-    typed = invoke("resize", source, "--to", TO, "--method", found["after"]["method"], "--output", "typed")
-    assert typed.exit_code == 0, typed.stderr
+    explicit = invoke("resize", source, "--to", TO, "--method", found["after"]["method"], "--output", "explicit")
+    assert explicit.exit_code == 0, explicit.stderr
     Path("texts.jsonl").unlink()
-    again = invoke("run", "new/ctxextend.yaml", "--output", "again")
-    assert again.exit_code == 0, again.stderr
-    assert pico.contents(Path("new")) == pico.contents(Path("typed")) == pico.contents(Path("again"))
-    assert sorted(path.name for path in Path().iterdir()) == ["again", "new", "typed"]
+    rerun = invoke("run", "new/ctxextend.yaml", "--output", "rerun")
+    assert rerun.exit_code == 0, rerun.stderr
+    assert pico.contents(Path("new")) == pico.contents(Path("explicit")) == pico.contents(Path("rerun"))
+    assert sorted(path.name for path in Path().iterdir()) == ["explicit", "new", "rerun"]
 
 
-def test_resize_by_a_text_comes_before_the_training(source: Path) -> None:
+def test_resize_auto_with_data_calibrates_before_training(source: Path) -> None:
     write_book()
-    done = calibrated(source, "--train", "book.txt", "--steps", 1, "--output", "new", "--json")
+    done = run_calibration(source, "--train", "book.txt", "--steps", 1, "--output", "new", "--json")
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
     assert values["train"]["steps"] == 1
     assert f"method: {values['calibration']['after']['method']}\n" in Path("new/ctxextend.yaml").read_text()
 
 
-def test_resize_by_a_text_that_was_trained_on_warns_before_the_search(source: Path) -> None:
+def test_resize_auto_with_training_text_warns_before_calibrating(source: Path) -> None:
     write_book()
     train(source, "trained", "--data", "texts.jsonl", steps=1)
     done = invoke("resize", "trained", "--to", TO, "--method", "auto", "--data", "texts.jsonl", "--dry-run", "--json")
-    (warning,) = (one for one in json.loads(done.stdout)["warnings"] if "was trained on texts.jsonl" in one)
+    (warning,) = (warning for warning in json.loads(done.stdout)["warnings"] if "was trained on texts.jsonl" in warning)
     assert done.stderr.index(f"Warning: {warning}") < done.stderr.index("calibrated on")
     assert done.stderr.count(warning) == 1
 
 
 @pytest.mark.parametrize("method", [[], ["--method", "bands"], ["--method", "auto:gain=1.2"]])
-def test_resize_takes_a_text_for_auto_alone(method: list[str], source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resize_rejects_data_without_auto(method: list[str], source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration_module, "load_eval_model", None)
     done = invoke("resize", source, "--to", TO, *method, "--data", "texts.jsonl")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "--data requires --method auto" in done.stderr
 
 
-OWN = Trial({"sigma": 7.931, "repeat": (31, 98), "gain": 1.4, "within": None}, Estimate(1.6, 0.1, 99, 9))
+ESTIMATED = Trial({"sigma": 7.931, "repeat": (31, 98), "gain": 1.4, "within": None}, Estimate(1.6, 0.1, 99, 9))
 
 
 @pytest.mark.parametrize(
-    ("after", "metric", "said"),
+    ("after", "metric", "expected"),
     [
-        (OWN, LOSS, "bands:sigma=7.931,repeat=31:98,gain=1.4; no candidate was better"),
+        (ESTIMATED, LOSS, "bands:sigma=7.931,repeat=31:98,gain=1.4; no candidate was better"),
         (
             Trial({"sigma": 0.0, "repeat": None, "gain": 1.4}, Estimate(1.5, 0.1, 99, 9)),
             LOSS,
@@ -173,9 +173,9 @@ OWN = Trial({"sigma": 7.931, "repeat": (31, 98), "gain": 1.4, "within": None}, E
         ),
     ],
 )
-def test_calibration_text_says_what_changed_and_by_how_much(after: Trial, metric: str, said: str) -> None:
-    better = Estimate(abs(after.score.mean - OWN.score.mean), 0.004, 99, 61)
-    text = calibration_text(Calibration(metric, OWN, after, better, (OWN, after), 16, 512, 4.21))
-    read = "windows" if metric == LOSS else "documents"
-    assert text.startswith(f"calibrated on 16 {read} of 512 tokens in 4.2 s: bands:sigma=")
-    assert said in text
+def test_calibration_text_reports_method_and_improvement(after: Trial, metric: str, expected: str) -> None:
+    better = Estimate(abs(after.score.mean - ESTIMATED.score.mean), 0.004, 99, 61)
+    text = calibration_text(Calibration(metric, ESTIMATED, after, better, (ESTIMATED, after), 16, 512, 4.21))
+    unit = "windows" if metric == LOSS else "documents"
+    assert text.startswith(f"calibrated on 16 {unit} of 512 tokens in 4.2 s: bands:sigma=")
+    assert expected in text

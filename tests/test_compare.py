@@ -1,4 +1,4 @@
-"""`compare` from end to end, on pico models: what it measures is what `resize`, `train` and `evaluate` give."""
+"""End-to-end tests of `compare` on pico models, checked against `resize`, `train` and `evaluate`."""
 
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from tests.words import write_texts
 TO = 64
 FEW = ("linear", "copy", "stretch:keep-first=5")
 QUICK: dict[str, Any] = {"tokens": 128, "measure": ("position",), "lr": 0.01, "batch_size": 2}
-# What a row does not share with what evaluate says of the checkpoint that it stands for.
-OWN = ("source", "seconds", "notes", "complete")
+# Fields of a row's evaluation that differ from those of `evaluate` on the same checkpoint.
+DIFFERENT = ("source", "seconds", "notes", "complete")
 
 
 @pytest.fixture
@@ -41,34 +41,34 @@ def texts(_empty_folder: None) -> Path:
     return write_texts()
 
 
-def found_by(evaluation: Evaluation) -> dict[str, Any]:
-    return {name: value for name, value in to_json(evaluation).items() if name not in OWN}
+def results(evaluation: Evaluation) -> dict[str, Any]:
+    return {name: value for name, value in to_json(evaluation).items() if name not in DIFFERENT}
 
 
 def resized(source: Path, method: str) -> Path:
     return ctxextend.resize(source, to=TO, method=method, output=method.partition(":")[0]).output
 
 
-def run_of(source: Path, *methods: str, folder: Path, steps: int, **flags: Any) -> ComparisonRun:
+def open_run(source: Path, *methods: str, folder: Path, steps: int, **flags: Any) -> ComparisonRun:
     settings = Compare.from_flags(TO, ("texts.jsonl",), methods, steps, **flags)
     return open_comparison(open_model(CheckpointRef(str(source))), settings, folder)
 
 
 @pytest.mark.parametrize(("model_type", "dtype"), [("gpt2", torch.bfloat16), ("roberta", torch.float32)])
-def test_compare_measures_what_evaluate_does_on_what_resize_writes(
+def test_compare_equals_evaluate_of_resized_checkpoint(
     model_type: str, dtype: torch.dtype, texts: Path, tmp_path: Path
 ) -> None:
     source = make_source(tmp_path / "source", model_type, dtype=dtype)
     found = ctxextend.compare(source, TO, texts, methods=["random", "stretch:keep-first=5"], tokens=512)
     assert {row.method for row in found.rows} == {"stretch:keep-first=5", "random"}
     for row in found.rows:
-        alone = ctxextend.evaluate(resized(source, row.method), texts, base=source, tokens=512)
-        assert found_by(row.untrained.evaluation) == found_by(alone)
-        assert row.untrained.score == alone.positions.losses["model"]  # type: ignore[union-attr]
+        single = ctxextend.evaluate(resized(source, row.method), texts, base=source, tokens=512)
+        assert results(row.untrained.evaluation) == results(single)
+        assert row.untrained.score == single.positions.losses["model"]  # type: ignore[union-attr]
         assert row.trained is None
 
 
-def test_compare_ranks_encoders_by_the_documents_they_find(tmp_path: Path) -> None:
+def test_compare_ranks_encoders_by_retrieval(tmp_path: Path) -> None:
     source, texts = make_encoder(tmp_path / "encoder"), write_texts(80, 12)
     found = ctxextend.compare(source, TO, texts, methods=["mean", "linear"], tokens=12 * TO)
     assert (found.kind, found.metric) == ("encoder", RECIPROCAL_RANK)
@@ -78,17 +78,17 @@ def test_compare_ranks_encoders_by_the_documents_they_find(tmp_path: Path) -> No
     assert second.delta.mean == pytest.approx(first.score.mean - second.score.mean)
     assert second.delta.mean >= 0
     for row in found.rows:
-        alone = ctxextend.evaluate(resized(source, row.method), texts, base=source, tokens=12 * TO)
-        assert found_by(row.final.evaluation) == found_by(alone)
-        assert alone.retrieval is not None
-        assert row.final.score.mean == alone.retrieval.modes["model"].reciprocal_rank.mean
+        single = ctxextend.evaluate(resized(source, row.method), texts, base=source, tokens=12 * TO)
+        assert results(row.final.evaluation) == results(single)
+        assert single.retrieval is not None
+        assert row.final.score.mean == single.retrieval.modes["model"].reciprocal_rank.mean
         assert found.base is not None
-        assert found.base.mean == alone.retrieval.modes["chunks"].reciprocal_rank.mean
+        assert found.base.mean == single.retrieval.modes["chunks"].reciprocal_rank.mean
         assert row.final.short is None
     assert "perplexity" not in to_json(found)["rows"][0]["untrained"]["score"]
 
 
-def test_compare_pairs_methods_by_window_and_short_texts_with_the_original(source: Path, texts: Path) -> None:
+def test_compare_pairs_windows_and_short_inputs_with_base(source: Path, texts: Path) -> None:
     found = ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, measure=["context"])
     assert (found.metric, found.max_len_before, found.max_len_after) == (LOSS, 16, TO)
     assert (found.complete, found.table, len(found.norms)) == (True, "transformer.wpe.weight", 16)
@@ -107,7 +107,7 @@ def test_compare_pairs_methods_by_window_and_short_texts_with_the_original(sourc
         assert (row.norms[:16] == found.norms) == row.keeps_learned_rows
 
 
-def test_compare_leaves_out_what_cannot_be_unless_it_is_named(source: Path) -> None:
+def test_compare_skips_methods_that_do_not_apply_unless_named(source: Path) -> None:
     texts = write_texts(900)
     measured: dict[str, Any] = {"tokens": 300, "measure": ["position"]}
     found = ctxextend.compare(source, 300, texts, methods=["all", "stretch:keep-first=5"], **measured)
@@ -119,20 +119,20 @@ def test_compare_leaves_out_what_cannot_be_unless_it_is_named(source: Path) -> N
             ctxextend.compare(source, 300, texts, methods=["copy", name])
 
 
-def test_compare_loads_one_model_and_tells_how_far_it_is(
+def test_compare_loads_one_model_and_reports_progress(
     source: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loads, told = list[object](), list[tuple[int, int, str]]()
+    loads, calls = list[object](), list[tuple[int, int, str]]()
 
-    def counted(*arguments: Any) -> Any:
+    def count_load(*arguments: Any) -> Any:
         loads.append(arguments)
         return load_eval_model(*arguments)
 
-    monkeypatch.setattr(compare_module, "load_eval_model", counted)
-    ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, steps=2, progress=lambda *said: told.append(said))
+    monkeypatch.setattr(compare_module, "load_eval_model", count_load)
+    ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, steps=2, progress=lambda *call: calls.append(call))
     assert len(loads) == 1
-    assert {total for _, total, _ in told} == {sum(moved for moved, _, _ in told)}
-    assert {who for _, _, who in told} == {"the base", "linear", "copy", "stretch:keep-first=5"}
+    assert {total for _, total, _ in calls} == {sum(tokens for tokens, _, _ in calls)}
+    assert {name for _, _, name in calls} == {"the base", "linear", "copy", "stretch:keep-first=5"}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_compare_loads_one_model_and_tells_how_far_it_is(
         ("encoder", torch.float32, "all", "copy"),
     ],
 )
-def test_compare_trains_as_run_does_by_the_recipe_of_the_row(
+def test_compare_trains_like_run_with_recipe_of_row(
     model_type: str, dtype: torch.dtype, trainable: str, method: str, tmp_path: Path
 ) -> None:
     if model_type == "encoder":
@@ -158,12 +158,12 @@ def test_compare_trains_as_run_does_by_the_recipe_of_the_row(
     assert (found.steps, found.trainable, found.seq_len) == (2, trainable, TO)
     (row,) = found.rows
     assert "  seed: 3\n" in row.recipe
-    made = ctxextend.run(parse_recipe(row.recipe, "the row's recipe").recipe, "made").output
-    assert made is not None
-    alone = ctxextend.evaluate(made, texts, base=source, precision="fp32", **measured)
+    output = ctxextend.run(parse_recipe(row.recipe, "the row's recipe").recipe, "output").output
+    assert output is not None
+    single = ctxextend.evaluate(output, texts, base=source, precision="fp32", **measured)
     assert row.trained is not None
-    assert found_by(row.trained.evaluation) == found_by(alone)
-    assert found_by(row.trained.evaluation) != found_by(row.untrained.evaluation)
+    assert results(row.trained.evaluation) == results(single)
+    assert results(row.trained.evaluation) != results(row.untrained.evaluation)
     assert row.final is row.trained
     if trainable == "new":
         assert row.trained.short is not None
@@ -172,13 +172,13 @@ def test_compare_trains_as_run_does_by_the_recipe_of_the_row(
 
 @pytest.mark.parametrize("trainable", ["new", "all"])
 @pytest.mark.usefixtures("texts")
-def test_comparison_gives_every_method_the_same_weights_back(trainable: str, source: Path, tmp_path: Path) -> None:
-    # One method under two names: whatever the first training left behind would show in the second.
+def test_comparison_run_restores_weights_after_each_method(trainable: str, source: Path, tmp_path: Path) -> None:
+    # The same method under two names: leftovers of the first training would change the second.
     methods = ("linear", "linear:keep-first=0")
-    found = run_of(source, *methods, steps=2, folder=tmp_path, trainable=trainable, **QUICK)
+    found = open_run(source, *methods, steps=2, folder=tmp_path, trainable=trainable, **QUICK)
     model = found.resized.model.model
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found.measure(lambda *told: None)
+    found.measure(lambda *call: None)
     after = model.state_dict()
     assert [name for name, value in before.items() if not torch.equal(value, after[name])] == []
     assert not any(value.grad is not None for value in model.parameters())
@@ -188,9 +188,9 @@ def test_comparison_gives_every_method_the_same_weights_back(trainable: str, sou
     assert not [*tmp_path.glob("saves/*")]
 
 
-def test_comparison_measures_on_what_training_leaves_out(source: Path, tmp_path: Path) -> None:
+def test_comparison_run_evaluates_on_held_out_windows(source: Path, tmp_path: Path) -> None:
     write_texts(150, 40)
-    found = run_of(source, "copy", steps=1, folder=tmp_path, tokens=256)
+    found = open_run(source, "copy", steps=1, folder=tmp_path, tokens=256)
     assert found.trainer is not None
     task = found.trainer.task
     rule = HeldOut(**task.provenance["held_out"])
@@ -200,23 +200,21 @@ def test_comparison_measures_on_what_training_leaves_out(source: Path, tmp_path:
     assert any("windows held out of --data" in note for note in found.report(complete=True).notes)
 
 
-def test_compare_refuses_encoders_whose_documents_are_too_few(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="ranked by the documents"):
+def test_compare_rejects_encoders_with_too_few_documents(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="ranked by document retrieval"):
         ctxextend.compare(make_encoder(tmp_path / "encoder"), TO, write_texts(80, 1), methods=["copy"])
 
 
-def test_compare_goes_on_where_one_method_cannot_be_trained(
-    source: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learn, seen = trainer.run_training, list[object]()
+def test_compare_continues_after_a_failed_training(source: Path, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_training, calls = trainer.run_training, list[object]()
 
     def fail_once(*arguments: Any) -> Any:
-        seen.append(arguments)
-        if len(seen) == 1:
+        calls.append(arguments)
+        if len(calls) == 1:
             raise TrainingError("The loss became NaN or infinite.")
-        return learn(*arguments)
+        return run_training(*arguments)
 
     monkeypatch.setattr(trainer, "run_training", fail_once)
     found = ctxextend.compare(source, TO, texts, methods=["linear", "copy"], steps=1, **QUICK)
     assert [(row.method, row.trained is not None) for row in found.rows] == [("copy", True), ("linear", False)]
-    assert "linear was not trained to the end: The loss became NaN or infinite." in found.warnings
+    assert "Training failed for linear: The loss became NaN or infinite." in found.warnings

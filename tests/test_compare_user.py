@@ -1,4 +1,4 @@
-"""`ctxextend compare` as it is typed."""
+"""Tests of the command `ctxextend compare`."""
 
 import json
 import signal
@@ -30,7 +30,7 @@ def compare(source: Path, *flags: object) -> Result:
     return invoke("compare", source, "--to", 64, *FLAGS, *flags)
 
 
-def test_compare_prints_a_ranking_and_writes_page_and_figure(source: Path) -> None:
+def test_compare_prints_ranking_and_writes_report_and_figure(source: Path) -> None:
     done = compare(
         source,
         "--method",
@@ -45,7 +45,7 @@ def test_compare_prints_a_ranking_and_writes_page_and_figure(source: Path) -> No
         "figure.svg",
     )
     assert done.exit_code == 0, done.stderr
-    assert "16 -> 64 positions, by 3 methods" in done.stdout
+    assert "16 -> 64 positions, 3 methods" in done.stdout
     ranked = [line.split()[:2] for line in done.stdout.splitlines() if line.strip()[:1] in "123" and line.strip()]
     assert {method for _, method in ranked} == {"linear", "copy", "random"}
     assert [number for number, _ in ranked] == ["1", "2", "3"]
@@ -54,7 +54,7 @@ def test_compare_prints_a_ranking_and_writes_page_and_figure(source: Path) -> No
     assert "<svg" in Path("figure.svg").read_text("utf-8")
 
 
-def test_compare_prints_one_json_object(source: Path) -> None:
+def test_compare_json_prints_one_object(source: Path) -> None:
     flags = ("--steps", 1, "--trainable", "new", "--lr", 0.01, "--batch-size", 2, "--seed", 5, "--length", 16)
     done = compare(
         source, "--method", "copy", "--method", "stretch:keep-first=5", *flags, "--measure", "context", "--json"
@@ -70,38 +70,36 @@ def test_compare_prints_one_json_object(source: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "code", "said"),
+    ("flags", "code", "message"),
     [
         (("--method", "no-such"), 2, "Unknown method 'no-such'"),
         (("--method", "linear:alpha=0.4"), 2, "--method linear has no setting 'alpha'"),
         (("--method", "hierarchical", "--to", 999), 1, "256"),
         (("--to", 16), 1, "--to 64"),
         (("--length", 128), 2, "--length 128"),
-        (("--lr", 0.1), 2, "--lr belongs to a training"),
-        (("--eval-data", "texts.jsonl"), 2, "--eval-data belongs to a training"),
-        (("--eval-data", "texts.jsonl", "--steps", 1), 1, "texts.jsonl is named by --data"),
+        (("--lr", 0.1), 2, "--lr requires --steps"),
+        (("--eval-data", "texts.jsonl"), 2, "--eval-data requires --steps"),
+        (("--eval-data", "texts.jsonl", "--steps", 1), 1, "texts.jsonl is passed to both --data"),
         (("--data", "none.txt"), 1, "none.txt does not exist."),
         (("--steps", 1, "--seq-len", 128), 1, "--seq-len 128"),
-        (("--measure", "retrieval"), 1, "has no meaning"),
+        (("--measure", "retrieval"), 1, "--measure retrieval does not apply to"),
     ],
 )
-def test_compare_refuses_what_cannot_be_before_a_model_is_read(
-    flags: tuple[Any, ...], code: int, said: str, source: Path, monkeypatch: pytest.MonkeyPatch
+def test_compare_rejects_invalid_flags_before_loading_a_model(
+    flags: tuple[Any, ...], code: int, message: str, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if flags[0] not in ("--measure", "--steps"):  # which depend on the model
         monkeypatch.setattr("ctxextend.comparison.compare.load_eval_model", None)
     done = compare(source, *flags)
     assert (done.exit_code, done.stdout) == (code, "")
-    assert said in done.stderr
+    assert message in done.stderr
 
 
-def test_compare_that_cannot_write_the_page_prints_the_ranking_all_the_same(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
+def test_compare_prints_ranking_if_the_report_cannot_be_written(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
         raise OutputError("page.html could not be written: no space.")
 
-    monkeypatch.setattr(html, "write_report", refuse)
+    monkeypatch.setattr(html, "write_report", fail)
     done = compare(source, "--method", "copy", "--report", "page.html", "--plot", "figure.svg")
     assert done.exit_code == 1
     assert " 1 copy" in done.stdout
@@ -110,18 +108,18 @@ def test_compare_that_cannot_write_the_page_prints_the_ranking_all_the_same(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_compare_stopped_in_a_training_shows_what_was_measured_and_leaves_nothing_else(
+def test_compare_interrupted_in_training_prints_results_and_removes_files(
     number: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end_step, steps = RunCallback.on_step_end, list[object]()
 
-    def stop_in_the_second_training(self: RunCallback, *arguments: Any, **named: Any) -> Any:
+    def stop_second_training(self: RunCallback, *arguments: Any, **named: Any) -> Any:
         steps.append(arguments)
         if len(steps) == 3:
             signal.raise_signal(number)
         return end_step(self, *arguments, **named)
 
-    monkeypatch.setattr(RunCallback, "on_step_end", stop_in_the_second_training)
+    monkeypatch.setattr(RunCallback, "on_step_end", stop_second_training)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = signal.signal(signal.SIGTERM, _handle_signal)
     try:

@@ -21,7 +21,7 @@ from ctxextend.recipe import CheckpointRef
 from ctxextend.training.memory import checkpoint_layers, disable_dropout
 from ctxextend.training.objectives import Distillation, plan_windows
 from tests import pico
-from tests.planted import plant
+from tests.planted import mock_model
 from tests.words import add_tokenizer
 
 OLD, NEW = 16, 40
@@ -119,7 +119,7 @@ def test_distillation_loss_of_one_window_matches_the_embedder(
         table.add_(torch.randn(table.shape))
     ids = texts(student, OLD, count=1)
     text = ids[0, 1:-1].numpy()
-    vectors = [Embedder(model, poolings).vectors([text])[0] for model in (student, teacher)]
+    vectors = [Embedder(model, poolings).embed([text])[0] for model in (student, teacher)]
     states = [last_states(model, ids).detach() for model in (student, teacher)]
     error = (states[0] - states[1]).square().mean() / states[1].square().mean()
     expected = float(error) + 1 - float(vectors[0] @ vectors[1])
@@ -131,8 +131,8 @@ def test_distillation_loss_of_a_long_text_by_hand(pair: tuple[EvalModel, EvalMod
     """The planted teacher's states are one-hot inputs; windows are two tokens between [CLS] and [SEP]."""
     student, teacher = pair
     units = torch.eye(32)
-    planted = plant(teacher, lambda ids: units[ids] * (1 + torch.arange(ids.shape[1]))[:, None], max_len=4)
-    same = plant(student, lambda ids: units[ids])
+    planted = mock_model(teacher, lambda ids: units[ids] * (1 + torch.arange(ids.shape[1]))[:, None], max_len=4)
+    same = mock_model(student, lambda ids: units[ids])
     ids = torch.tensor([[2, 7, 8, 9, 3]])
     # Both windows have [CLS] at position 0 and [SEP] at position 3; their texts are 7 8 and 8 9. Token 8 is equally
     # central in both, and belongs to the first: 7 8 | 9.
@@ -143,7 +143,7 @@ def test_distillation_loss_of_a_long_text_by_hand(pair: tuple[EvalModel, EvalMod
     cosine = 10 / (2 * 30**0.5)
     assert loss_of(Distillation(same, planted, ("mean",)), ids) == pytest.approx(error + 1 - cosine)
     # Inputs of the hidden size's check, then of the loss, for each objective.
-    assert [tuple(read.shape) for read in planted.model.read] == [(1, 3), (2, 4)] * 2
+    assert [tuple(read.shape) for read in planted.model.inputs] == [(1, 3), (2, 4)] * 2
 
 
 @pytest.mark.parametrize(("model_type", "autocast"), [("bert", False), ("gpt2", True)])
@@ -173,8 +173,9 @@ def test_distillation_compares_one_token_embeddings_with_the_mean_direction_of_a
 ) -> None:
     student, teacher = pair
     # The embeddings of the first window, 7 8, and of the second, 8 9, are orthogonal.
-    turned = plant(teacher, lambda ids: torch.eye(2)[(ids[:, 1] == 8).long()][:, None].expand(-1, 4, -1), max_len=4)
-    between = plant(student, lambda ids: torch.full((1, 5, 2), 3.0))
+    directions = torch.eye(2)[:, None].expand(-1, 4, -1)
+    turned = mock_model(teacher, lambda ids: directions[(ids[:, 1] == 8).long()], max_len=4)
+    between = mock_model(student, lambda ids: torch.full((1, 5, 2), 3.0))
     ids = torch.tensor([[2, 7, 8, 9, 3]])
     without, pooled = (loss_of(Distillation(between, turned, poolings), ids) for poolings in ((), ("cls",)))
     assert pooled - without == pytest.approx(1 - 0.5**0.5, abs=1e-5)

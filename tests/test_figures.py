@@ -40,7 +40,7 @@ from ctxextend.report.figures import (
 from ctxextend.report.html import comparison_figure, comparison_panels, write_report
 from tests import pico
 from tests.comparisons import METHODS, comparison, encoders
-from tests.evaluations import ENCODER, EXTENDED, INTERRUPTED, LONE, MASKED, ODD, odd_evaluation
+from tests.evaluations import ENCODER, EXTENDED, EXTREMES, INTERRUPTED, LONE, MASKED, extreme_evaluation
 from tests.trainings import invoke
 
 MakePico = Callable[..., pico.Pico]
@@ -329,9 +329,9 @@ def test_evaluation_figure_writes_shares_into_cells_and_draws_bars_with_their_er
     assert len(recalls.containers) == 6
 
 
-@pytest.mark.parametrize(("mean", "error"), ODD)
+@pytest.mark.parametrize(("mean", "error"), EXTREMES)
 def test_evaluation_figure_of_odd_numbers_and_a_hostile_name(mean: float, error: float | None, tmp_path: Path) -> None:
-    write_figure(tmp_path / "figure.svg", lambda: evaluation_figure(odd_evaluation(mean, error)))
+    write_figure(tmp_path / "figure.svg", lambda: evaluation_figure(extreme_evaluation(mean, error)))
     text = (tmp_path / "figure.svg").read_text()
     ElementTree.fromstring(text)
     assert "<script" not in text

@@ -272,7 +272,7 @@ def test_nanogpt_folder_without_a_tokenizer_says_how_to_name_one(tmp_path: Path)
     out, meta = write_folder(tmp_path)
     done = invoke("evaluate", out, "--data", "text.txt")
     assert done.exit_code == 1
-    assert f"There is no tokenizer in {out}." in done.stderr
+    assert f"No tokenizer found in {out}." in done.stderr
     assert "--tokenizer gpt2" in done.stderr
     Path("other.txt").write_text("Zebra" * 99)
     done = invoke("evaluate", out, "--data", "other.txt", "--tokenizer", meta)

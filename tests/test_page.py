@@ -23,7 +23,7 @@ from ctxextend.report.figures import NUMBERS, write_figure
 from ctxextend.report.html import comparison_figure, write_report
 from ctxextend.report.verdicts import comparison_verdict
 from tests.comparisons import COMPARISONS, METHODS, comparison, encoders
-from tests.evaluations import ENCODER, EXTENDED, ODD, odd_evaluation
+from tests.evaluations import ENCODER, EXTENDED, EXTREMES, extreme_evaluation
 from tests.trainings import invoke
 
 Found = Comparison | Evaluation | Sequence[Inspection]
@@ -95,7 +95,7 @@ def brief(found: Comparison) -> Comparison:
 
 def odd_outcome(mean: float, error: float | None) -> Outcome:
     odd = LossEstimate(mean, error, 0, 9)
-    return Outcome(odd, odd, odd, odd_evaluation(mean, error))
+    return Outcome(odd, odd, odd, extreme_evaluation(mean, error))
 
 
 def on_one_window() -> Comparison:
@@ -343,7 +343,7 @@ def test_command_writes_a_report_that_names_it(command: str, monkeypatch: pytest
     assert "alice" not in page
 
 
-@pytest.mark.parametrize(("mean", "error"), ODD)
+@pytest.mark.parametrize(("mean", "error"), EXTREMES)
 def test_report_and_figure_of_odd_numbers(mean: float, error: float | None, tmp_path: Path) -> None:
     found = changed(brief(comparison(("linear", "copy", "last"))), odd_outcome(mean, error))
     found = replace(found, base=Estimate(mean, error, 0, 9), source=HOSTILE)

@@ -1,4 +1,4 @@
-"""The pass key: planted models find it where they see it, and texts are what they say."""
+"""Passkey retrieval with mock models, and the texts that it builds."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,14 +14,14 @@ from ctxextend.evaluation.losses import Scorer
 from ctxextend.evaluation.passkey import DEPTHS, NUMBERS, PasskeyTask, plan_passkey
 from ctxextend.recipe import CheckpointRef
 from tests import pico
-from tests.planted import counts, plant
+from tests.planted import counts, mock_model
 
 TEXT = "The lobster lives in the sea, and is seldom seen by day. It sleeps under stones. "
 
 
 @pytest.fixture(scope="module")
-def readers(minilm: EvalModel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, EvalModel]:
-    """A model of each kind."""
+def models(minilm: EvalModel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, EvalModel]:
+    """Return a model of each kind."""
     folder, tokenizer = tmp_path_factory.mktemp("masked"), minilm.tokenizer.tokenizer
     pico.make(folder, "bert", max_position_embeddings=128, vocab_size=len(tokenizer))
     tokenizer.save_pretrained(folder)
@@ -29,10 +29,10 @@ def readers(minilm: EvalModel, tmp_path_factory: pytest.TempPathFactory) -> dict
     return {"causal": causal, "masked": masked, "encoder": minilm}
 
 
-def plan(reader: EvalModel, *lengths: int, **settings: Any) -> PasskeyTask:
-    """What is looked for; a planted model, whose head cannot run apart, needs no trial text."""
-    judge = open_embedder(reader) if reader.kind == ENCODER else Scorer(reader, None, False)
-    return plan_passkey(judge, reader.tokenizer.encode(TEXT * 9), lengths, **settings)
+def plan(model: EvalModel, *lengths: int, **settings: Any) -> PasskeyTask:
+    """Return a passkey task; the scorer skips the checks of `open_scorer`, which a mock model fails."""
+    evaluator = open_embedder(model) if model.kind == ENCODER else Scorer(model, None, False)
+    return plan_passkey(evaluator, model.tokenizer.encode(TEXT * 9), lengths, **settings)
 
 
 def report(task: PasskeyTask) -> Passkey:
@@ -44,8 +44,8 @@ def report(task: PasskeyTask) -> Passkey:
 
 
 @pytest.mark.parametrize("name", ["causal", "masked"])
-def test_window_is_as_long_as_it_says_with_the_number_where_it_says(name: str, readers: dict[str, EvalModel]) -> None:
-    tokenizer, task = readers[name].tokenizer, plan(readers[name], 100)
+def test_window_has_given_length_and_number_at_given_depth(name: str, models: dict[str, EvalModel]) -> None:
+    tokenizer, task = models[name].tokenizer, plan(models[name], 100)
     numbers = [tokenizer.tokenizer.decode([token]).strip() for token in task.numbers]
     assert len({*numbers}) == NUMBERS
     assert all(text.isdecimal() and (name == "causal" or len(text) == 3) for text in numbers)
@@ -58,22 +58,22 @@ def test_window_is_as_long_as_it_says_with_the_number_where_it_says(name: str, r
         assert f"pass key is {numbers[answer]}. remember it." in text.lower().replace(" .", ".").replace('"', "")
         before, after = len(tokenizer.before), len(tokenizer.after)
         assert tuple(ids[:before]) == tokenizer.before
-        asked = len(task.question) + after if name == "masked" else list(task.question).index(-1)
-        start = before + round(depth * (100 - before - len(task.sentence) - asked))
+        end = len(task.question) + after if name == "masked" else list(task.question).index(-1)
+        start = before + round(depth * (100 - before - len(task.sentence) - end))
         assert ids.index(hidden) == start + list(task.sentence).index(-1)
-        place = int(window.places[0])
-        assert window.places.tolist() == [place] * NUMBERS
+        output = int(window.outputs[0])
+        assert window.outputs.tolist() == [output] * NUMBERS
         assert window.labels.tolist() == task.numbers.tolist()
         if name == "masked":
-            assert ids[place] == tokenizer.tokenizer.mask_token_id
+            assert ids[output] == tokenizer.tokenizer.mask_token_id
             assert tuple(ids[-after:]) == tokenizer.after
         else:
-            assert place == 99
+            assert output == 99
             assert text.endswith('What is the pass key? The pass key is "')
 
 
 class Letters:
-    """A tokenizer that has a token for each character."""
+    """A tokenizer with one token per character."""
 
     unk_token_id = None
 
@@ -81,73 +81,73 @@ class Letters:
         return {"input_ids": [ord(character) for character in text]}
 
 
-def test_numbers_of_a_tokenizer_of_characters_are_the_ten_digits(readers: dict[str, EvalModel]) -> None:
-    task = plan(replace(readers["causal"], tokenizer=TextTokenizer(Letters())), 300)
+def test_plan_passkey_uses_digits_with_character_tokenizer(models: dict[str, EvalModel]) -> None:
+    task = plan(replace(models["causal"], tokenizer=TextTokenizer(Letters())), 300)
     assert sorted(task.numbers) == [ord(digit) for digit in "0123456789"]
 
 
-def sees(reader: EvalModel, tokens: slice = slice(None), value: float | None = None) -> EvalModel:
-    """A model that finds those words most likely that it sees in its text, or gives all of them one value."""
-    words = len(reader.tokenizer.tokenizer)
+def sees(model: EvalModel, tokens: slice = slice(None), value: float | None = None) -> EvalModel:
+    """Return a mock model that scores tokens by their counts in a slice of the text, or all with `value`."""
+    vocab_size = len(model.tokenizer.tokenizer)
 
     def answer(ids: torch.Tensor) -> torch.Tensor:
-        found = counts(ids[:, tokens], words)
+        found = counts(ids[:, tokens], vocab_size)
         found = found if value is None else torch.full_like(found, value)
-        return found if reader.kind == ENCODER else found.expand(-1, ids.shape[1], -1)
+        return found if model.kind == ENCODER else found.expand(-1, ids.shape[1], -1)
 
-    return plant(reader, answer)
+    return mock_model(model, answer)
 
 
 @pytest.mark.parametrize(
-    ("name", "length", "seen", "expected"),
+    ("name", "length", "visible", "expected"),
     [
         ("causal", 128, {}, (1, 1, 1, 1, 1)),
         ("masked", 80, {}, (1, 1, 1, 1, 1)),
         ("encoder", 600, {}, (1, 1, 1, 1, 1)),
         ("causal", 128, {"tokens": slice(-60, None)}, (0, 0, 0, 1, 1)),
         ("encoder", 512, {"tokens": slice(200)}, (1, 1, 0, 0, 0)),
-        # Those to which all numbers are one find none.
+        # A model that scores all numbers alike retrieves none.
         ("causal", 128, {"value": 0.0}, (0, 0, 0, 0, 0)),
         ("causal", 128, {"value": float("nan")}, (0, 0, 0, 0, 0)),
         ("encoder", 128, {"value": 1.0}, (0, 0, 0, 0, 0)),
     ],
 )
-def test_a_planted_model_finds_the_number_where_it_sees_it(
-    name: str, length: int, seen: dict[str, Any], expected: tuple[float, ...], readers: dict[str, EvalModel]
+def test_mock_model_retrieves_number_inside_its_slice(
+    name: str, length: int, visible: dict[str, Any], expected: tuple[float, ...], models: dict[str, EvalModel]
 ) -> None:
-    found = report(plan(sees(readers[name], **seen), length))
+    found = report(plan(sees(models[name], **visible), length))
     assert found.found == (expected,)
     assert (found.how, found.chance) == ("retrieval" if name == "encoder" else "loss rank", 0.1)
 
 
-def test_what_was_not_measured_is_none(readers: dict[str, EvalModel]) -> None:
+def test_report_has_none_for_cells_not_measured(models: dict[str, EvalModel]) -> None:
     def stop(tokens: int) -> None:
         if len(task.cells) == 7:
             raise KeyboardInterrupt
 
-    task = plan(sees(readers["causal"]), 128, 80)
+    task = plan(sees(models["causal"]), 128, 80)
     assert task.report() == {}
     with pytest.raises(KeyboardInterrupt):
         task.measure(stop)
-    begun: Passkey = task.report()["passkey"]
-    assert begun.lengths == (80, 128)
-    assert begun.found == ((1.0,) * 5, (1.0, 1.0, None, None, None))
+    partial: Passkey = task.report()["passkey"]
+    assert partial.lengths == (80, 128)
+    assert partial.found == ((1.0,) * 5, (1.0, 1.0, None, None, None))
 
 
-def test_lengths_without_room_are_left_out_and_named(readers: dict[str, EvalModel]) -> None:
-    task = plan(readers["causal"], 10, 128, 16)
+def test_plan_passkey_skips_short_lengths_with_a_note(models: dict[str, EvalModel]) -> None:
+    task = plan(models["causal"], 10, 128, 16)
     assert task.lengths == (128,)
-    assert task.notes[0].startswith("The passkey was not measured at 10, 16 tokens")
+    assert task.notes[0].startswith("Passkey retrieval was skipped at 10, 16 tokens")
     with pytest.raises(DataError, match="needs texts of"):
-        plan(readers["causal"], 10)
+        plan(models["causal"], 10)
 
 
-def test_a_seed_draws_the_same_again_and_another_draws_others(readers: dict[str, EvalModel]) -> None:
-    one, same, other = (plan(readers["masked"], 100, seed=seed) for seed in (1, 1, 2))
+def test_numbers_and_windows_depend_on_seed(models: dict[str, EvalModel]) -> None:
+    one, same, other = (plan(models["masked"], 100, seed=seed) for seed in (1, 1, 2))
     assert one.numbers.tolist() == same.numbers.tolist() != other.numbers.tolist()
     windows = [task.window(100, 0.5, 3).input_ids.tolist() for task in (one, same, other)]
     assert windows[0] == windows[1] != windows[2]
     for depth in DEPTHS:
         assert sorted(one.answer(100, depth, trial) for trial in range(NUMBERS)) == list(range(NUMBERS))
-    # No column for one favourite.
+    # Depths hide different numbers first, so that a favourite number does not fill a column.
     assert len({one.answer(100, depth, 0) for depth in DEPTHS}) == len(DEPTHS)

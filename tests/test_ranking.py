@@ -1,4 +1,4 @@
-"""Rankings of made-up losses, and methods as they are typed."""
+"""Ranking of synthetic losses, and parsing of methods."""
 
 import math
 from types import SimpleNamespace
@@ -14,21 +14,21 @@ from ctxextend.recipe import Resize
 from ctxextend.tables.methods import METHODS
 from tests.evaluations import LONE
 
-# What `auto` makes, one of the others makes too.
+# `auto` selects one of the others.
 EVERY = [name for name in METHODS if name != "auto"]
 
 
 def candidate(name: str, *stages: list[float]) -> Candidate:
-    """A method with the losses of its windows, as it is made and once it was trained."""
+    """A method with the losses of its windows, untrained and trained."""
     plan: Any = SimpleNamespace(keeps_learned_rows=False)
     measured = [Measurement(LONE, tuple(np.array([loss]) for loss in losses)) for losses in stages]
     return Candidate(name, plan, "source: x\n", (), measured)
 
 
-def test_rank_goes_by_the_training_and_compares_within_a_stage() -> None:
+def test_rank_uses_trained_scores_and_deltas_per_stage() -> None:
     first, second = candidate("linear", [1.0, 1.0], [0.9, 0.9]), candidate("copy", [2.0, 2.0], [0.5, 0.5])
-    best, other, waiting = rank([first, candidate("last", [1.5, 1.5]), second, candidate("mean")], LOSS)
-    assert (best.method, other.method, waiting.method) == ("copy", "linear", "last")
+    best, other, untrained = rank([first, candidate("last", [1.5, 1.5]), second, candidate("mean")], LOSS)
+    assert (best.method, other.method, untrained.method) == ("copy", "linear", "last")
     assert best.final.delta is None
     assert best.untrained.delta is not None
     assert best.untrained.delta.mean == pytest.approx(1.0)
@@ -36,10 +36,10 @@ def test_rank_goes_by_the_training_and_compares_within_a_stage() -> None:
     assert other.trained.delta is not None
     assert other.trained.delta.mean == pytest.approx(0.4)
     assert other.untrained.delta is None
-    assert waiting.trained is None
+    assert untrained.trained is None
 
 
-def test_rank_puts_last_what_is_no_number() -> None:
+def test_rank_puts_nan_last() -> None:
     first, second = rank([candidate("linear", [math.nan, 1.0]), candidate("copy", [7.0, 7.0])], LOSS)
     assert (first.method, second.method) == ("copy", "linear")
     assert first.untrained.is_tied
@@ -47,7 +47,7 @@ def test_rank_puts_last_what_is_no_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "method", "counts"),
+    ("spec", "method", "settings"),
     [
         ("linear", "linear", {}),
         ("stretch:keep-first=5", "stretch", {"keep_first": 5}),
@@ -56,26 +56,26 @@ def test_rank_puts_last_what_is_no_number() -> None:
         ("bands:sigma=8,repeat=40:128", "bands:sigma=8,repeat=40:128", {}),
     ],
 )
-def test_read_methods_takes_them_as_resize_does(typed: str, method: str, counts: dict[str, Any]) -> None:
-    assert read_methods([typed], 64) == (MethodSpec(typed, Resize(64, method=method, **counts), is_named=True),)
+def test_read_methods_parses_like_resize(spec: str, method: str, settings: dict[str, Any]) -> None:
+    assert read_methods([spec], 64) == (MethodSpec(spec, Resize(64, method=method, **settings), is_named=True),)
 
 
 @pytest.mark.parametrize(
-    ("typed", "named"),
+    ("specs", "named"),
     [
         ([], []),
         (["all", "all"], []),
         (["all", "last", "last", "copy:drop_last=1"], ["last", "copy:drop-last=1"]),
     ],
 )
-def test_read_methods_has_each_once_and_every_method_by_all_or_nothing(typed: list[str], named: list[str]) -> None:
-    found = read_methods(typed, 64)
-    assert [asked.name for asked in found] == list(dict.fromkeys([*EVERY, *named]))
-    assert [asked.name for asked in found if asked.is_named] == named
+def test_read_methods_expands_all_and_removes_duplicates(specs: list[str], named: list[str]) -> None:
+    found = read_methods(specs, 64)
+    assert [spec.name for spec in found] == list(dict.fromkeys([*EVERY, *named]))
+    assert [spec.name for spec in found if spec.is_named] == named
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("spec", "message"),
     [
         ("", "Unknown method ''"),
         ("linear:keep-first=x", "keep-first must be an integer"),
@@ -83,12 +83,12 @@ def test_read_methods_has_each_once_and_every_method_by_all_or_nothing(typed: li
         ("mean:seed=1", "--method mean has no setting 'seed'"),
     ],
 )
-def test_read_methods_refuses_what_resize_would(typed: str, said: str) -> None:
-    with pytest.raises(ResizeError, match=said):
-        read_methods([typed], 64)
+def test_read_methods_rejects_what_resize_rejects(spec: str, message: str) -> None:
+    with pytest.raises(ResizeError, match=message):
+        read_methods([spec], 64)
 
 
-def test_compare_measures_what_methods_are_ranked_by_whatever_is_asked_for() -> None:
+def test_evaluate_for_adds_the_measure_that_ranks_methods() -> None:
     found = Compare.from_flags(64, ["a"], measure=("passkey",))
     assert found.evaluate_for("causal", 64).measure == ("passkey", "position")
     assert found.evaluate_for("encoder", 64).measure == ("passkey", "retrieval")

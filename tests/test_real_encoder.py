@@ -1,6 +1,7 @@
-"""A real pretrained sentence encoder with its whole folder: all-MiniLM-L6-v2, from the package that carries it.
+"""Resizing the complete folder of a pretrained sentence encoder, all-MiniLM-L6-v2.
 
-Its table has 512 rows, sentence_bert_config.json reads 256 tokens, and tokenizer.json cuts at 128 and pads to 128.
+Its table has 512 rows, sentence_bert_config.json limits texts to 256 tokens, and tokenizer.json truncates and pads to
+128 tokens.
 """
 
 import json
@@ -18,7 +19,7 @@ from tokenizers import Tokenizer
 from ctxextend import plan_resize, resize
 from tests import pico
 
-# One of each kind: rows that stay, that move, that stay first, that go through LAPACK. Small models try all.
+# One method per kind: unchanged rows, moved rows, unchanged first rows, LAPACK. Small models test all methods.
 CHOSEN = ("copy", "linear", "stretch", "spectral")
 SOURCE = Path(get_model_path())
 NEW = 2048
@@ -26,12 +27,12 @@ WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "w
 
 
 def text(tokens: int) -> str:
-    """A text of exactly so many tokens, [CLS] and [SEP] included; every word is one token."""
+    """Return a text with the given number of tokens, [CLS] and [SEP] included; each word is one token."""
     return " ".join(WORDS[i % len(WORDS)] for i in range(tokens - 2))
 
 
 def embed(encoder: SentenceTransformer, *texts: str) -> torch.Tensor:
-    # One at a time: a batch pads its texts, and padding changes the last bits of a sum.
+    # One at a time, because padding in a batch changes the last bits of sums.
     return torch.stack([encoder.encode(one, convert_to_tensor=True, show_progress_bar=False) for one in texts])
 
 
@@ -42,12 +43,12 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def original() -> Iterator[SentenceTransformer]:
+def base() -> Iterator[SentenceTransformer]:
     yield SentenceTransformer(str(SOURCE), device="cpu")
 
 
 @pytest.mark.parametrize("method", CHOSEN)
-def test_resize_real_encoder_reads_a_long_text_whole(method: str, outputs: dict[str, Path]) -> None:
+def test_resize_real_encoder_embeds_long_texts_in_full(method: str, outputs: dict[str, Path]) -> None:
     encoder = SentenceTransformer(str(outputs[method]), device="cpu")
     assert encoder.max_seq_length == NEW
     long = text(2000)
@@ -55,11 +56,11 @@ def test_resize_real_encoder_reads_a_long_text_whole(method: str, outputs: dict[
     changed = " ".join([*long.split()[:-1], "zebra"])
     embedded = embed(encoder, long, changed)
     assert embedded.isfinite().all()
-    assert not torch.equal(embedded[0], embedded[1])  # the last word counts
+    assert not torch.equal(embedded[0], embedded[1])  # the last word matters
 
 
 @pytest.mark.parametrize("method", CHOSEN)
-def test_resize_real_encoder_loads_whole_in_transformers(method: str, outputs: dict[str, Path]) -> None:
+def test_resize_real_encoder_loads_in_transformers_with_equal_weights(method: str, outputs: dict[str, Path]) -> None:
     model: Any = pico.Pico(SOURCE, transformers.BertModel).load(outputs[method])
     pico.logits(model, NEW)
     with pytest.raises((IndexError, RuntimeError)):
@@ -72,25 +73,25 @@ def test_resize_real_encoder_loads_whole_in_transformers(method: str, outputs: d
     }
 
 
-def test_resize_real_encoder_copy_gives_the_originals_embeddings(
-    original: SentenceTransformer, outputs: dict[str, Path]
+def test_resize_real_encoder_copy_keeps_embeddings_of_short_texts(
+    base: SentenceTransformer, outputs: dict[str, Path]
 ) -> None:
     encoder = SentenceTransformer(str(outputs["copy"]), device="cpu")
     short = [text(tokens) for tokens in (3, 17, 127, 129, 200, 254)]
-    assert torch.equal(embed(encoder, *short), embed(original, *short))
-    cut = text(300)
-    assert original.tokenize([cut])["input_ids"].shape == (1, 256)
-    assert not torch.equal(embed(encoder, cut), embed(original, cut))
+    assert torch.equal(embed(encoder, *short), embed(base, *short))
+    long = text(300)
+    assert base.tokenize([long])["input_ids"].shape == (1, 256)
+    assert not torch.equal(embed(encoder, long), embed(base, long))
 
 
-def test_resize_real_encoder_copy_gives_the_originals_hidden_states(outputs: dict[str, Path]) -> None:
+def test_resize_real_encoder_copy_keeps_hidden_states_of_short_texts(outputs: dict[str, Path]) -> None:
     loader = pico.Pico(SOURCE, transformers.BertModel)
     old, new = loader.load(), loader.load(outputs["copy"])
     for length in (2, 300, 512):
         assert torch.equal(pico.logits(old, length), pico.logits(new, length))
 
 
-def test_resize_real_encoder_edits_every_limit_and_nothing_else(outputs: dict[str, Path]) -> None:
+def test_resize_real_encoder_edits_only_length_limits(outputs: dict[str, Path]) -> None:
     before, after = pico.contents(SOURCE), pico.contents(outputs["copy"])
     edited = {
         "config.json": [('"max_position_embeddings": 512', '"max_position_embeddings": 2048')],
@@ -114,7 +115,7 @@ def test_resize_real_encoder_edits_every_limit_and_nothing_else(outputs: dict[st
     assert b"inputs that were truncated there give different outputs now" in after["README.md"]
 
 
-def test_resize_real_encoder_says_that_texts_were_cut_before() -> None:
+def test_resize_real_encoder_warns_of_lower_limits() -> None:
     plan = plan_resize(SOURCE, to=NEW)
     warning = next(warning for warning in plan.warnings if "Limits below" in warning)
     assert "sentence_bert_config.json max_seq_length 256" in warning
@@ -124,7 +125,7 @@ def test_resize_real_encoder_says_that_texts_were_cut_before() -> None:
     assert plan.dropped == ("embeddings.position_ids",)
 
 
-def test_resize_real_encoder_a_bare_tokenizer_reads_to_the_new_length(outputs: dict[str, Path]) -> None:
+def test_resize_real_encoder_tokenizer_truncates_at_new_length(outputs: dict[str, Path]) -> None:
     old, new = (Tokenizer.from_file(str(folder / "tokenizer.json")) for folder in (SOURCE, outputs["copy"]))
     assert len(old.encode(text(3000)).ids) == 128
     assert len(new.encode(text(3000)).ids) == NEW
@@ -134,7 +135,7 @@ def test_resize_real_encoder_a_bare_tokenizer_reads_to_the_new_length(outputs: d
     assert len(fast(text(3000), truncation=True)["input_ids"]) == NEW
 
 
-def test_resize_real_encoder_shorter(tmp_path: Path) -> None:
+def test_resize_real_encoder_shrinks(tmp_path: Path) -> None:
     out = resize(SOURCE, to=200, output=tmp_path / "short").output
     assert json.loads((out / "sentence_bert_config.json").read_text())["max_seq_length"] == 200
     tokenizer = json.loads((out / "tokenizer.json").read_text())

@@ -15,7 +15,7 @@ from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import Estimate, Evaluation, Passkey
 from ctxextend.report.numbers import NumberFormat
 from tests.comparisons import COMPARISONS
-from tests.evaluations import ENCODER, EVALUATIONS, EXTENDED, LONE, ODD, odd_evaluation
+from tests.evaluations import ENCODER, EVALUATIONS, EXTENDED, EXTREMES, LONE, extreme_evaluation
 
 SCREENS = Path(__file__).parent / "screens"
 RESULTS: dict[str, Evaluation | Comparison] = {**EVALUATIONS, **COMPARISONS}
@@ -149,6 +149,6 @@ def test_evaluation_screen_draws_the_passkey_map_only_above_chance(shares: Seque
     assert ("Passkey retrieval: not above chance in texts of 32 to 128 tokens." in text) != is_drawn
 
 
-@pytest.mark.parametrize(("mean", "error"), ODD)
+@pytest.mark.parametrize(("mean", "error"), EXTREMES)
 def test_evaluation_screen_prints_no_nan(mean: float, error: float | None) -> None:
-    assert "nan" not in screen_of(odd_evaluation(mean, error), 40)
+    assert "nan" not in screen_of(extreme_evaluation(mean, error), 40)

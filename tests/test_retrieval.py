@@ -1,4 +1,4 @@
-"""Retrieval: planted encoders whose ranks are known, and what cannot be measured."""
+"""Document retrieval with mock encoders of known ranks, and inputs for which it is skipped."""
 
 from dataclasses import replace
 
@@ -9,16 +9,16 @@ from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import EvalModel
 from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Estimate, Retrieval
-from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval, recall_of
-from tests.planted import counts, plant
+from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval, recall_at_1
+from tests.planted import counts, mock_model
 
 
-def plan(model: EvalModel, original: EvalModel, documents: list[np.ndarray], length: int) -> RetrievalTask:
-    return plan_retrieval(open_embedder(model), open_embedder(original), documents, length)
+def plan(model: EvalModel, base: EvalModel, documents: list[np.ndarray], length: int) -> RetrievalTask:
+    return plan_retrieval(open_embedder(model), open_embedder(base), documents, length)
 
 
 @pytest.mark.parametrize(
-    ("length", "reads", "starts", "query_tokens"),
+    ("length", "base_len", "starts", "query_tokens"),
     [
         (2048, 512, (1024, 1280, 1536, 1792), 40),
         (700, 512, (512, 560, 609, 658), 40),
@@ -27,58 +27,58 @@ def plan(model: EvalModel, original: EvalModel, documents: list[np.ndarray], len
         (64, 16, (16, 26, 37, 48), 14),
     ],
 )
-def test_queries_lie_beyond_what_the_original_reads(
-    length: int, reads: int, starts: tuple[int, ...], query_tokens: int, minilm: EvalModel
+def test_plan_retrieval_cuts_queries_beyond_base_context(
+    length: int, base_len: int, starts: tuple[int, ...], query_tokens: int, minilm: EvalModel
 ) -> None:
     documents = [np.arange(length), np.arange(5000), np.arange(length - 3)]
-    task = plan(minilm, replace(minilm, max_len=reads), documents, length)
+    task = plan(minilm, replace(minilm, max_len=base_len), documents, length)
     assert (task.starts, task.query_tokens) == (starts, query_tokens)
     assert [len(document) for document in task.documents] == [length - 2] * 2
 
 
-def test_what_cannot_be_measured_says_why(minilm: EvalModel) -> None:
+def test_plan_retrieval_rejects_short_documents_and_missing_base(minilm: EvalModel) -> None:
     documents = [np.arange(2046), np.arange(2045), np.arange(9)]
-    with pytest.raises(DataError, match="2,046 tokens or more, and there is 1 of 3"):
+    with pytest.raises(DataError, match="two documents of at least 2,046 tokens, but 1 of 3 documents"):
         plan(minilm, minilm, documents, 2048)
     for length in (512, 553, 100):
-        with pytest.raises(DataError, match="554 or more"):
+        with pytest.raises(DataError, match="a length of at least 554"):
             plan(minilm, minilm, documents, length)
-    with pytest.raises(DataError, match="what the base cannot read, and the base is not known"):
+    with pytest.raises(DataError, match="it needs a base, because queries are cut from text beyond"):
         plan_retrieval(open_embedder(minilm), None, documents, 2048)
 
 
-def test_planted_encoders_find_what_they_can_see(minilm: EvalModel) -> None:
-    # Five documents that begin alike for 60 tokens, and go on with words that no other has.
-    alike = np.arange(1000, 1060)
-    documents = [np.concatenate([alike, np.arange(2000 + 500 * i, 2140 + 500 * i)]) for i in range(5)]
-    counter = plant(minilm, lambda ids: counts(ids, 5000))
+def test_retrieval_task_ranks_documents_of_mock_encoders(minilm: EvalModel) -> None:
+    # Five documents with 60 tokens in common, followed by tokens that no other has.
+    shared = np.arange(1000, 1060)
+    documents = [np.concatenate([shared, np.arange(2000 + 500 * i, 2140 + 500 * i)]) for i in range(5)]
+    counter = mock_model(minilm, lambda ids: counts(ids, 5000))
     task = plan(replace(counter, max_len=202), replace(counter, max_len=62), documents, 202)
-    told: list[int] = []
-    task.measure(told.append)
-    assert sum(told) == task.tokens + task.base_tokens
+    progress: list[int] = []
+    task.measure(progress.append)
+    assert sum(progress) == task.tokens + task.base_tokens
     report: Retrieval = task.report()["retrieval"]
     assert (report.documents, report.queries, report.query_tokens, report.pooling) == (5, 20, 40, "mean")
-    truncated, chunks, whole = (report.modes[way] for way in (TRUNCATED, CHUNKS, MODEL))
-    # To the first 60 tokens all documents are one, and so each comes last.
+    truncated, chunks, whole = (report.modes[mode] for mode in (TRUNCATED, CHUNKS, MODEL))
+    # The first 60 tokens of all documents are equal, so each ranks last.
     assert (truncated.recall.mean, truncated.change) == (0.0, None)
     assert truncated.reciprocal_rank.mean == pytest.approx(0.2)
     assert chunks.recall == chunks.change == whole.recall == whole.change == Estimate(1.0, 0.0, 20, 5)
     assert chunks.reciprocal_rank.mean == 1.0
-    reads = [ids.shape[1] for ids in counter.model.read]
-    # The one token that each embedder tries; queries; the start and whole chunks; the last chunk; all of it.
-    assert set(reads) == {3, 42, 62, 22, 202}
-    task.measure(told.append)
-    assert [ids.shape[1] for ids in counter.model.read[len(reads) :]] == [202] * 5  # the base does not read again
+    lengths = [ids.shape[1] for ids in counter.model.inputs]
+    # The test text of `open_embedder`, queries, the start and full chunks, the last chunk, the whole document.
+    assert set(lengths) == {3, 42, 62, 22, 202}
+    task.measure(progress.append)
+    assert [ids.shape[1] for ids in counter.model.inputs[len(lengths) :]] == [202] * 5  # the base is not run again
     assert task.report()["retrieval"] == report
 
 
-def test_recall_by_hand() -> None:
-    recall = recall_of(np.array([[1, 2], [1, 1], [4, 2]]), np.array([[1, 1], [3, 2], [2, 3]]))
+def test_recall_at_1_equals_manual_computation() -> None:
+    recall = recall_at_1(np.array([[1, 2], [1, 1], [4, 2]]), np.array([[1, 1], [3, 2], [2, 3]]))
     assert recall.recall.mean == 0.5
     assert recall.reciprocal_rank.mean == pytest.approx((0.75 + 1 + 0.375) / 3)
-    # Documents have means of 1/2, 1 and 0; against the other's 1, 0 and 0 they change by -1/2, 1 and 0.
+    # Means per document are 1/2, 1 and 0, and 1, 0 and 0 with truncation: changes are -1/2, 1 and 0.
     assert recall.recall.standard_error == pytest.approx(np.std([0.5, 1, 0], ddof=1) / 3**0.5)
     assert recall.change is not None
     assert recall.change.mean == pytest.approx(1 / 6)
     assert recall.change.standard_error == pytest.approx(np.std([-0.5, 1, 0], ddof=1) / 3**0.5)
-    assert recall_of(np.array([[1]]), None).recall.ci95 is None
+    assert recall_at_1(np.array([[1]]), None).recall.ci95 is None

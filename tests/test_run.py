@@ -66,7 +66,7 @@ def test_run_refuses_a_source_that_is_no_longer_what_it_was(tmp_path: Path) -> N
     pico.make(source, "gpt2", initializer_range=0.5)
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert done.exit_code == 1
-    assert f"{source} is no longer what it was when this recipe was written: its table transformer.wpe" in done.stderr
+    assert f"{source} has changed since the recipe was written: table transformer.wpe" in done.stderr
     with pytest.raises(RecipeError, match="Changes are made to what a file says"):
         ctxextend.run(Recipe(CheckpointRef("tiny-gpt2"), Resize(32)), changes=["resize.to=3"])
     assert not Path("again").exists()
@@ -99,10 +99,10 @@ def test_run_refuses_a_source_whose_other_weights_changed(place: float, as_pickl
     weights.write_bytes(data)
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "no longer what it was when this recipe was written: its tables are the same, but other" in done.stderr
+    assert "has changed since the recipe was written: its tables are the same, but other" in done.stderr
     Path("book.txt").write_text("The quick brown fox jumps over a lazy dog. " * 200)
     compared = ["evaluate", "first", "--data", "book.txt", "--tokens", "320", "--measure", "position"]
-    assert "is no longer what it was then: its tables are" in CliRunner().invoke(app_of(), compared).stderr
+    assert "has changed since the recipe was written: its tables are" in CliRunner().invoke(app_of(), compared).stderr
 
 
 def test_run_cannot_see_a_change_between_the_samples_of_a_large_tensor() -> None:

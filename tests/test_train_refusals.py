@@ -105,9 +105,9 @@ def make_clip(folder: Path) -> Path:
         (make_encoder, "has no LM head, and its base checkpoint is unknown. Pass --base to distil from it."),
         (
             lambda folder: add_tokenizer(pico.make_bart(folder), special_tokens=True),
-            "reads one text and writes another",
+            "is an encoder-decoder model",
         ),
-        (make_clip, "gives no embeddings of a text alone"),
+        (make_clip, "cannot compute embeddings from text only"),
     ],
 )
 def test_train_rejects_models_without_an_objective(make: Callable[[Path], Path], message: str) -> None:

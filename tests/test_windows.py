@@ -13,19 +13,19 @@ from ctxextend.evaluation.losses import spans
 
 
 def texts(*lengths: int) -> list[Any]:
-    """Documents of so many tokens, numbered through."""
+    """Documents of the given lengths with consecutive token ids."""
     return np.split(np.arange(sum(lengths)), np.cumsum(lengths)[:-1])
 
 
 @pytest.mark.parametrize(
     ("lengths", "size", "separator", "one_each", "expected", "across"),
     [
-        ((5, 4), 2, None, False, [[0, 1], [2, 3], [5, 6], [7, 8]], False),  # inside documents, whose ends are left out
+        ((5, 4), 2, None, False, [[0, 1], [2, 3], [5, 6], [7, 8]], False),  # inside documents, whose ends are skipped
         ((5, 4), 2, None, True, [[0, 1], [5, 6]], False),
-        ((3, 3, 4), 4, 99, False, [[0, 1, 2, 99], [3, 4, 5, 99], [6, 7, 8, 9]], True),  # few are long enough
+        ((3, 3, 4), 4, 99, False, [[0, 1, 2, 99], [3, 4, 5, 99], [6, 7, 8, 9]], True),  # too few are long enough
     ],
 )
-def test_cut_windows_cuts_inside_documents_or_joins_them_with_a_separator(
+def test_cut_windows_stays_inside_documents_or_joins_them(
     lengths: tuple[int, ...], size: int, separator: int | None, one_each: bool, expected: list[list[int]], across: bool
 ) -> None:
     text = cut_windows(texts(*lengths), size, 10, separator, one_each=one_each)
@@ -33,25 +33,25 @@ def test_cut_windows_cuts_inside_documents_or_joins_them_with_a_separator(
     assert text.across_documents == across
 
 
-def test_cut_windows_reads_no_more_than_it_needs() -> None:
+def test_cut_windows_stops_reading_when_it_has_enough() -> None:
     def endless() -> Iterator[Any]:
         while True:
             yield np.arange(10)
 
     assert len(cut_windows(endless(), 5, 3, None).windows) == 3
-    assert len(cut_windows(endless(), 16, 3, None).windows) == 3  # none is as long
+    assert len(cut_windows(endless(), 16, 3, None).windows) == 3  # no document is that long
 
 
-@pytest.mark.parametrize(("tokens", "hint"), [(100, "--length 64"), (8, "--length 8"), (7, "Name more text")])
-def test_cut_windows_refuses_a_text_shorter_than_a_window(tokens: int, hint: str) -> None:
-    with pytest.raises(DataError, match=f"{tokens} tokens, and one window takes 128") as caught:
+@pytest.mark.parametrize(("tokens", "hint"), [(100, "--length 64"), (8, "--length 8"), (7, "Pass more text")])
+def test_cut_windows_rejects_text_shorter_than_a_window(tokens: int, hint: str) -> None:
+    with pytest.raises(DataError, match=f"{tokens} tokens; one window needs 128") as raised:
         cut_windows(texts(tokens), 128, 10, None)
-    assert hint in str(caught.value)
-    assert ("--length" in str(caught.value)) == (tokens >= 8)
+    assert hint in str(raised.value)
+    assert ("--length" in str(raised.value)) == (tokens >= 8)
 
 
 @pytest.mark.parametrize(
-    ("longest", "original", "expected"),
+    ("longest", "base", "expected"),
     [
         (2048, 1024, (128, 256, 512, 1024, 2048)),
         (128, None, (16, 32, 64, 128)),
@@ -59,13 +59,11 @@ def test_cut_windows_refuses_a_text_shorter_than_a_window(tokens: int, hint: str
         (9, 9, (8, 9)),
     ],
 )
-def test_context_lengths_doubles_up_to_the_longest(
-    longest: int, original: int | None, expected: tuple[int, ...]
-) -> None:
-    assert context_lengths(longest, original) == expected
+def test_context_lengths_doubles_up_to_the_longest(longest: int, base: int | None, expected: tuple[int, ...]) -> None:
+    assert context_lengths(longest, base) == expected
 
 
-def test_spans_of_back_to_back_and_overlapping_pieces() -> None:
+def test_spans_are_back_to_back_or_overlap() -> None:
     for stride, centred, expected in (
         (4, False, [(0, 4, 0, 4), (4, 8, 4, 8)]),
         (3, False, [(0, 3, 0, 3), (2, 6, 3, 6), (5, 8, 6, 8)]),
@@ -75,16 +73,14 @@ def test_spans_of_back_to_back_and_overlapping_pieces() -> None:
 
 
 @given(st.integers(1, 60), st.integers(1, 70), st.integers(1, 70), st.integers(0, 59), st.booleans())
-def test_spans_score_every_token_once_within_what_is_read(
-    tokens: int, size: int, stride: int, first: int, centred: bool
-) -> None:
+def test_spans_score_each_token_once(tokens: int, size: int, stride: int, first: int, centred: bool) -> None:
     first, stride = min(first, tokens - 1), min(stride, size)
     found = list(spans((first, tokens), tokens, size, stride, centred=centred))
     assert [token for span in found for token in range(span.first, span.last)] == list(range(first, tokens))
     for span in found:
         assert 0 <= span.start <= span.first < span.last <= span.stop <= tokens
         assert span.stop - span.start <= size
-        if not centred:  # as much before the first as every other has
+        if not centred:  # the first token has as much context as the others
             assert span.stop == span.last
             assert span.start == max(span.first - (size - min(stride, tokens - first)), 0)
         else:

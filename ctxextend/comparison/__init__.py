@@ -1,1 +1,1 @@
-"""Methods side by side: on one model, one text and one seed."""
+"""Compare resize methods on one model, one text and one seed, and tune the settings of `bands`."""

@@ -1,4 +1,4 @@
-"""Choose the numbers of `bands` by what they are worth on a text."""
+"""Tune the settings of `bands` on a text."""
 
 import os
 import time
@@ -26,18 +26,17 @@ from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
 Values = NDArray[np.float64]
 
-# Windows, or documents, without which a standard error is itself a guess; and those that are read at most. A rank says
-# less than the losses of a window, and among few documents nothing.
+# With fewer samples, standard errors are too rough; more than these are not read. Ranks of documents tell less than the
+# losses of windows, and nothing with few documents.
 MIN_SAMPLES, WINDOWS, DOCUMENTS = 8, 16, 64
 
-# Beside what the table says, these are tried: rows of the Gaussian, the share of the table that it may have at most,
-# how many stretches, and factors.
+# Values tried next to those estimated from the table; a sigma, in rows, is at most this share of the table.
 SIGMAS, MAX_SHARE = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0), 1 / 4
-REPEATS = 4
+REPEATS = 4  # ranges to repeat
 GAINS = (1.0, 1.15, 1.3, 1.45, 1.6, 1.8, 2.1)
-# Of a sigma the part by which another must differ for the rows to differ in anything that a text could show.
-NEARLY = 0.1
-# What the table says, no fast band, and all of the above; of stretches also the longest.
+# A sigma that differs by less than this share creates almost the same rows.
+MIN_CHANGE = 0.1
+# The estimate, no high-frequency band, and all of the above; among the ranges also the longest.
 MAX_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS)
 
 
@@ -55,30 +54,30 @@ def calibrate(
     progress: Progress = no_progress,
     **settings: Any,
 ) -> Calibration:
-    """Choose the numbers of `bands` by what they are worth on a text.
+    """Tune the settings of `bands` on a text.
 
-    The search begins with what the table alone says; then other sigmas are tried, other ranges that repeat, and other
-    gains, some twenty in all. What is better by no more than one standard error, paired by window, replaces nothing.
-    Language models are judged by their loss on windows as long as the new length, at most 16, encoders by the documents
-    that they find, of at most 64. The text needs no labels:
+    The search starts with the values estimated from the table, then tries other sigmas, ranges to repeat and gains,
+    about twenty in all. A value must be better by more than one standard error, paired by window. Language models are
+    ranked by the loss on at most 16 windows of the new length, encoders by retrieval of at most 64 documents. The text
+    needs no labels:
 
         found = ctxextend.calibrate("gpt2", 4096, "book.txt")
         ctxextend.resize("gpt2", 4096, found.method)
 
     Args:
         reference: As in `plan_resize`.
-        to: Usable token positions wanted, more than the model has.
-        data: As in `evaluate`; at least 8 windows, or for an encoder documents, as long as the new length.
-        method: ``bands``, with settings that are to stay as they are: ``bands:gain=1.2``.
-        tokens: Tokens of the text to use, at most, unless 8 windows have more.
+        to: New context length in positions, longer than the model's.
+        data: As in `evaluate`; at least 8 windows (for an encoder: documents) of the new length.
+        method: ``bands``, with the settings that must not change: ``bands:gain=1.2``.
+        tokens: Maximum number of tokens to use (at least 8 windows).
         precision, seed, text_field: As in `evaluate`.
-        progress: Told how many tokens were read since the last call, and how many there will be at most.
-        settings: Others of `plan_resize`, by their names.
+        progress: Called with the number of tokens read since the last call, and the maximum total.
+        settings: Other settings of `plan_resize`, by name.
 
     Raises:
         CtxextendError: As `compare`.
-        DataError: The text holds fewer than 8 windows, or documents as long as the new length.
-        ResizeError: The length is none that gives new rows, or every number is given.
+        DataError: The text has fewer than 8 windows or documents of the new length.
+        ResizeError: The new length needs no new rows, or all settings are given.
     """
     text = Evaluate(path_names(data), tokens=tokens, precision=precision, seed=seed, text_field=text_field)
     ref, others = split_ref(reference, settings)
@@ -90,26 +89,26 @@ def calibrate_model(
     settings: Resize,
     text: Evaluate,
     progress: Progress = no_progress,
-    warn: Callable[..., None] = lambda *texts: None,
+    warn: Callable[..., None] = lambda *warnings: None,
 ) -> Calibration:
-    """Choose what a resize leaves open; see `calibrate`. Lengths and measures of `text` are not read.
+    """Tune the settings of a resize; see `calibrate`. Lengths and measures of `text` are ignored.
 
-    `warn` is told the warnings before the search.
+    `warn` is called with the warnings before the search.
     """
-    began = time.perf_counter()
+    started = time.perf_counter()
     settings = replace(settings, method="bands") if settings.method == "auto" else settings
     if settings.facts.name != "bands":
-        raise ResizeError(f"A text chooses settings of bands, not of {settings.facts.name}.")
+        raise ResizeError(f"Only bands can be tuned on a text, got --method {settings.facts.name}.")
     if not has_free_settings(**settings.settings):
-        raise ResizeError("Every number is given already: nothing is left for the text.", "Leave one of them out.")
+        raise ResizeError("All settings of bands are given, so there is nothing to tune.", "Remove at least one.")
     check_paths(text.data)
     files, plan = open_files(opened), plan_model(opened, settings)
     settings, table = plan.settings, plan.tables[0]
     if table.rows_after <= table.rows_before:
         raise ResizeError(
-            f"{opened.ref.source} reads {files.max_len} tokens already, so that --to {settings.to} asks for no new "
-            "rows to calibrate.",
-            "Leave the text out, or give a greater --to.",
+            f"{opened.ref.source} has a context length of {files.max_len} tokens, so --to {settings.to} needs no new "
+            "rows to tune.",
+            "Increase --to, or remove --data.",
         )
     base = load_eval_model(files, text.precision, text.device)
     resized = open_resized(base, plan)
@@ -121,38 +120,38 @@ def calibrate_model(
     def advance(tokens: int) -> None:
         progress(tokens, run.base_tokens + MAX_TRIALS * run.tokens)
 
-    def measure(choice: Resize) -> tuple[Values, ...]:
-        resized.set_tables(replace(plan, settings=choice))
+    def measure(candidate: Resize) -> tuple[Values, ...]:
+        resized.set_tables(replace(plan, settings=candidate))
         run.measure(advance)
         return run.scores
 
     if run.base is not None:
         run.read_base(advance)
-    # The numbers are counted in the rows of the first table.
+    # Settings refer to the rows of the first table.
     rows = resized.learned[table.name][table.reserved_rows :]
     source = rows[: len(rows) - settings.drop_last].astype(np.float64)
     search = Search(source, table.rows_after - table.reserved_rows, settings, measure, sign)
     search.is_only = len(plan.tables) == 1
     with running(base.model, text.threads):
         best = search.run()
-    tried = {one: Trial(one.settings, mean(scores)) for one, scores in search.found.items()}
-    first = next(iter(tried))
+    trials = {candidate: Trial(candidate.settings, mean(scores)) for candidate, scores in search.scores.items()}
+    first = next(iter(trials))
     return Calibration(
         metric=metric,
-        before=tried[first],
-        after=tried[best],
-        better_by=search.better_by(best, first),
-        tried=tuple(tried.values()),
-        windows=len(search.found[first]),
+        before=trials[first],
+        after=trials[best],
+        better_by=search.improvement(best, first),
+        tried=tuple(trials.values()),
+        windows=len(search.scores[first]),
         length=resized.model.max_len,
-        seconds=round(time.perf_counter() - began, 3),
+        seconds=round(time.perf_counter() - started, 3),
         notes=(*base.notes, *run.notes),
         warnings=run.warnings,
     )
 
 
 def _open_run(model: EvalModel, base: EvalModel, text: Evaluate) -> EvaluationRun:
-    """Cut the text; of language models nothing but the model's own loss is measured."""
+    """Cut the text; for language models, only the model's own loss is measured."""
     is_encoder, length = base.kind == ENCODER, max(model.max_len, MIN_LENGTH)
     count = min(max(text.tokens // length, MIN_SAMPLES), DOCUMENTS if is_encoder else WINDOWS)
     measure = ("retrieval",) if is_encoder else ("position",)
@@ -169,55 +168,55 @@ def _open_run(model: EvalModel, base: EvalModel, text: Evaluate) -> EvaluationRu
 
 @dataclass
 class Search:
-    """The search for the numbers of `bands` for one table; what was typed stays."""
+    """The search for settings of `bands` for one table; requested settings do not change."""
 
-    table: Values  # the learned rows that new ones are made from, shape (n, d)
-    rows: int  # wanted
-    typed: Resize
-    measure: Callable[[Resize], tuple[Values, ...]]  # the scores of each window or document, each of shape (k,)
-    sign: int  # 1 where less is better, and -1 where more is
-    found: dict[Resize, tuple[Values, ...]] = field(default_factory=dict)  # what was tried and what it gave, in order
-    is_only: bool = False  # whether no other table takes what is chosen, whose typical rows would be others
+    table: Values  # learned rows from which new rows are created, shape (n, d)
+    rows: int  # number of rows requested
+    requested: Resize
+    measure: Callable[[Resize], tuple[Values, ...]]  # returns the scores of each window or document, each of shape (k,)
+    sign: int  # 1 if lower scores are better, else -1
+    scores: dict[Resize, tuple[Values, ...]] = field(default_factory=dict)  # of each trial, in order
+    is_only: bool = False  # whether the settings apply to no other table, with other typical rows
 
     def run(self) -> Resize:
-        """Return the best settings: sigma is chosen first, then the range that repeats, then the gain.
+        """Return the best settings: sigma is tuned first, then the range to repeat, then the gain.
 
-        The best of some twenty trials owes a part of its lead to this text: one of a standard error does not count.
+        The best of about twenty trials is ahead partly by chance: a lead of at most one standard error does not count.
         """
-        now = self._complete(self.typed.settings["sigma"], self.typed.settings["gain"])
-        self.found[now] = self.measure(now)
+        current = self._complete(self.requested.settings["sigma"], self.requested.settings["gain"])
+        self.scores[current] = self.measure(current)
         for name in ("sigma", "repeat", "gain"):
-            best, lead = now, 0.0
-            for other in self._others(name, now) if self.typed.settings[name] is None else ():
-                if other not in self.found:
-                    self.found[other] = self.measure(other)
-                by = self.better_by(other, now)
-                if by.standard_error is not None and by.mean > max(by.standard_error, lead):
-                    best, lead = other, by.mean
-            now = best
-        return now
+            best, lead = current, 0.0
+            for other in self._others(name, current) if self.requested.settings[name] is None else ():
+                if other not in self.scores:
+                    self.scores[other] = self.measure(other)
+                gained = self.improvement(other, current)
+                if gained.standard_error is not None and gained.mean > max(gained.standard_error, lead):
+                    best, lead = other, gained.mean
+            current = best
+        return current
 
-    def better_by(self, one: Resize, other: Resize) -> Estimate:
-        """Return how much better settings are than others, paired by window or document; above 0 is better."""
-        pairs = zip(self.found[other], self.found[one], strict=True)
+    def improvement(self, one: Resize, other: Resize) -> Estimate:
+        """Return how much better one candidate is than another, paired by window or document; above 0 is better."""
+        pairs = zip(self.scores[other], self.scores[one], strict=True)
         return estimate([self.sign * (before - after) for before, after in pairs])
 
-    def _others(self, name: str, now: Resize) -> Iterator[Resize]:
-        """Yield settings with other values of one of them; to another sigma belongs the range that the table says."""
-        sigma, gain = now.settings["sigma"], now.settings["gain"]
+    def _others(self, name: str, current: Resize) -> Iterator[Resize]:
+        """Yield candidates with other values of one setting; another sigma comes with the range estimated for it."""
+        sigma, gain = current.settings["sigma"], current.settings["gain"]
         if name == "gain":
-            yield from (now.with_settings(gain=other) for other in GAINS)
+            yield from (current.with_settings(gain=other) for other in GAINS)
         elif name == "sigma":
-            for other in SIGMAS if self.typed.settings["repeat"] else (0.0, *SIGMAS):  # 0 repeats nothing
-                if other <= MAX_SHARE * len(self.table) and abs(other - sigma) > NEARLY * other:
+            for other in SIGMAS if self.requested.settings["repeat"] else (0.0, *SIGMAS):  # 0 repeats nothing
+                if other <= MAX_SHARE * len(self.table) and abs(other - sigma) > MIN_CHANGE * other:
                     yield self._complete(other, gain)
         elif sigma:
-            for repeat in find_repeats(self.table, sigma, REPEATS, keep=self.typed.kept_first):
-                yield now.with_settings(repeat=repeat)
+            for repeat in find_repeats(self.table, sigma, REPEATS, keep=self.requested.kept_first):
+                yield current.with_settings(repeat=repeat)
 
     def _complete(self, sigma: float | None, gain: float | None) -> Resize:
-        """Return settings in numbers; what is None the table says."""
-        asked = self.typed.settings | {"sigma": sigma, "gain": gain}
-        method, _ = choose_bands(self.table, self.rows, keep=self.typed.kept_first, **asked)
-        found = replace(self.typed, method=method)
-        return found if self.is_only else found.with_settings(within=asked["within"])
+        """Return a candidate with the settings that are None estimated from the table."""
+        stated = self.requested.settings | {"sigma": sigma, "gain": gain}
+        method, _ = choose_bands(self.table, self.rows, keep=self.requested.kept_first, **stated)
+        found = replace(self.requested, method=method)
+        return found if self.is_only else found.with_settings(within=stated["within"])

@@ -1,4 +1,4 @@
-"""Rank methods by what they are worth on one model, one text and one seed."""
+"""Rank methods on one model, one text and one seed."""
 
 import os
 import tempfile
@@ -17,7 +17,7 @@ from ctxextend.comparison.comparison_result import LOSS, METRICS, Comparison, Ou
 from ctxextend.comparison.in_memory import InMemoryTrainer, ResizedModel, open_resized, open_trainer
 from ctxextend.errors import DataError, ResizeError, TrainingError
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_files
-from ctxextend.evaluation.evaluate import EvaluationRun, fitting_measures, plan_evaluation
+from ctxextend.evaluation.evaluate import EvaluationRun, applicable_measures, plan_evaluation
 from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Evaluation, estimate, estimate_loss
 from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import running
@@ -33,27 +33,27 @@ from ctxextend.tables.stats import norms_and_neighbours
 from ctxextend.text_data import check_paths, path_names
 
 HELD_OUT = (
-    "Methods are measured on windows held out of --data, about 5 % of it, and trained on the rest; name other text to "
-    "measure on with --eval-data."
+    "Methods are evaluated on windows held out of --data, about 5 % of it, and trained on the rest. Pass --eval-data "
+    "to evaluate on other text."
 )
 
 ALL = "all"  # every method of the registry with its defaults
 
-# Flags of a measurement, and those of them that a training has too.
-MEASURING = ("length", "tokens", "measure", "precision", "seed", "text_field", "device", "threads")
-COMMON = ("precision", "seed", "text_field", "device", "threads")
-OF_OUTPUT = ("eval_every", "save_every", "save", "report_to", "dtype", "copy_code")  # what no training in memory has
+# Settings of the evaluation, those that the training shares, and those of training that only apply to written output.
+EVAL_SETTINGS = ("length", "tokens", "measure", "precision", "seed", "text_field", "device", "threads")
+SHARED_SETTINGS = ("precision", "seed", "text_field", "device", "threads")
+OUTPUT_SETTINGS = ("eval_every", "save_every", "save", "report_to", "dtype", "copy_code")
 
 
 class ComparisonInterrupted(KeyboardInterrupt):
-    """Ctrl-C while methods were compared; `comparison` holds those that were measured, `complete` false."""
+    """Ctrl-C during a comparison; `comparison` has the results so far, with `complete` False."""
 
     def __init__(self, comparison: Comparison) -> None:
         super().__init__("interrupted")
         self.comparison = comparison
 
 
-@accepts_settings(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, *OF_OUTPUT, "base", "no_base"))
+@accepts_settings(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, *OUTPUT_SETTINGS, "base", "no_base"))
 def compare(
     reference: str | os.PathLike[str],
     to: int | str,
@@ -64,96 +64,95 @@ def compare(
     progress: Progress = no_progress,
     **settings: Any,
 ) -> Comparison:
-    """Rank methods by what they are worth on one model, one text and one seed.
+    """Rank methods on one model, one text and one seed.
 
-    The model is loaded once, and nothing but its tables changes from one method to the next; they are what `resize`
-    writes, bit for bit. The base reads the same text in pieces, once. Language models are ranked by their loss on
-    windows as long as the new length, encoders by the documents that they find. With `steps`, each method is measured
-    as it is made and after so many steps of training, from the same weights, on the same text in the same order;
-    what is measured on is never trained on.
+    The model is loaded once; only its tables change between methods, and equal those that `resize` writes, bit for bit.
+    The base reads the same text once, in sliding windows or chunks. Language models are ranked by their loss on windows
+    of the new length, encoders by document retrieval. With `steps`, each method is evaluated before and after training,
+    from the same weights, on the same text in the same order. Text for evaluation is never trained on.
 
     Args:
         reference: As in `plan_resize`.
-        to: Usable token positions that each method gives, more than the model has.
-        data: As in `evaluate`; with `steps` it is trained on.
-        methods: Names, each with its settings where it has any: ``linear``, ``stretch:keep-first=5``; ``all`` and
-            nothing are every method with its defaults.
-        steps: Optimizer steps of training; 0 for none.
-        progress: Told how many tokens were read since the last call, how many there will be, and what reads them.
-        settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with `steps`, those of
-            `Train` too that serve no output, ``eval_data`` being what is measured on; and ``revision``, … as in
+        to: New context length in positions, longer than the model's.
+        data: As in `evaluate`; with `steps`, the training text.
+        methods: Names of methods, with settings if any: ``linear``, ``stretch:keep-first=5``. Empty or ``all``: every
+            method with its defaults.
+        steps: Optimizer steps of training; 0: no training.
+        progress: Called with the number of tokens read since the last call, the total, and the name of the method.
+        settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with `steps`, also fields
+            of `Train` that do not concern output, with ``eval_data`` for evaluation; and ``revision``, … as in
             `plan_resize`.
 
     Raises:
-        CtxextendError: As `evaluate` and `train`; a method that was named cannot be, or `eval_data` is trained on too.
-        ComparisonInterrupted: Ctrl-C; it holds what was measured.
+        CtxextendError: As `evaluate` and `train`; a named method does not apply, or `eval_data` is also trained on.
+        ComparisonInterrupted: Ctrl-C; it has the results so far.
     """
     ref, settings = split_ref(reference, settings)
     settings["eval_data"] = path_names(settings.get("eval_data") or ())
     methods = (methods,) if isinstance(methods, str) else methods
-    asked = Compare.from_flags(to, path_names(data), methods, steps, **settings)
-    return compare_model(open_model(ref), asked, progress)
+    requested = Compare.from_flags(to, path_names(data), methods, steps, **settings)
+    return compare_model(open_model(ref), requested, progress)
 
 
 class MethodSpec(NamedTuple):
-    """A method that is to be compared with others."""
+    """A method to compare."""
 
-    name: str  # with its settings where any were given
+    name: str  # with its settings, if any
     resize: Resize
-    is_named: bool  # whether it was asked for by its name, and not among all
+    is_named: bool  # whether the user named it, so that it cannot be skipped
 
 
 @dataclass(frozen=True)
 class Compare:
-    """How methods are compared."""
+    """What to compare, and how."""
 
-    to: int | str  # usable token positions that each method gives, as `Resize.to`
-    evaluate: Evaluate  # how they are measured; where `train` names no text for it, on what that leaves out of its own
+    to: int | str  # new context length in positions, as `Resize.to`
+    evaluate: Evaluate  # on windows held out of `train.data`, unless `train.eval_data` is given
     methods: tuple[MethodSpec, ...]
-    train: Train | None  # how each is trained then; None is not at all
+    train: Train | None  # None: no training
 
     @classmethod
     def from_flags(
         cls, to: int | str, data: Sequence[str], methods: Sequence[str] = (), steps: int = 0, **flags: Any
     ) -> "Compare":
-        """Return how methods are compared, from fields of `Evaluate` and `Train` by their names; None is a default."""
+        """Return a comparison's settings, from fields of `Evaluate` and `Train` by name; None means the default."""
         given = {name: value for name, value in flags.items() if value is not None}
-        measuring = {name: given[name] for name in MEASURING if name in given}
-        training = {name: value for name, value in given.items() if name not in MEASURING}
+        evaluation = {name: given[name] for name in EVAL_SETTINGS if name in given}
+        training = {name: value for name, value in given.items() if name not in EVAL_SETTINGS}
         defaults = {known.name: known.default for known in fields(Train)}
-        if not steps and (idle := [name for name, value in training.items() if value != defaults.get(name)]):
-            raise ResizeError(f"--{idle[0].replace('_', '-')} belongs to a training.", "Add --steps, or leave it out.")
-        training |= {name: measuring[name] for name in COMMON if name in measuring}
-        evaluate = Evaluate(training.get("eval_data") or tuple(data), **measuring)
+        if not steps and (unused := [name for name, value in training.items() if value != defaults.get(name)]):
+            flag = f"--{unused[0].replace('_', '-')}"
+            raise ResizeError(f"{flag} requires --steps.", f"Add --steps, or remove {flag}.")
+        training |= {name: evaluation[name] for name in SHARED_SETTINGS if name in evaluation}
+        evaluate = Evaluate(training.get("eval_data") or tuple(data), **evaluation)
         to = Resize(to).to
         if isinstance(to, int) and to < MIN_LENGTH:
-            wrong = f"--to {to} is shorter than any window that is measured."
-            raise ResizeError(wrong, f"Give {MIN_LENGTH} or more.")
+            raise ResizeError(f"--to must be at least {MIN_LENGTH} to compare methods, got {to}.")
         if isinstance(to, int) and max(evaluate.length, default=0) > to:
-            raise ResizeError(f"--length {max(evaluate.length)} is more than the {to} of --to.", "Give a greater --to.")
-        # A method must not be measured on the text by which its best step was chosen.
+            raise ResizeError(f"--length {max(evaluate.length)} is more than --to {to}.", "Increase --to.")
+        # With "best", the step would be selected on the text that methods are evaluated on.
         train = Train(tuple(data), steps, save="last", **training) if steps else None
         return cls(to, evaluate, read_methods(methods, to), train)
 
     def evaluate_for(self, kind: str, to: int) -> Evaluate:
-        """Return what is measured of a model of a kind at a length: what was asked, and what ranks methods."""
+        """Return the settings to evaluate a kind of model at a length, with the measure that ranks methods."""
         ranked_by = "retrieval" if kind == ENCODER else "position"
         length, measure = self.evaluate.length, self.evaluate.measure
         return replace(self.evaluate, length=length and (*length, to), measure=measure and (*measure, ranked_by))
 
 
-def read_methods(typed: Sequence[str], to: int | str) -> tuple[MethodSpec, ...]:
-    """Return the methods that were asked for, each once; ``all`` and nothing are every method with its defaults."""
+def read_methods(specs: Sequence[str], to: int | str) -> tuple[MethodSpec, ...]:
+    """Return the requested methods, each once; by default, and for ``all``, every method with its defaults."""
     found: dict[str, MethodSpec] = {}
-    for text in typed or [ALL]:
+    for text in specs or [ALL]:
         if text.strip() == ALL:
             for name in METHODS:
-                if name != "auto":  # which would be one of them twice
+                if name != "auto":  # it selects one of the others
                     found.setdefault(name, MethodSpec(name, Resize(to, method=name), is_named=False))
         else:
-            asked, (name, given, _) = Resize(to, method=text), read_method(text)
-            shown = method_text(name, given)
-            found[shown] = MethodSpec(shown, asked, is_named=True)
+            resize, (name, given, _) = Resize(to, method=text), read_method(text)
+            full_name = method_text(name, given)
+            found[full_name] = MethodSpec(full_name, resize, is_named=True)
     return tuple(found.values())
 
 
@@ -170,7 +169,7 @@ def compare_model(opened: OpenedModel, settings: Compare, progress: Progress = n
 
 
 class Measurement(NamedTuple):
-    """What a candidate gives."""
+    """The evaluation of a candidate at one stage."""
 
     evaluation: Evaluation
     scores: tuple[NDArray[np.float64], ...]  # from `EvaluationRun.scores`
@@ -178,32 +177,32 @@ class Measurement(NamedTuple):
 
 @dataclass
 class Candidate:
-    """A method, as far as it was measured."""
+    """A method and its measurements so far."""
 
-    name: str  # with its settings where any were given
+    name: str  # with its settings, if any
     plan: ResizePlan
-    recipe: str  # which makes its checkpoint, YAML
-    norms: tuple[float, ...] = ()  # of the rows of its table, shape (m,)
-    measured: list[Measurement] = field(default_factory=list)  # as it is made, and once it was trained
+    recipe: str  # YAML that reproduces its checkpoint
+    norms: tuple[float, ...] = ()  # of its rows from position 0 on, shape (m,)
+    measured: list[Measurement] = field(default_factory=list)  # untrained, then trained
     seconds: float = 0.0
 
 
 @dataclass
 class ComparisonRun:
-    """Candidates, and what was measured of them so far."""
+    """Candidates and their results so far."""
 
     files: ModelFiles
     settings: Compare
     resized: ResizedModel
     evaluation: EvaluationRun
-    trainer: InMemoryTrainer | None  # None where candidates are not trained
+    trainer: InMemoryTrainer | None  # None: no training
     candidates: list[Candidate]
-    left_out: dict[str, str]  # methods that cannot be, with why not
-    failures: list[str] = field(default_factory=list)  # of trainings, in words
+    left_out: dict[str, str]  # skipped methods, with the reason
+    failures: list[str] = field(default_factory=list)  # messages of failed trainings
     started: float = field(default_factory=time.perf_counter)
 
     def measure(self, progress: Progress) -> None:
-        """Let the base read the text, then measure each candidate untrained, then each once it was trained."""
+        """Run the base, then evaluate each candidate untrained, then train and evaluate each."""
         evaluation = self.evaluation
         per_candidate = evaluation.tokens
         if self.trainer is not None:
@@ -217,19 +216,19 @@ class ComparisonRun:
         evaluation.read_base(advance("the base"))
         for trainer in (None, self.trainer) if self.trainer else (None,):
             for candidate in self.candidates:
-                began, moved = time.perf_counter(), advance(candidate.name)
+                started, moved = time.perf_counter(), advance(candidate.name)
                 tables = self.resized.set_tables(candidate.plan)
                 candidate.norms = _norms(tables[self.files.table], candidate.plan)
                 try:
                     with trainer.trained(self.resized, candidate.plan, moved) if trainer else nullcontext():
                         evaluation.measure(moved)
                         candidate.measured.append(Measurement(evaluation.report(complete=True), evaluation.scores))
-                except TrainingError as error:  # what was measured of the others is not lost
-                    self.failures.append(f"{candidate.name} was not trained to the end: {error}")
-                candidate.seconds += time.perf_counter() - began
+                except TrainingError as error:  # one failed training must not lose the other results
+                    self.failures.append(f"Training failed for {candidate.name}: {error}")
+                candidate.seconds += time.perf_counter() - started
 
     def report(self, *, complete: bool) -> Comparison:
-        """Return what was measured."""
+        """Return the results so far."""
         model, train, text = self.resized.model, self.settings.train, self.evaluation.text
         rows = rank(self.candidates, METRICS[model.kind])
         found = [outcome.evaluation for row in rows for outcome in (row.untrained, row.trained) if outcome]
@@ -262,22 +261,21 @@ class ComparisonRun:
 
 
 def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> ComparisonRun:
-    """Load the model, plan every method, and cut the text; that to train on goes into a folder as tokens."""
+    """Load the model, plan each method, cut the text, and tokenize the training text into a folder."""
     train = settings.train
     check_paths(settings.evaluate.data)
     if train and train.eval_data and (both := shared_texts(train.eval_data, train.data)):
         raise DataError(
-            f"{', '.join(map(str, both[:3]))} is named by --data, which is trained on, and by --eval-data, which is "
-            "measured on.",
-            "Leave --eval-data out: 5 % of --data is then measured on, and not trained on.",
+            f"{', '.join(map(str, both[:3]))} is passed to both --data (training) and --eval-data (evaluation).",
+            "Remove --eval-data to evaluate on 5 % of --data, held out of training.",
         )
     files = open_files(opened)
     plans, left_out = _plans(files, settings)
     plan = next(iter(plans.values()))
-    # What is trained is held in float32, whatever it is computed in.
+    # Training keeps weights in float32, whatever --precision is.
     base = load_eval_model(files, "fp32" if train else settings.evaluate.precision, settings.evaluate.device)
     evaluate = settings.evaluate_for(base.kind, plan.max_len_after)
-    fitting_measures(base, evaluate)
+    applicable_measures(base, evaluate)
     trains_base = base.kind == ENCODER and train is not None and train.trainable == "all"
     resized = open_resized(base, plan, shares=not trains_base)
     trainer = open_trainer(files, plan, train, base, folder) if train else None
@@ -288,9 +286,9 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         run.warnings += trainer.task.warnings
     if base.kind == ENCODER and run.retrieval is None:
         reason = next(note for note in run.notes if note.startswith("Retrieval"))
-        found = f"Encoders as {base.name} are ranked by the documents they find. {reason}"
-        raise DataError(found, "Name more, or longer, text.")
-    if (source := opened.checkpoint.source).kind == "hub":  # a row's recipe names the files that were read
+        message = f"Encoders such as {base.name} are ranked by document retrieval. {reason}"
+        raise DataError(message, "Pass more or longer texts with --data.")
+    if (source := opened.checkpoint.source).kind == "hub":  # so that recipes pin the commit that was read
         opened = replace(opened, ref=replace(opened.ref, revision=source.revision))
     candidates = [
         Candidate(name, plan, yaml_text(recipe_values(Recipe(opened.ref, plan.recipe_settings, train))))
@@ -300,13 +298,13 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
 
 
 def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan], dict[str, str]]:
-    """Return what makes each method's tables, and why there is none of some that were not asked for by their names."""
+    """Return the plan of each method, and the reasons why methods that the user did not name are skipped."""
     to = plan_model(files, Resize(settings.to)).max_len_after
     if to <= files.max_len:
         raise ResizeError(
-            f"{files.ref.source} reads {files.max_len} tokens already, so that --to {to} asks for no new rows "
-            "to compare.",
-            f"Compare methods at a greater length: --to {4 * files.max_len}",
+            f"{files.ref.source} has a context length of {files.max_len} tokens, so --to {to} needs no new rows to "
+            "compare.",
+            f"Increase --to, such as --to {4 * files.max_len}.",
         )
     plans, left_out = dict[str, ResizePlan](), dict[str, str]()
     for spec in settings.methods:
@@ -325,22 +323,22 @@ def _norms(table: NDArray[Any], plan: ResizePlan) -> tuple[float, ...]:
 
 
 def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
-    """Return the candidates that were measured, the best first; those that were not trained yet come last.
+    """Return measured candidates, best first and those without training last, each with its delta vs. best.
 
-    Each is set beside the best of its stage, as it was made or once it was trained.
+    The delta refers to the best candidate of the same stage, untrained or trained.
     """
     mean, sign = (estimate_loss, 1) if metric == LOSS else (estimate, -1)
 
     def cost(score: Estimate) -> float:
-        return sign * score.mean if isfinite(score.mean) else inf  # what is no number comes last
+        return sign * score.mean if isfinite(score.mean) else inf  # NaN and infinity rank last
 
     stages = [[one.measured[stage] for one in candidates if len(one.measured) > stage] for stage in (0, 1)]
     best = [min(stage, key=lambda one: cost(mean(one.scores)), default=None) for stage in stages]
 
-    def outcome(one: Measurement, other: Measurement | None) -> Outcome:
+    def outcome(one: Measurement, best: Measurement | None) -> Outcome:
         evaluation, contexts = one.evaluation, one.evaluation.contexts
-        pairs = zip(one.scores, other.scores if other else (), strict=True)
-        delta = None if one is other else estimate([sign * (own - minimum) for own, minimum in pairs])
+        pairs = zip(one.scores, best.scores if best else (), strict=True)
+        delta = None if one is best else estimate([sign * (own - other) for own, other in pairs])
         points = contexts.points if contexts else ()
         short = (point.against_base for point in points if point.context == evaluation.base_max_len)
         return Outcome(mean(one.scores), delta, next(short, None), evaluation)

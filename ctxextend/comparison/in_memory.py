@@ -1,4 +1,4 @@
-"""One loaded model at its new length, which takes the tables of one method after the other and is trained in memory."""
+"""One loaded model of the new length that gets the tables of one method after another and can be trained in memory."""
 
 import copy
 import signal
@@ -32,32 +32,32 @@ Table = NDArray[Any]
 
 @dataclass(frozen=True)
 class ResizedModel:
-    """A model at its new length beside its base, with which it shares everything but its tables."""
+    """A model of the new length that shares everything except its tables with the base."""
 
     model: EvalModel
-    names: Mapping[str, str]  # the parameter that holds each tensor of the checkpoint's files, by the tensor's name
-    learned: Mapping[str, Table]  # the tables as the files have them, by name, each of shape (rows, d)
+    names: Mapping[str, str]  # parameter names by tensor names of the checkpoint's files
+    learned: Mapping[str, Table]  # tables of the checkpoint by tensor name, each of shape (rows, d)
 
     def tables(self, plan: ResizePlan) -> dict[str, Table]:
-        """Return the tables that a plan makes, in the files' dtype, as `resize` writes them."""
+        """Return the tables of a plan in the files' dtype, as `resize` writes them."""
         return {table.name: plan.resized(table, self.learned[table.name]) for table in plan.tables}
 
     def set_tables(self, plan: ResizePlan) -> dict[str, Table]:
-        """Give the model the tables that a plan makes, and return them; nothing else changes."""
+        """Load the tables of a plan into the model, and return them. Other tensors do not change."""
         tables = self.tables(plan)
         set_tables(self.model.model, self.tensors(tables))
         return tables
 
     def tensors(self, tables: Mapping[str, Table]) -> dict[str, Any]:
-        """Return tables by the parameters that hold them, in the dtype in which the model was loaded."""
+        """Return tables by parameter name, in the dtype of the loaded model."""
         parameter = self.model.model.get_parameter
         return {self.names[name]: to_tensor(table).to(parameter(self.names[name])) for name, table in tables.items()}
 
 
 def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> ResizedModel:
-    """Return a model at its new length, with the tables that a plan makes.
+    """Return a model of the new length with the tables of a plan.
 
-    It may share the base's tensors, but not where all of them are trained while the base is read.
+    It can share the base's tensors, except when all of them are trained while the base is still used.
     """
     names = match_parameters(base.model, plan.checkpoint, [table.name for table in plan.tables])
     model = copy.deepcopy(base.model, {id(value): value for value in base.model.parameters()} if shares else {})
@@ -71,14 +71,14 @@ def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> R
 
 @dataclass(frozen=True)
 class InMemoryTrainer:
-    """Trains a model the same way by every method, without writing anything but the text as tokens."""
+    """Trains one model with the tables of each method in turn; writes only the tokenized text."""
 
-    task: "TrainingTask"  # what `train` would be told of the checkpoint that `resize` writes
-    folder: "RunFolder"  # where the text lies; nothing that is learned is written
-    teacher: EvalModel  # the base, from which encoders learn
+    task: "TrainingTask"  # as `train` would prepare it for the output of `resize`
+    folder: "RunFolder"  # for the tokenized text; no saves are written
+    teacher: EvalModel  # the base, from which encoders are distilled
 
     def held_out_documents(self) -> list[NDArray[np.int64]] | None:
-        """Return the documents that training holds out of its text; None where others are measured on."""
+        """Return the documents that training holds out of its text; None if separate text is evaluated."""
         if self.task.settings.eval_data:
             return None
         (tokens, spans), separator = self.task.held_out, self.task.files.tokenizer.separator
@@ -86,7 +86,7 @@ class InMemoryTrainer:
 
     @contextmanager
     def trained(self, resized: ResizedModel, plan: ResizePlan, advance: Callable[[int], None]) -> Iterator[None]:
-        """Train a model with a plan's tables for as long as the block runs; then its weights are what they were."""
+        """Train a model with the tables of a plan; restore its weights at the end of the block."""
         import torch
 
         from ctxextend.training.setup import set_up
@@ -97,10 +97,10 @@ class InMemoryTrainer:
         if task.settings.trainable == "new":
             table, rows = plan.tables[0], np.zeros(plan.tables[0].rows_after, np.bool_)
             first = table.reserved_rows
-            made = table.rows_after - first, plan.chosen[table.name].options
-            rows[first:] = ~learned_rows_after(table.rows_before - first, [made])
+            created = table.rows_after - first, plan.chosen[table.name].options
+            rows[first:] = ~learned_rows_after(table.rows_before - first, [created])
             task = replace(task, rows=rows)
-        # The trainer measures what it holds out at both ends: one sequence does.
+        # The trainer measures the held-out loss at both ends; one sequence is enough here.
         start = int(task.held_out.spans[0, 0])
         held_out = task.held_out._replace(spans=np.array([[start, start + task.text_length]]))
         task = replace(task, held_out=held_out, settings=replace(task.settings, eval_every=task.settings.steps))
@@ -108,14 +108,14 @@ class InMemoryTrainer:
         before = {name: value.detach().clone() for name, value in setup.trainable.parameters.items()}
         try:
             run_training(setup, self.folder, lambda tokens, total, label="": advance(tokens))
-            with torch.no_grad():  # rounded to the dtypes of the files, as it would be written
+            with torch.no_grad():  # round to the dtypes of the files, as written weights would be
                 for name, parameter in setup.trainable.names.items():
                     weight = model.get_parameter(parameter)
                     dtype = numpy_dtype(plan.checkpoint.entries[name].dtype)
                     weight.copy_(to_tensor(weight.detach().float().cpu().numpy().astype(dtype)))
             model.train(False)
             yield
-        except TrainingInterrupted as stop:  # passed on to whoever hears it
+        except TrainingInterrupted as stop:  # re-raise the signal for the handler of the command
             signal.raise_signal(stop.signal)
             raise
         finally:
@@ -125,7 +125,7 @@ class InMemoryTrainer:
 
 
 def open_trainer(files: ModelFiles, plan: ResizePlan, train: Train, base: EvalModel, folder: Path) -> InMemoryTrainer:
-    """Cut the text into tokens, which go into a folder, and choose how they are trained on; `plan` is any method's."""
+    """Tokenize the training text into a folder and prepare training; `plan` is the plan of any method."""
     from ctxextend.training.memory import open_devices
     from ctxextend.training.setup import open_task
     from ctxextend.training.training_run import RunFolder
@@ -133,8 +133,8 @@ def open_trainer(files: ModelFiles, plan: ResizePlan, train: Train, base: EvalMo
     devices, run_folder = open_devices(train.device), RunFolder(folder, keeps_saves=False)
     if devices.num_processes > 1:
         raise TrainingError(
-            "Methods are compared in one process, and torchrun or accelerate started several.",
-            "Start it without them, or train each method by its recipe.",
+            "Comparing with training runs in one process, but torchrun or accelerate started several.",
+            "Run without them, or train each method with its recipe.",
         )
     task = open_task(replace(files, rows=plan.tables[0].rows_after), train, devices, run_folder)
     return InMemoryTrainer(task, run_folder, base)

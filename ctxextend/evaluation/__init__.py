@@ -1,1 +1,1 @@
-"""What a context length is worth, measured on the user's own text."""
+"""Evaluate checkpoints on a text: losses, passkey retrieval and document retrieval."""

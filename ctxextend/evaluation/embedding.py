@@ -1,4 +1,4 @@
-"""Vectors of texts by an encoder, pooled as its folder says, and how near they are to each other."""
+"""Embed texts with an encoder, pooled as its sentence-transformers config says, and rank documents by cosine."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from ctxextend.checkpoints.folder import load_modules
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.source import points_outside
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.evaluation.eval_model import SENTENCE_MODULES, EvalModel, batches, prepare_inputs, reads_only_text
+from ctxextend.evaluation.eval_model import SENTENCE_MODULES, EvalModel, batches, needs_only_text, prepare_inputs
 
 if TYPE_CHECKING:
     import torch
 
-DEFAULT = "mean"  # what a folder that says nothing is pooled by
-USE_ITSELF = "Measure it with sentence-transformers itself."
+DEFAULT = "mean"  # of folders without a pooling config
+USE_SENTENCE_TRANSFORMERS = "Evaluate this model with sentence-transformers."
 
-# The flags of older folders, in the order in which sentence-transformers joins the vectors of those that are set.
-FLAGS = {
+# Flags of configs before version 5.4, in the order in which sentence-transformers concatenates poolings.
+POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -31,7 +31,7 @@ FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 
-# sentence-transformers' own modules: those that make a vector, and those that leave its direction as it is.
+# Modules of sentence-transformers that leave the direction of the pooled embedding unchanged.
 KNOWN_MODULES = ("Transformer", "Pooling", "Normalize", "Dropout")
 
 
@@ -40,7 +40,7 @@ def _weighted_mean(states: "torch.Tensor") -> "torch.Tensor":
     return weights @ states / weights.sum()
 
 
-# The states of texts without padding, (texts, tokens, d), to their vectors, (texts, d).
+# From the hidden states of unpadded texts, (texts, tokens, d), to their embeddings, (texts, d).
 POOLINGS: Mapping[str, "Callable[[torch.Tensor], torch.Tensor]"] = {
     "cls": lambda states: states[:, 0],
     "max": lambda states: states.amax(dim=1),
@@ -53,98 +53,99 @@ POOLINGS: Mapping[str, "Callable[[torch.Tensor], torch.Tensor]"] = {
 
 @dataclass(frozen=True)
 class Embedder:
-    """Gives the vectors of texts by an encoder."""
+    """An encoder with its pooling; embeddings have length 1."""
 
     model: EvalModel
-    poolings: tuple[str, ...]  # names of `POOLINGS`; the vectors of several are joined
-    batch_size: int | None = None  # texts that are read at once; None is as many as hold 4,096 tokens
+    poolings: tuple[str, ...]  # names of `POOLINGS`; several are concatenated
+    batch_size: int | None = None  # texts per batch; None: as many as fit 4,096 tokens
 
-    def vectors(self, texts: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
-        """Return the vectors of texts, each of length 1, shape (texts, d).
+    def embed(self, texts: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
+        """Return the embeddings of texts, shape (texts, d).
 
-        Texts are ids without special tokens, each of shape (k,), 1 ≤ k ≤ `model.max_text`.
+        Texts are token ids without special tokens, each of shape (k,), 1 ≤ k ≤ `model.max_text`.
         """
         import torch
 
-        whole = [self.model.tokenizer.add_special_tokens(text) for text in texts]
-        found: dict[int, NDArray[np.float32]] = {}
-        for batch in batches([len(text) for text in whole], self.batch_size):
-            ids = torch.from_numpy(np.stack([whole[i] for i in batch])).to(self.model.model.device)
+        inputs = [self.model.tokenizer.add_special_tokens(text) for text in texts]
+        embeddings: dict[int, NDArray[np.float32]] = {}
+        for batch in batches([len(text) for text in inputs], self.batch_size):
+            ids = torch.from_numpy(np.stack([inputs[i] for i in batch])).to(self.model.model.device)
             with torch.inference_mode():
                 states = last_states(self.model, ids)
                 pooled = torch.cat([POOLINGS[name](states) for name in self.poolings], dim=-1)
-            found |= zip(batch, _unit(pooled.cpu().numpy()), strict=True)
-        return np.stack([found[i] for i in range(len(texts))])
+            embeddings |= zip(batch, _normalize(pooled.cpu().numpy()), strict=True)
+        return np.stack([embeddings[i] for i in range(len(texts))])
 
-    def mean_of_chunks(self, text: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the mean of the vectors of a text's chunks of `model.max_text` tokens, of length 1, shape (d,)."""
+    def embed_chunks(self, text: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the normalized mean embedding of a text's chunks of `model.max_text` tokens, shape (d,)."""
         size = self.model.max_text
-        return _unit(self.vectors([text[start : start + size] for start in range(0, len(text), size)]).mean(axis=0))
+        return _normalize(self.embed([text[start : start + size] for start in range(0, len(text), size)]).mean(axis=0))
 
 
 def open_embedder(model: EvalModel, batch_size: int | None = None) -> Embedder:
-    """Return an encoder's embedder, which pools as the encoder's folder says; it is tried on a short text."""
+    """Return the embedder of an encoder, with the pooling that its folder states; fail if it cannot embed a text."""
     embedder = Embedder(model, read_pooling(model.root), batch_size)
-    with reads_only_text(model, "vectors"):
-        embedder.vectors([model.tokenizer.encode("a")])
+    with needs_only_text(model, "embeddings"):
+        embedder.embed([model.tokenizer.encode("a")])
     return embedder
 
 
 def last_states(model: EvalModel, ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None) -> "torch.Tensor":
-    """Return the last hidden states before a model's head, (b, w, d), float32; inputs are (b, w), int64."""
-    # The part before a language model's head: with it there are logits, and no last states.
+    """Return a model's last hidden states, (b, w, d), float32, of inputs (b, w), int64."""
+    # The base model, because a language model's output has logits in place of the last hidden states.
     output = model.model.base_model(**prepare_inputs(model.model, ids, position_ids))
     states: torch.Tensor = output.last_hidden_state.float()
     return states
 
 
-def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return vectors, shape (…, d), at length 1; those of length 0 as they are."""
+def _normalize(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scale vectors, shape (…, d), to length 1; zero vectors stay zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
 def read_pooling(root: Path) -> tuple[str, ...]:
-    """Return how a folder of sentence-transformers pools, by names of `POOLINGS`; the mean where it is none.
+    """Return the poolings of a sentence-transformers folder as names of `POOLINGS`; other folders use the mean.
 
-    A config has one flag for each way, or, since version 5.4, one key with the name of the way, or several.
+    Configs have one flag per pooling or, since version 5.4, one key with the name of a pooling or a list of names.
     """
     path = root / SENTENCE_MODULES
     if not path.is_file():
         return (DEFAULT,)
-    folders, other = [], []
+    folders, unknown = [], []
     for module in load_modules(path):
         name = str(module.get("type"))
-        if name.startswith("sentence_transformers."):  # versions have their classes in other places
+        if name.startswith("sentence_transformers."):  # versions differ in the modules of their classes
             name = name.rpartition(".")[2]
         folders += [str(module.get("path", ""))] if name == "Pooling" else []
-        other += [f"the module {name}"] if name not in KNOWN_MODULES else []
-    if other or len(folders) != 1:
-        what = f"{path} names {[*other, f'{len(folders)} Pooling modules'][0]}; vectors are made by a Transformer, one "
-        raise UnsupportedModelError(f"{what}Pooling, and Normalize.", USE_ITSELF)
+        unknown += [f"the module {name}"] if name not in KNOWN_MODULES else []
+    if unknown or len(folders) != 1:
+        found = [*unknown, f"{len(folders)} Pooling modules"][0]
+        message = f"{path} lists {found}; only Transformer, one Pooling, Normalize and Dropout are supported."
+        raise UnsupportedModelError(message, USE_SENTENCE_TRANSFORMERS)
     if not stays_inside(folders[0]) or points_outside(root, root / folders[0]):
-        raise CheckpointError(f"{path} puts its Pooling outside the folder, at {folders[0]}.", "Fetch it again.")
+        raise CheckpointError(f"{path} points outside the folder: Pooling is at {folders[0]}.", "Download it again.")
     path = root / folders[0] / "config.json"
     config: Mapping[str, Any] = load_object(path)
-    flags = [mode for flag, mode in FLAGS.items() if config.get(flag) is True]
+    flags = [mode for flag, mode in POOLING_FLAGS.items() if config.get(flag) is True]
     stated = config.get("pooling_mode") or flags or DEFAULT
     poolings = tuple(map(str, stated if isinstance(stated, list) else [stated]))
-    if unknown := [mode for mode in poolings if mode not in POOLINGS]:
-        what = f"{path} pools by {unknown[0]!r}, which is not known here; known are {', '.join(POOLINGS)}."
-        raise UnsupportedModelError(what, USE_ITSELF)
+    if invalid := [mode for mode in poolings if mode not in POOLINGS]:
+        message = f"{path} has the unknown pooling mode {invalid[0]!r}; known are {', '.join(POOLINGS)}."
+        raise UnsupportedModelError(message, USE_SENTENCE_TRANSFORMERS)
     return poolings
 
 
 def ranks(queries: NDArray[np.float32], documents: NDArray[np.float32], owners: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rank of each query's own document among all by cosine, from 1, shape (q,).
+    """Return the rank of each query's own document among all documents by cosine, from 1, shape (q,).
 
-    A document that is as near as the query's own, or whose nearness is not a number, comes before it: a model to which
-    all documents are one finds none. Vectors of length 1 of queries, (q, d), and documents, (n, d); owners, (q,).
+    Ties and NaN rank before the own document: a model that embeds all documents alike retrieves none of them.
+    Queries, (q, d), and documents, (n, d), have length 1; `owners`, (q,), are indices of documents.
     """
     wide = documents.astype(np.float64)
     found = np.empty(len(queries), np.int64)
     for i, (query, owner) in enumerate(zip(queries, owners, strict=True)):
-        # Summed row by row: a matrix product can give two equal documents cosines that differ in the last bit.
-        near = (wide * query).sum(axis=1)
-        found[i] = np.count_nonzero(~(near < near[owner]))
+        # Row by row, because a matrix product can give two equal documents cosines that differ in the last bit.
+        cosines = (wide * query).sum(axis=1)
+        found[i] = np.count_nonzero(~(cosines < cosines[owner]))
     return found

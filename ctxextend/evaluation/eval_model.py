@@ -1,4 +1,4 @@
-"""A checkpoint loaded to be measured or trained: the model, its tokenizer, and how many tokens it reads at once."""
+"""A checkpoint loaded for evaluation or training: the model, its tokenizer and its context length."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,44 +26,44 @@ from ctxextend.recipe_file import FINGERPRINT, read_provenance, trainings
 if TYPE_CHECKING:
     import torch
 
-# What a model was trained for: the next token, a masked one, or vectors of texts.
+# Kinds of models: causal language model, masked language model, text encoder without an LM head.
 CAUSAL, MASKED, ENCODER = "causal", "masked", "encoder"
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
-SENTENCE_MODULES = "modules.json"  # by which sentence-transformers knows a folder of its own
-NAME_BASE = "Name its base checkpoint with --base of evaluate (evaluate.base in a recipe)."
+SENTENCE_MODULES = "modules.json"  # marks a folder of sentence-transformers
+PASS_BASE = "Pass its base checkpoint with --base of evaluate (evaluate.base in a recipe)."
 
-COMPARED = 512  # tokens by which two tokenizers are compared
-TOKENS_AT_ONCE = 4096  # that a model reads where nothing else is asked for
+COMPARED = 512  # tokens of the text by which two tokenizers are compared
+TOKENS_AT_ONCE = 4096  # per batch, unless a batch size is given
 
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """A tokenizer, and the special tokens that it puts around every text."""
+    """A tokenizer, and the special tokens that it adds to each text."""
 
-    tokenizer: Any  # of transformers
+    tokenizer: Any  # from transformers
     before: tuple[int, ...] = ()  # ids of the special tokens before a text
-    after: tuple[int, ...] = ()  # ids of those after it
+    after: tuple[int, ...] = ()  # ids of the special tokens after a text
 
     @classmethod
     def open(cls, name: str | os.PathLike[str]) -> "TextTokenizer":
-        """Load a tokenizer from a folder, by a bundled name or a Hub id, or from a ``meta.pkl`` of nanoGPT."""
+        """Load a tokenizer from a folder, a bundled name, a Hub id or a ``meta.pkl`` of nanoGPT."""
         from transformers import AutoTokenizer
 
-        hint = "Put the tokenizer's files into the folder, or name one that is elsewhere: --tokenizer gpt2."
+        hint = "Copy the tokenizer files into the folder, or pass a tokenizer, such as --tokenizer gpt2."
         if Path(name).suffix == ".pkl":
             return cls(_character_tokenizer(Path(name)))
         try:
             tokenizer = AutoTokenizer.from_pretrained(BUNDLED.get(str(name), name), trust_remote_code=False)
-        except Exception as error:  # whatever a tokenizer of transformers raises on a folder that it cannot load
-            said = f"transformers cannot load a tokenizer from {name}: {type(error).__name__}: {one_line(error)}"
+        except Exception as error:  # transformers raises various types for a folder that it cannot load
+            message = f"transformers cannot load a tokenizer from {name}: {type(error).__name__}: {one_line(error)}"
             if Path(name).is_dir() and not any((Path(name) / file).exists() for file in TOKENIZER_FILES):
-                said = f"There is no tokenizer in {name}."
-            raise CheckpointError(said, hint) from error
-        # Where there are no files, transformers makes one whose vocabulary is empty.
+                message = f"No tokenizer found in {name}."
+            raise CheckpointError(message, hint) from error
+        # Without tokenizer files, transformers can return a tokenizer with an empty vocabulary.
         if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
-            raise CheckpointError(f"There is no tokenizer in {name}.", hint)
+            raise CheckpointError(f"No tokenizer found in {name}.", hint)
         bare = tokenizer("a", add_special_tokens=False)["input_ids"]
         whole = tokenizer("a")["input_ids"]
         start = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), len(whole))
@@ -71,32 +71,32 @@ class TextTokenizer:
 
     @property
     def num_special(self) -> int:
-        """Special tokens of every text."""
+        """The number of special tokens added to each text."""
         return len(self.before) + len(self.after)
 
     @property
     def separator(self) -> int | None:
-        """The token between documents that are joined; None where there is none."""
+        """The token between joined documents, or None."""
         known = (self.tokenizer.eos_token_id, self.tokenizer.sep_token_id)
         return next((token for token in known if token is not None), None)
 
     def encode(self, text: str) -> Ids:
-        """Return the ids of a text without special tokens, however long it is, shape (tokens,)."""
+        """Return the ids of a text of any length, without special tokens, shape (tokens,)."""
         try:
             ids = self.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
-        except Exception as error:  # the library's own, where a vocabulary of characters lacks one
+        except Exception as error:  # tokenizers' own type, when a character vocabulary lacks a character
             unknown = "".join(sorted(set(text) - self.tokenizer.get_vocab().keys()))[:40]
-            hint = "Name text of characters that it knows."
+            hint = "Use text with characters of its vocabulary."
             raise DataError(f"The tokenizer has no token for {unknown!r}.", hint) from error
         return np.array(ids, np.int64)
 
     def add_special_tokens(self, ids: Ids) -> Ids:
-        """Return the ids of a text, shape (k,), between its special tokens, shape (k + num_special,)."""
+        """Return ids, shape (k,), with the special tokens before and after, shape (k + num_special,)."""
         return np.concatenate([np.array(self.before, np.int64), ids, np.array(self.after, np.int64)])
 
 
 def _character_tokenizer(path: Path) -> Any:
-    """Return the tokenizer of transformers whose tokens are the characters of a ``meta.pkl`` of nanoGPT."""
+    """Return a transformers tokenizer whose tokens are the characters of a ``meta.pkl`` of nanoGPT."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -110,82 +110,82 @@ def _character_tokenizer(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class ModelFiles(OpenedModel):
-    """An opened checkpoint that can be loaded to read texts."""
+    """An opened checkpoint with its tokenizer, ready to be loaded."""
 
-    rows: int  # of the first table, which reads texts, reserved ones included
+    rows: int  # of the first table, reserved rows included
     tokenizer: TextTokenizer
 
     @property
     def table(self) -> str:
-        """The first table's tensor."""
+        """The tensor name of the first table."""
         return self.tables[0].name
 
     @property
     def max_len(self) -> int:
-        """Tokens that it reads at once, special tokens included."""
+        """The context length in tokens, special tokens included."""
         return self.tables[0].location.positions(self.rows)
 
     @property
     def reserved_rows(self) -> int:
-        """The table's rows before position 0."""
+        """The number of rows before position 0."""
         return self.rows - self.max_len
 
     @property
     def trained_on(self) -> Mapping[TextKey, Collection[TrainedText]]:
-        """How it was trained on each text, as far as its recipe says so."""
+        """The trainings on each text, as recorded in its recipe."""
         written, own = read_provenance(self.checkpoint), self.checkpoint.root / self.checkpoint.model
         known, runs = (written.base.tokenizer if written else None) or own, trainings(written)
         if self.ref.tokenizer and os.path.realpath(self.ref.tokenizer) != os.path.realpath(known):
-            # With another tokenizer, the windows held out are other text.
+            # Another tokenizer cuts the text differently, so the recorded held-out windows do not apply.
             runs = [{name: value for name, value in run.items() if name != "held_out"} for run in runs]
         return trained_texts(runs)
 
 
 @dataclass(frozen=True)
 class EvalModel:
-    """A checkpoint loaded to read texts."""
+    """A checkpoint loaded for evaluation."""
 
-    name: str  # what the user called it
+    name: str  # the reference that the user passed
     root: Path  # the checkpoint's folder
     model_type: str
     kind: str  # `CAUSAL`, `MASKED` or `ENCODER`
-    model: Any  # of transformers, on its device, not in training
+    model: Any  # from transformers, on its device, in evaluation mode
     tokenizer: TextTokenizer
-    max_len: int  # tokens that it reads at once, special tokens included
+    max_len: int  # context length in tokens, special tokens included
     notes: tuple[str, ...] = ()
     reserved_rows: int = 0  # rows of its table before position 0
-    trained_on: Mapping[TextKey, Collection[TrainedText]] = field(default_factory=dict)  # as `ModelFiles`
+    trained_on: Mapping[TextKey, Collection[TrainedText]] = field(default_factory=dict)  # see `ModelFiles.trained_on`
 
     @property
     def max_text(self) -> int:
-        """Tokens of text that it reads at once, special tokens left out."""
+        """The context length in tokens, without special tokens."""
         return self.max_len - self.tokenizer.num_special
 
 
 def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> ModelFiles:
-    """Read the tokenizer of a checkpoint, and the size of the table that reads its texts; see `check_source`."""
-    checkpoint, (place, name) = opened.checkpoint, opened.tables[0]
+    """Open the tokenizer of a checkpoint, and check its weights with `check_source` and its first table."""
+    checkpoint, (location, name) = opened.checkpoint, opened.tables[0]
     check_source(checkpoint, opened.ref, hashes or {})
-    check_loadable(checkpoint, "Resize it first: what resize writes can be loaded.")
+    check_loadable(checkpoint, "Resize it first: the output of resize can be loaded.")
     rows = describe_table(checkpoint, name)[0][0]
-    check_rows(place, rows, name)
+    check_rows(location, rows, name)
     written = read_provenance(checkpoint)
-    named = opened.ref.tokenizer or (written.base.tokenizer if written else None)
-    tokenizer = TextTokenizer.open(named or checkpoint.root / checkpoint.model)
+    requested = opened.ref.tokenizer or (written.base.tokenizer if written else None)
+    tokenizer = TextTokenizer.open(requested or checkpoint.root / checkpoint.model)
     return ModelFiles(**vars(opened), rows=rows, tokenizer=tokenizer)
 
 
-def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str], then: str = "then") -> None:
-    """Refuse a checkpoint whose weights are not those that a recipe records: tables whole, others by samples."""
+def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str]) -> None:
+    """Raise CheckpointError if weights differ from a recipe's hashes: of whole tables, and of samples of the rest."""
     for name, known in hashes.items():
         if name == FINGERPRINT:
             found = checkpoint.weights_fingerprint()
-            what = "its tables are the same, but other weights or a header changed"
+            change = "its tables are the same, but other weights or a header changed"
         else:
-            file, what = checkpoint.names.get(name), f"its table {name} is another"
+            file, change = checkpoint.names.get(name), f"table {name} differs"
             found = table_hash(read_floats(file, name)) if file else ""
         if found != known:
-            raise CheckpointError(f"{ref.source} is no longer what it was {then}: {what}.")
+            raise CheckpointError(f"{ref.source} has changed since the recipe was written: {change}.")
 
 
 def open_eval_model(
@@ -196,7 +196,7 @@ def open_eval_model(
 
 
 def auto_precision(device: str) -> str:
-    """Return fp32 on a CPU, and bf16 on an accelerator that has it."""
+    """Return fp32 for a CPU, and bf16 for an accelerator that supports it."""
     import torch
 
     has_bfloat = device != "cpu" and (device != "cuda" or torch.cuda.is_bf16_supported())
@@ -204,60 +204,60 @@ def auto_precision(device: str) -> str:
 
 
 def load_eval_model(files: ModelFiles, precision: str = "auto", device: str | None = None) -> EvalModel:
-    """Load the weights of a checkpoint; `auto` is fp32 on a CPU, and bf16 on an accelerator that has it."""
-    name, checkpoint, family = files.ref.source, files.checkpoint, files.architecture.family.model_type
-    place = open_device(device)
-    precision = auto_precision(place.type) if precision == "auto" else precision
-    kind, loaded = _load(checkpoint, family, DTYPES[precision])
-    # No measure uses a pooler.
+    """Load the weights of a checkpoint; "auto" is fp32 on a CPU and bf16 on an accelerator that supports it."""
+    name, checkpoint, model_type = files.ref.source, files.checkpoint, files.architecture.family.model_type
+    device_used = open_device(device)
+    precision = auto_precision(device_used.type) if precision == "auto" else precision
+    kind, loaded = _load(checkpoint, model_type, DTYPES[precision])
+    # Poolers may be missing: no measure uses them.
     wrong = [*loaded.mismatched, *(tensor for tensor in loaded.missing if "pooler." not in tensor)]
     if wrong:
         some = ", ".join(wrong[:3]) + ", ..." * (len(wrong) > 3)
-        hint = "Fetch the checkpoint again, or put the config.json beside it that belongs to the weights."
-        raise CheckpointError(f"{name} lacks {len(wrong)} tensors of the shapes that its config says: {some}.", hint)
+        hint = "Download the checkpoint again, or use the config.json that belongs to these weights."
+        raise CheckpointError(f"{len(wrong)} tensors of {name} are missing or do not fit its config: {some}.", hint)
     if kind == MASKED and files.tokenizer.tokenizer.mask_token_id is None:
         raise CheckpointError(f"The tokenizer of {name} has no mask token.", "Use the model's own tokenizer.")
-    notes, named = checkpoint.notes, checkpoint.model_class
-    if kind == ENCODER and named is not None and named.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel")):
-        notes = (*notes, f"{checkpoint.root} holds no head of a {named}, so it is measured as an encoder.")
-    known = name, checkpoint.root, family, kind, loaded.model.to(place), files.tokenizer, files.max_len
+    notes, stated = checkpoint.notes, checkpoint.model_class
+    if kind == ENCODER and stated is not None and stated.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel")):
+        notes = (*notes, f"{checkpoint.root} has no LM head of {stated}, so it is evaluated as an encoder.")
+    known = name, checkpoint.root, model_type, kind, loaded.model.to(device_used), files.tokenizer, files.max_len
     return EvalModel(*known, notes, files.reserved_rows, files.trained_on)
 
 
 def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Loaded]:
-    """Load a model by a class that has a language-model head, or as an encoder where its file holds no such head."""
+    """Load a model with its LM head, or as an encoder if its files have no such head."""
     from transformers.models.auto import modeling_auto as auto
 
-    named = checkpoint.model_class
+    stated = checkpoint.model_class
     if not (checkpoint.root / SENTENCE_MODULES).is_file():
-        # A model of such a type may still be its decoder alone.
-        is_pair = model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
-        if is_pair and named not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
-            what = f"{named or model_type} reads one text and writes another; decoders, masked language models and "
-            raise UnsupportedModelError(f"{what}encoders are measured.", "Use verify --deep to see that it runs.")
+        # The config may still state a decoder-only class of an encoder-decoder model type.
+        is_seq2seq = model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+        if is_seq2seq and stated not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+            message = f"{stated or model_type} is an encoder-decoder model; only decoders, masked language models and "
+            raise UnsupportedModelError(f"{message}encoders can be evaluated.", "Use verify --deep to test it.")
         heads = {MASKED: auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, CAUSAL: auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
-        # The class that the config names where it has a head, else those of the type.
-        tried = [(kind, named) for kind, classes in heads.items() if named is not None and named in classes.values()]
-        tried = tried[:1] or [(kind, classes[model_type]) for kind, classes in heads.items() if model_type in classes]
-        for kind, model_class in tried:
+        # The class in the config if it has an LM head, else those of the model type.
+        classes = [(kind, stated) for kind, names in heads.items() if stated is not None and stated in names.values()]
+        classes = classes[:1] or [(kind, names[model_type]) for kind, names in heads.items() if model_type in names]
+        for kind, model_class in classes:
             loaded = load(checkpoint, model_class, dtype)
-            if not loaded.missing:  # even a class that its config names may need a head that the file never had
+            if not loaded.missing:  # even the class in the config may need a head that the file lacks
                 return kind, loaded
     return ENCODER, load(checkpoint, None, dtype)
 
 
 def prepare_inputs(model: Any, ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None) -> dict[str, Any]:
-    """Return the arguments of a forward pass of a model of transformers that reads whole texts and keeps no cache.
+    """Return the arguments of a forward pass on unpadded texts, without a cache.
 
-    Texts and positions, as the model counts them, are of shape (b, w), int64, on its device; None is from the start.
+    Ids and position ids, (b, w), int64, are on the model's device; position ids of None are the model's default.
     """
     import torch
 
-    # BigBird leaves the attention that its config names for good when it reads a text that is too short for it.
+    # BigBird switches to full attention for good when a text is too short for block-sparse attention.
     reset_attention = getattr(model.base_model, "set_attention_type", None)
     if reset_attention is not None:
         reset_attention(model.config.attention_type)
-    # A mask of ones: without one, some models look for padding in the ids, or for several texts in the positions.
+    # Without a mask of ones, some models look for padding in the ids, or for packed texts in the position ids.
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if getattr(model.config, "use_cache", None) is not None:
         inputs["use_cache"] = False
@@ -267,37 +267,37 @@ def prepare_inputs(model: Any, ids: "torch.Tensor", position_ids: "torch.Tensor 
 
 
 def batches(lengths: Sequence[int], batch_size: int | None = None) -> Iterator[list[int]]:
-    """Yield numbers of texts of one length, which need no padding; by default as many as hold 4,096 tokens."""
+    """Yield batches of indices of equally long texts, which need no padding; by default up to 4,096 tokens."""
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     for length, group in groupby(order, key=lengths.__getitem__):
-        numbers, size = list(group), batch_size or max(TOKENS_AT_ONCE // length, 1)
-        yield from (numbers[start : start + size] for start in range(0, len(numbers), size))
+        indices, size = list(group), batch_size or max(TOKENS_AT_ONCE // length, 1)
+        yield from (indices[start : start + size] for start in range(0, len(indices), size))
 
 
 @contextmanager
-def reads_only_text(model: EvalModel, what: str) -> Iterator[None]:
-    """Refuse a model that fails here to give `what` of a text and nothing else."""
+def needs_only_text(model: EvalModel, what: str) -> Iterator[None]:
+    """Raise UnsupportedModelError if the model fails to compute `what` from a text only."""
     try:
         yield
-    except Exception as error:  # each class has its own way to miss what it was not given
-        said = f"{model.name} gives no {what} of a text alone: {type(error).__name__}: {one_line(error)}"
-        raise UnsupportedModelError(said, "Name a checkpoint of a model of texts, such as its text part.") from error
+    except Exception as error:  # model classes fail in various ways when inputs are missing
+        message = f"{model.name} cannot compute {what} from text only: {type(error).__name__}: {one_line(error)}"
+        raise UnsupportedModelError(message, "Pass a text model, such as the text part of this one.") from error
 
 
 def check_vocabulary(model: EvalModel, ids: Ids) -> None:
-    """Refuse ids that a model has no embedding for."""
-    with reads_only_text(model, "embeddings"):
+    """Raise CheckpointError if ids are beyond the model's vocabulary."""
+    with needs_only_text(model, "embeddings"):
         vocab_size = getattr(model.model.get_input_embeddings(), "num_embeddings", None)
     if vocab_size is not None and ids.max(initial=0) >= vocab_size:
-        what = f"The tokenizer of {model.name} gives the token {ids.max()}, and the model knows {vocab_size:,} tokens."
-        raise CheckpointError(what, "Put the tokenizer's files into the folder that belong to the model.")
+        message = f"The tokenizer of {model.name} returns token {ids.max()}, but the model has only {vocab_size:,}."
+        raise CheckpointError(message, "Copy the tokenizer files that belong to the model into the folder.")
 
 
 def check_same_tokens(model: EvalModel, base: EvalModel, window: Ids) -> None:
-    """Refuse to compare models token by token whose tokenizers cut the text of these ids, (tokens,), differently."""
+    """Raise CheckpointError if the tokenizers of two models cut the text of these ids, (tokens,), differently."""
     own, other = model.tokenizer, base.tokenizer
     text = own.tokenizer.decode(window[:COMPARED])
     same_special = (own.before, own.after) == (other.before, other.after)
     if not same_special or not np.array_equal(own.encode(text), other.encode(text)):
-        what = f"The tokenizers of {model.name} and {base.name} cut the text into different tokens."
-        raise CheckpointError(what, NAME_BASE)
+        message = f"The tokenizers of {model.name} and {base.name} cut the text into different tokens."
+        raise CheckpointError(message, PASS_BASE)

@@ -1,4 +1,4 @@
-"""Measure what a checkpoint's context length is worth on a text."""
+"""Measure how much a checkpoint's context length helps on a text."""
 
 import os
 import time
@@ -16,7 +16,7 @@ from ctxextend.evaluation.eval_model import (
     CAUSAL,
     ENCODER,
     MASKED,
-    NAME_BASE,
+    PASS_BASE,
     EvalModel,
     check_same_tokens,
     check_vocabulary,
@@ -45,18 +45,18 @@ from ctxextend.recipe import MEASURES, MIN_LENGTH, CheckpointRef, Evaluate, acce
 from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance
 from ctxextend.text_data import TextSource, check_paths, empty_files, path_names, read_documents
 
-# What each kind of model can be measured by.
-FITTING = dict.fromkeys((CAUSAL, MASKED), ("position", "context", "passkey")) | {ENCODER: ("passkey", "retrieval")}
+LM_MEASURES = ("position", "context", "passkey")
+MEASURES_BY_KIND = {CAUSAL: LM_MEASURES, MASKED: LM_MEASURES, ENCODER: ("passkey", "retrieval")}
 KINDS = {CAUSAL: "a causal language model", MASKED: "a masked language model", ENCODER: "an encoder without a head"}
 
-SHORTEST_CONTEXT, DOUBLINGS = 128, 3  # the shortest context measured, where that leaves so many doublings
-# For each token that is wanted, characters of a document that are read (tokens of few texts are longer), and tokens
-# that are looked through for documents as long as a window.
-CHARACTERS_PER_TOKEN, LOOKED_THROUGH = 100, 8
+SHORTEST_CONTEXT, DOUBLINGS = 128, 3  # start from a shorter context if fewer doublings would fit
+# Per requested token: characters read of a document (few texts have longer tokens), and tokens read to find documents
+# as long as a window.
+CHARACTERS_PER_TOKEN, TOKENS_SEARCHED = 100, 8
 
 
 class EvaluationInterrupted(KeyboardInterrupt):
-    """Ctrl-C while an evaluation ran; `evaluation` is what was measured until then, not `complete`."""
+    """Ctrl-C during an evaluation; `evaluation` has the results so far, with `complete` False."""
 
     def __init__(self, evaluation: Evaluation) -> None:
         super().__init__("interrupted")
@@ -71,54 +71,54 @@ def evaluate(
     progress: Progress = no_progress,
     **settings: Any,
 ) -> Evaluation:
-    """Measure what a checkpoint's context length is worth, on a text.
+    """Measure how much a checkpoint's context length helps on a text.
 
-    Of language models: the loss by position and by available context, and whether a number that stands far back is
-    found again; of encoders: the latter, and whether documents are found. Where the base checkpoint is known, it reads
-    the same tokens in pieces, as a user would have to do without the longer context.
+    Language models: loss by position, loss by context length and passkey retrieval. Encoders: passkey retrieval and
+    document retrieval. If the base checkpoint is known, it reads the same tokens in chunks and sliding windows, as a
+    user without the longer context would.
 
     Args:
         reference: As in `plan_resize`.
-        data: Files and folders that hold the text: .txt and its like are a document each, of .jsonl each line is one,
-            of .parquet each row; or data sets of the Hub, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``. Of a file that
-            the recipe beside the checkpoint knows to be trained on, by its content, only the windows that training held
-            out are read, or all of it with a warning. Unseen go trainings by other tools, the same text in another
-            file, changes behind the first 64 MiB, and files beyond the first 200 of a training.
-        progress: Told how many tokens were read since the last call, and how many there are to read in all.
-        settings: The other fields of `Evaluate`, by name: ``length``, ``tokens``, ``measure``, …; and ``revision``,
+        data: Files and folders with text: a document per text file, per line of .jsonl or per row of .parquet; or Hub
+            datasets, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``. Of files that the checkpoint's recipe lists as
+            training data (recognized by content), only the held-out windows are used, or everything with a warning.
+            Not recognized: trainings by other tools, the same text in another file, changes after the first 64 MiB,
+            and files after the first 200 of a training.
+        progress: Called with the number of tokens read since the last call, and the total.
+        settings: The other fields of `Evaluate`: ``length``, ``tokens``, ``measure``, …; and ``revision``,
             ``subfolder``, ``variant`` and ``model_type`` as in `plan_resize`.
 
     Raises:
         CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is shorter than one
-            window, or a length or a measure does not fit the model.
-        EvaluationInterrupted: Ctrl-C; it holds what was measured.
+            window, or a length or a measure does not apply to the model.
+        EvaluationInterrupted: Ctrl-C; it has the results so far.
     """
     ref, settings = split_ref(reference, settings)
     return evaluate_checkpoint(ref, Evaluate(data=path_names(data), **settings), progress)
 
 
 def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progress = no_progress) -> Evaluation:
-    """Measure a checkpoint; see `evaluate`."""
+    """Evaluate a checkpoint; see `evaluate`."""
     check_paths(settings.data)
     files = open_files(open_model(ref))
     model = load_eval_model(files, settings.precision, settings.device)
-    fitting_measures(model, settings)
+    applicable_measures(model, settings)
     base, warnings, notes = None, list[str](), list(model.notes)
     known = None if settings.no_base else find_base(read_provenance(files.checkpoint), settings.base, ref.tokenizer)
     if known is not None:
         try:
             base = open_eval_model(known.ref, settings.precision, known.hashes, settings.device)
             if base.kind != model.kind:
-                what = f"{base.name} is {KINDS[base.kind]}, and {model.name} is {KINDS[model.kind]}."
-                raise CheckpointError(what, NAME_BASE)
+                message = f"{base.name} is {KINDS[base.kind]}, but {model.name} is {KINDS[model.kind]}."
+                raise CheckpointError(message, PASS_BASE)
             notes += base.notes
         except CtxextendError as error:
             if settings.base is not None:
                 raise
             base = None
-            warnings.append(f"It is not compared with its base checkpoint: {error.message} {NAME_BASE}")
+            warnings.append(f"Not compared with the base checkpoint: {error.message} {PASS_BASE}")
     elif not settings.no_base:
-        notes.append(f"It is not compared with its base checkpoint: no recipe names that. {NAME_BASE}")
+        notes.append(f"Not compared with a base checkpoint: no recipe states one. {PASS_BASE}")
     run = plan_evaluation(model, base, settings, notes=notes)
     run.warnings = (*warnings, *run.warnings)
     total = run.tokens + run.base_tokens
@@ -132,63 +132,63 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
 
 @dataclass(frozen=True)
 class TextWindows:
-    """Windows of one length, cut from documents."""
+    """Windows of equal length, cut from documents."""
 
-    windows: tuple[Ids, ...]  # each of shape (tokens,), in the order of the text
-    documents: tuple[Ids, ...]  # those that were read, each of shape (tokens of it,)
-    across_documents: bool  # whether windows run over the ends of documents
+    windows: tuple[Ids, ...]  # each of shape (tokens,), in text order
+    documents: tuple[Ids, ...]  # the documents read, each of shape (tokens,)
+    across_documents: bool  # whether windows span several documents
 
 
 @dataclass
 class EvaluationRun:
-    """What is to be measured, and what was so far; it can be measured again once the model's tables were changed."""
+    """The tasks of an evaluation and their results so far; `measure` again after changing the model's tables."""
 
     model: EvalModel
-    base: EvalModel | None  # None where it is not known
+    base: EvalModel | None  # None if unknown
     settings: Evaluate
-    text: TextWindows  # in windows as long as the longest context
-    losses: LossTask | None  # None where it is not measured, as of the next two
+    text: TextWindows  # windows as long as the longest context
+    losses: LossTask | None  # None if not measured, also for the next two
     passkey: PasskeyTask | None
     retrieval: RetrievalTask | None
     warnings: tuple[str, ...]
-    notes: tuple[str, ...]  # and why something that fits the model is not measured
+    notes: tuple[str, ...]  # among them why an applicable measure was skipped
     started: float = field(default_factory=time.perf_counter)
 
     @property
     def tasks(self) -> list[LossTask | PasskeyTask | RetrievalTask]:
-        """All that is measured."""
+        """The tasks to measure."""
         return [task for task in (self.losses, self.passkey, self.retrieval) if task is not None]
 
     @property
     def tokens(self) -> int:
-        """Tokens that the model reads."""
+        """The number of tokens that the model reads."""
         return sum(task.tokens for task in self.tasks)
 
     @property
     def base_tokens(self) -> int:
-        """Tokens that the base reads."""
+        """The number of tokens that the base reads."""
         return sum(task.base_tokens for task in (self.losses, self.retrieval) if task is not None)
 
     @property
     def scores(self) -> tuple[NDArray[np.float64], ...]:
-        """What models are ranked by: losses of each window, or 1 / rank of each document's queries, each shape (k,)."""
+        """The values that rank models: losses of each window, or 1 / rank of each document's queries, shape (k,)."""
         ranking = self.losses or self.retrieval
         return ranking.scores if ranking else ()
 
     def read_base(self, advance: Callable[[int], None]) -> None:
-        """Let the base read everything, once for however many models."""
+        """Run the base, whose results are reused for each model."""
         for task in (self.losses, self.retrieval):
             if task is not None:
                 task.read_base(advance)
 
     def measure(self, advance: Callable[[int], None]) -> None:
-        """Measure everything; what was measured is kept as it goes, and `advance` is told the tokens of each step."""
+        """Run all tasks, keeping results as they arrive; call `advance` with the tokens of each step."""
         self.started = time.perf_counter()
         for task in self.tasks:
             task.measure(advance)
 
     def report(self, *, complete: bool) -> Evaluation:
-        """Return what was measured."""
+        """Return the results so far."""
         model, base, losses = self.model, self.base, self.losses
         found: dict[str, Any] = {}
         for task in self.tasks:
@@ -213,22 +213,22 @@ def plan_evaluation(
     minimum: int = 1,
     notes: Sequence[str] = (),
 ) -> EvaluationRun:
-    """Choose what is measured of loaded models, and cut the text, by default that of the settings; measure nothing yet.
+    """Choose the tasks for loaded models and cut the text, by default that of the settings; measure nothing yet.
 
-    `documents` are ids, each of shape (tokens of it,), and `least` is the number of windows needed.
+    `documents` are ids, each of shape (tokens,); `minimum` is the number of windows required.
     """
-    measures = fitting_measures(model, settings)
+    measures = applicable_measures(model, settings)
     longest = max(settings.length, default=max(model.max_len, MIN_LENGTH))
     if longest > model.max_len:
-        what = f"{model.name} reads {model.max_len} tokens at once, and a context of {longest} is to be measured."
-        raise ResizeError(what, f"Give it more first: ctxextend resize {model.name} --to {longest}")
+        message = f"{model.name} has a context length of {model.max_len}, too short for windows of {longest} tokens."
+        raise ResizeError(message, f"Resize it first: ctxextend resize {model.name} --to {longest}")
     lengths = tuple(sorted(set(settings.length))) or context_lengths(longest, base.max_len if base else None)
-    size, wanted = longest - model.tokenizer.num_special, max(settings.tokens // longest, 1)
+    size, count = longest - model.tokenizer.num_special, max(settings.tokens // longest, 1)
     warnings, notes = list[str](), [*notes, *empty_files(settings.data)]
     if documents is None:
         documents, warnings = read_unseen(model, settings, size * minimum)
     separator, one_each = model.tokenizer.separator, "retrieval" in measures
-    text = cut_windows(documents, size, wanted, separator, one_each=one_each, minimum=minimum)
+    text = cut_windows(documents, size, count, separator, one_each=one_each, minimum=minimum)
     read = np.concatenate(text.documents)
     check_vocabulary(model, read)
     if base is not None:
@@ -236,41 +236,42 @@ def plan_evaluation(
 
     @contextmanager
     def optional() -> Iterator[None]:
-        """Make a note of why something cannot be measured, unless it was asked for by its name."""
+        """Note why a measure is skipped, or raise if it was requested by name."""
         try:
             yield
         except DataError as error:
             if settings.measure:
-                raise DataError(error.message, "Leave it out of --measure, or give what it needs.") from None
+                raise DataError(error.message, "Remove it from --measure, or provide what it needs.") from None
             notes.append(error.message)
 
     losses, passkey, retrieval = None, None, None
-    reader: Scorer | Embedder
+    evaluator: Scorer | Embedder
     if model.kind == ENCODER:
-        reader = embedder = open_embedder(model, settings.batch_size)
+        evaluator = embedder = open_embedder(model, settings.batch_size)
         base_embedder = open_embedder(base, settings.batch_size) if base else None
         if "retrieval" in measures:
             with optional():
                 retrieval = plan_retrieval(embedder, base_embedder, text.documents, longest)
     else:
-        reader = scorer = open_scorer(model, settings.batch_size)
+        evaluator = scorer = open_scorer(model, settings.batch_size)
         base_scorer = open_scorer(base, settings.batch_size) if base else None
         if "position" in measures or "context" in measures:
             losses = plan_losses(scorer, base_scorer, text.windows, lengths, settings.seed, measures)
             if text.across_documents:
-                across = f"Few documents are as long as a window of {size:,} tokens, so windows run over their ends"
-                warnings.append(f"{across}: what stands before an end is of little use behind it.")
+                across = f"Few documents have the {size:,} tokens of a window, so windows span several documents"
+                warnings.append(f"{across}: text before a document's start helps little to predict it.")
     if "passkey" in measures:
         with optional():
-            passkey = plan_passkey(reader, read, lengths, tokens=settings.tokens, seed=settings.seed)
+            passkey = plan_passkey(evaluator, read, lengths, tokens=settings.tokens, seed=settings.seed)
             notes += passkey.notes
     return EvaluationRun(model, base, settings, text, losses, passkey, retrieval, tuple(warnings), tuple(notes))
 
 
 def read_unseen(model: EvalModel, settings: Evaluate, minimum: int) -> tuple[Iterator[Ids], list[str]]:
-    """Return the documents of a text, and warnings; of a file that the model was trained on, only what was held out.
+    """Return the documents of a text, and warnings; of files that the model was trained on, the held-out windows.
 
-    Where that is not known, or fewer than `least` tokens were held out in all, the whole file is read.
+    A file is read whole if its held-out windows are unknown; all are if held-out windows of all of them have fewer than
+    `minimum` tokens together.
     """
     maximum, tokenizer, sources = max(settings.tokens, model.max_len), model.tokenizer, check_paths(settings.data)
     held_out, seen = dict[TextSource, list[Ids]](), list[TextSource]()
@@ -279,69 +280,69 @@ def read_unseen(model: EvalModel, settings: Evaluate, minimum: int) -> tuple[Ite
         rule, first, text_field = runs[0] if runs else (None, 0, "")
         if rule is not None and len(runs) == 1 and text_field == settings.text_field:
             count = min(rule.tokens - first, (2 * max(maximum, minimum) + rule.window) * rule.every)
-            pieces = read_ids([str(source)], text_field, tokenizer.encode, tokenizer.separator, count)
-            windows = held_out_windows(np.concatenate([np.empty(0, np.int64), *pieces]), rule, first)
+            ids = read_ids([str(source)], text_field, tokenizer.encode, tokenizer.separator, count)
+            windows = held_out_windows(np.concatenate([np.empty(0, np.int64), *ids]), rule, first)
             held_out[source] = split_documents(windows, tokenizer.separator)
         elif runs:
             seen.append(source)
-    tokens = sum(len(piece) for pieces in held_out.values() for piece in pieces)
+    tokens = sum(len(document) for documents in held_out.values() for document in documents)
     if tokens < minimum and len(held_out) == len(sources):
         seen += held_out
         held_out.clear()
 
-    def documents() -> Iterator[Ids]:
+    def read() -> Iterator[Ids]:
         for source in sources:
             texts = read_documents([str(source)], settings.text_field, CHARACTERS_PER_TOKEN * maximum)
             yield from (
                 held_out[source] if source in held_out else (_first_tokens(model, text, maximum) for text in texts)
             )
 
-    measured = f": it is measured on {tokens:,} tokens held out of that."
+    only_held_out = f": only the {tokens:,} held-out tokens are used."
     warnings = trained_on_warnings(model.name, seen, f"{NO_HELD_OUT} text with --data.")
-    return documents(), [*warnings, *trained_on_warnings(model.name, held_out, measured)]
+    return read(), [*warnings, *trained_on_warnings(model.name, held_out, only_held_out)]
 
 
-def fitting_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:
-    """Return the measures to take of a model: those that were asked for, or all that fit it."""
-    fitting = FITTING[model.kind]
+def applicable_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:
+    """Return the requested measures, by default all that apply to the model; raise if one does not."""
+    applicable = MEASURES_BY_KIND[model.kind]
     for name in settings.measure:
-        if name not in fitting:
-            what = f"--measure {name} has no meaning for {model.name}, {KINDS[model.kind]}."
-            raise ResizeError(what, f"Use {', '.join(fitting)}.")
-    return tuple(name for name in MEASURES if name in (settings.measure or fitting))
+        if name not in applicable:
+            message = f"--measure {name} does not apply to {model.name}, {KINDS[model.kind]}."
+            raise ResizeError(message, f"Use {', '.join(applicable)}.")
+    return tuple(name for name in MEASURES if name in (settings.measure or applicable))
 
 
 def cut_windows(
-    documents: Iterable[Ids], size: int, wanted: int, separator: int | None, *, one_each: bool = False, minimum: int = 1
+    documents: Iterable[Ids], size: int, count: int, separator: int | None, *, one_each: bool = False, minimum: int = 1
 ) -> TextWindows:
-    """Cut documents, each of shape (tokens of it,), into windows of `size` tokens that do not overlap.
+    """Cut documents, each of shape (tokens,), into at most `count` windows of `size` tokens that do not overlap.
 
-    Windows lie inside documents, unless those that are long enough would leave more than half of the text unused, or
-    are fewer than `least`: then documents are joined, with a separator between. No more is read than is needed.
-    `one_each` takes of each document no window but the first.
+    Windows stay inside documents, unless that would leave more than half of the text unused or give fewer than
+    `minimum` windows: then documents are joined with a separator. Reading stops at the last document needed.
+    `one_each` takes one window per document.
     """
     inside, read, tokens = list[Ids](), list[Ids](), 0
     for ids in documents:
         read.append(ids)
         tokens += len(ids)
         inside += _cut(ids, size)[: 1 if one_each else None]
-        if len(inside) >= wanted or tokens >= LOOKED_THROUGH * wanted * size:
+        if len(inside) >= count or tokens >= TOKENS_SEARCHED * count * size:
             break
-    inside = inside[:wanted]
+    inside = inside[:count]
     between = np.array([] if separator is None else [separator], np.int64)
-    joined = _cut(np.concatenate([between[:0], *(piece for ids in read for piece in (ids, between))]), size)[:wanted]
+    joined = _cut(np.concatenate([between[:0], *(part for ids in read for part in (ids, between))]), size)[:count]
     if len(joined) < minimum:
         hint, shorter = "", 2 ** max(tokens.bit_length() - 1, 0)
         if minimum == 1 and shorter >= MIN_LENGTH:
-            hint = f", or measure shorter windows with --length {shorter}"
-        needed = f"one window takes {size:,}" if minimum == 1 else f"{minimum} windows of {size:,} are needed"
-        raise DataError(f"The text has {tokens:,} tokens, and {needed}.", f"Name more text with --data{hint}.")
+            hint = f", or use shorter windows with --length {shorter}"
+        needed = f"one window needs {size:,}" if minimum == 1 else f"{minimum} windows of {size:,} are needed"
+        raise DataError(f"The text has {tokens:,} tokens; {needed}.", f"Pass more text with --data{hint}.")
     across = 2 * len(inside) < len(joined) or len(inside) < minimum
     return TextWindows(tuple(joined if across else inside), tuple(read), across)
 
 
 def _first_tokens(model: EvalModel, text: str, maximum: int) -> Ids:
-    """Return the tokens that a text begins with, shape (k,), k ≤ `most`, without tokenizing much more of it."""
+    """Return the first tokens of a text, shape (k,), k ≤ `maximum`, without tokenizing much more of it."""
     size = 8 * maximum
     while len(ids := model.tokenizer.encode(text[:size])) <= maximum and size < len(text):
         size *= 4
@@ -353,7 +354,7 @@ def _cut(ids: Ids, size: int) -> list[Ids]:
 
 
 def context_lengths(longest: int, base: int | None) -> tuple[int, ...]:
-    """Return the contexts to measure: doublings from 128, or an eighth of the longest, up to it, and the base's."""
+    """Return the context lengths to measure: doublings from 128 or an eighth of the longest, and the base's length."""
     shortest = max(min(SHORTEST_CONTEXT, longest >> DOUBLINGS), 1)
     found = {longest, base or longest, *(shortest << i for i in range(longest.bit_length()))}
     return tuple(sorted(context for context in found if MIN_LENGTH <= context <= longest))

@@ -1,8 +1,7 @@
-"""Documents found by queries that are cut from beyond what the base checkpoint reads.
+"""Document retrieval with queries cut from text beyond the base checkpoint's context length.
 
-The queries' vectors are the base's. The documents' are made in three ways: by the base from as much as it reads at
-once, by the base as the mean of the vectors of consecutive chunks, and by the model from all of it. Each query's own
-document is looked for among all by the cosine of their vectors.
+Queries are embedded by the base. Documents are embedded in three modes: by the base, truncated to its context length;
+by the base, as the mean embedding of consecutive chunks; and by the model, whole. Documents are ranked by cosine.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,99 +16,101 @@ from ctxextend.evaluation.embedding import Embedder, ranks
 from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Recall, Retrieval, estimate
 from ctxextend.held_out import Ids
 
-QUERY_TOKENS = 40  # of a query, where the base reads so many at once
-SIXTHS = (2, 3, 4, 5)  # where queries start, of the way from the base's length to the document's
+QUERY_TOKENS = 40  # or the context length of the base, if shorter
+SIXTHS = (2, 3, 4, 5)  # query starts, in sixths between the base's context length and the end of the document
 
-NOT_MEASURED = "Retrieval was not measured: "
+SKIPPED = "Retrieval was skipped: "
 
 
 @dataclass
 class RetrievalTask:
-    """Documents, what is asked of each, and the ranks that were measured so far."""
+    """Documents, their queries, and the ranks so far."""
 
     model: Embedder
     base: Embedder
     length: int  # tokens of a document, special tokens included
-    documents: tuple[Ids, ...]  # without special tokens, all of one length
-    starts: tuple[int, ...]  # at which tokens of a document its queries start
+    documents: tuple[Ids, ...]  # without special tokens, all equally long
+    starts: tuple[int, ...]  # where queries start in a document
     query_tokens: int  # without special tokens
-    queries: NDArray[np.float32] = field(init=False)  # their vectors by the base, document by document, shape (q, d)
-    # The rank of each query's own document among all, by how documents were read, shape (documents, queries of each).
+    queries: NDArray[np.float32] = field(init=False)  # embedded by the base, document by document, shape (q, d)
+    # Rank of each query's own document among all documents, by mode, shape (documents, queries per document).
     ranks: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
-        """Tokens that the model reads: all documents, each of which is reported when it was read."""
+        """The number of tokens that the model reads."""
         return self.length * len(self.documents)
 
     base_tokens = tokens
 
     def read_base(self, advance: Callable[[int], None]) -> None:
-        """Let the base read everything, once for however many models."""
+        """Embed queries and documents with the base, whose results are reused for each model."""
         queries, truncated, chunks = [], [], []
         for document in self.documents:
-            asked = [document[start : start + self.query_tokens] for start in self.starts]
-            queries.append(self.base.vectors(asked))
-            truncated.append(self.base.vectors([document[: self.base.model.max_text]])[0])
-            chunks.append(self.base.mean_of_chunks(document))
+            texts = [document[start : start + self.query_tokens] for start in self.starts]
+            queries.append(self.base.embed(texts))
+            truncated.append(self.base.embed([document[: self.base.model.max_text]])[0])
+            chunks.append(self.base.embed_chunks(document))
             advance(self.length)
         self.queries = np.concatenate(queries)
         self.ranks = {TRUNCATED: self._ranks(truncated), CHUNKS: self._ranks(chunks)}
 
     def measure(self, advance: Callable[[int], None]) -> None:
-        """Let the model read the documents whole, and unless it did so before the base in its ways."""
+        """Embed whole documents with the model, after the base if it was not measured yet."""
         self.ranks.pop(MODEL, None)
         if not self.ranks:
             self.read_base(advance)
-        rows = []
+        embeddings = []
         for document in self.documents:
-            rows.append(self.model.vectors([document])[0])
+            embeddings.append(self.model.embed([document])[0])
             advance(self.length)
-        self.ranks[MODEL] = self._ranks(rows)
+        self.ranks[MODEL] = self._ranks(embeddings)
 
-    def _ranks(self, vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.int64]:
-        """Return the rank of each query's own document, from the vectors of documents, each of shape (d,)."""
+    def _ranks(self, documents: Sequence[NDArray[np.float32]]) -> NDArray[np.int64]:
+        """Return the rank of each query's own document, given the embeddings of documents, each of shape (d,)."""
         shape = len(self.documents), len(self.starts)
-        return ranks(self.queries, np.stack(vectors), np.repeat(np.arange(shape[0]), shape[1])).reshape(shape)
+        return ranks(self.queries, np.stack(documents), np.repeat(np.arange(shape[0]), shape[1])).reshape(shape)
 
     @property
     def scores(self) -> tuple[NDArray[np.float64], ...]:
-        """What models are ranked by: 1 / rank of each document's queries, shape (k,)."""
+        """The values that rank models: 1 / rank for each document's queries, shape (k,)."""
         return tuple(1 / self.ranks[MODEL])
 
     def report(self) -> dict[str, Any]:
-        """Return the field of `Evaluation` that was measured."""
+        """Return the field of `Evaluation` that this task measures."""
         if MODEL not in self.ranks:
             return {}
         truncated = self.ranks[TRUNCATED]
-        modes = {way: recall_of(own, None if way == TRUNCATED else truncated) for way, own in self.ranks.items()}
+        modes = {
+            mode: recall_at_1(found, None if mode == TRUNCATED else truncated) for mode, found in self.ranks.items()
+        }
         pooling = " + ".join(self.base.poolings)
         found = Retrieval(self.length, len(self.documents), truncated.size, self.query_tokens, pooling, modes)
         return {"retrieval": found}
 
 
 def plan_retrieval(model: Embedder, base: Embedder | None, documents: Sequence[Ids], length: int) -> RetrievalTask:
-    """Choose documents, ids of shape (k,), of `length` tokens with the special ones, and where to cut queries."""
+    """Choose documents of at least `length` tokens, special tokens included, and where to cut queries from them."""
     if base is None:
-        raise DataError(f"{NOT_MEASURED}queries are cut from what the base cannot read, and the base is not known.")
-    special, old = base.model.tokenizer.num_special, base.model.max_len
+        raise DataError(f"{SKIPPED}it needs a base, because queries are cut from text beyond its context length.")
+    special, base_len = base.model.tokenizer.num_special, base.model.max_len
     size, query_tokens = length - special, min(QUERY_TOKENS, base.model.max_text)
     last = size - query_tokens
-    if last < old:
-        needed = old + query_tokens + special
-        raise DataError(f"{NOT_MEASURED}a query beyond {old:,} tokens needs a length of {needed:,} or more.")
+    if last < base_len:
+        needed = base_len + query_tokens + special
+        raise DataError(f"{SKIPPED}queries from beyond {base_len:,} tokens need a length of at least {needed:,}.")
     chosen = tuple(document[:size] for document in documents if len(document) >= size)
     if len(chosen) < 2:
-        has = f"{len(chosen) or 'none'} of {len(documents):,}"
-        raise DataError(f"{NOT_MEASURED}it needs two documents of {size:,} tokens or more, and there is {has}.")
-    starts = [old + (length - old) * sixth // 6 for sixth in SIXTHS]
-    if starts[-1] > last:  # evenly, from the old length to the last place where a query fits
-        starts = [old + (last - old) * i // (len(SIXTHS) - 1) for i in range(len(SIXTHS))]
+        count = f"{len(chosen)} of {len(documents):,} documents"
+        raise DataError(f"{SKIPPED}it needs two documents of at least {size:,} tokens, but {count} are that long.")
+    starts = [base_len + (length - base_len) * sixth // 6 for sixth in SIXTHS]
+    if starts[-1] > last:  # evenly spaced up to the last start that leaves room for a query
+        starts = [base_len + (last - base_len) * i // (len(SIXTHS) - 1) for i in range(len(SIXTHS))]
     return RetrievalTask(model, base, length, chosen, tuple(dict.fromkeys(starts)), query_tokens)
 
 
-def recall_of(found: NDArray[np.int64], truncated: NDArray[np.int64] | None) -> Recall:
-    """Return what ranks, shape (documents, queries of each), come to, documents the samples, and against truncation."""
+def recall_at_1(found: NDArray[np.int64], truncated: NDArray[np.int64] | None) -> Recall:
+    """Return recall@1, MRR and the change from truncation, given ranks of shape (documents, queries per document)."""
     first = (found == 1).astype(np.float64)
     change = None if truncated is None else estimate(list(first - (truncated == 1)))
     return Recall(estimate(list(first)), estimate(list(1 / found)), change)

@@ -14,10 +14,10 @@ from ctxextend.evaluation.eval_model import (
     TOKENS_AT_ONCE,
     EvalModel,
     check_same_tokens,
+    needs_only_text,
     prepare_inputs,
-    reads_only_text,
 )
-from ctxextend.evaluation.losses import Span, open_scorer, without_head
+from ctxextend.evaluation.losses import Span, identity_lm_head, open_scorer
 from ctxextend.training.memory import chunked_loss
 from ctxextend.training.train_data import IGNORE_INDEX
 
@@ -52,7 +52,7 @@ class LanguageModeling(torch.nn.Module):
         """
         positions = None if position_ids is None else position_ids + self.position_base
         head: Any = self.model.get_output_embeddings() if self.has_separate_head else torch.nn.Identity()
-        with without_head(head):  # the model then returns hidden states as logits
+        with identity_lm_head(head):  # the model then returns hidden states as logits
             outputs: torch.Tensor = self.model(**prepare_inputs(self.model, input_ids, positions)).logits
         if self.kind == CAUSAL:
             outputs, labels = outputs[:, :-1], labels[:, 1:]
@@ -160,7 +160,7 @@ class Distillation(torch.nn.Module):
 def _hidden_size(model: EvalModel) -> int:
     tokenizer = model.tokenizer
     ids = torch.from_numpy(tokenizer.add_special_tokens(tokenizer.encode("a"))).to(model.model.device)
-    with torch.no_grad(), reads_only_text(model, "states"):
+    with torch.no_grad(), needs_only_text(model, "states"):
         return int(last_states(model, ids[None]).shape[-1])
 
 
