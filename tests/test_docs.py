@@ -4,10 +4,13 @@ import io
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,6 +36,8 @@ README = ROOT / "README.md"
 PAGES = {path.name: path for path in (README, *sorted((ROOT / "docs").glob("*.md")))}
 SCREEN = ROOT / "docs" / "inspect.svg"
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
+# One file of a diff in design.md: its path and its changes, separated by lines with @@.
+CHANGED_FILE = re.compile(r"^\+\+\+ (?P<path>\S+)\n(?P<changes>.*?)(?=^\+\+\+ |\Z)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+(?:#[^)\s]*)?)\)")
 GENERATED = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end of \2 -->\n)", re.DOTALL)
 # Web fonts: the image must not load anything from other sites.
@@ -192,7 +197,7 @@ def test_pages_have_only_tested_code_blocks() -> None:
     found = {name: BLOCK.finditer(path.read_text()) for name, path in PAGES.items()}
     languages = {name: {match["language"] for match in matches} for name, matches in found.items()}
     assert languages.pop("README.md") == {"console", "sh"}
-    assert set().union(*languages.values()) <= {"console", "python", "yaml"}
+    assert set().union(*languages.values()) <= {"console", "diff", "python", "yaml"}
 
 
 def test_page_links_exist() -> None:
@@ -200,6 +205,46 @@ def test_page_links_exist() -> None:
         for target in LINK.findall(path.read_text()):
             if "://" not in target:
                 assert (path.parent / target.partition("#")[0]).exists(), f"{path.name}: {target}"
+
+
+def design_changes() -> Iterator[tuple[str, str, str]]:
+    """Yield path, old and new text of each change in the examples of design.md."""
+    for example in blocks("design.md", "diff"):
+        for file in CHANGED_FILE.finditer(example):
+            for change in file["changes"].split("@@\n"):
+                lines = change.splitlines(keepends=True)
+                old, new = ("".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +"))
+                yield file["path"], old, new
+
+
+def test_design_examples_match_the_code() -> None:
+    for path, old, new in design_changes():
+        text = (ROOT / path).read_text()
+        assert (new in text) != (text.count(old) == 1 and new.splitlines()[0] not in text), f"{path}:\n{old}"
+
+
+def test_design_names_exist() -> None:
+    page = PAGES["design.md"].read_text()
+    names = [name for name in re.findall(r"`((?:\w+\.)+\w+)`", page) if find_spec(f"ctxextend.{name.split('.')[0]}")]
+    assert len(names) > 15
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(import_module(f"ctxextend.{module}"), attribute), name
+
+
+@pytest.mark.slow
+def test_design_examples_pass_their_tests(tmp_path: Path) -> None:
+    for folder in ("ctxextend", "tests", "recipes", "benchmarks"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for path, old, new in design_changes():
+        text = (tmp_path / path).read_text()
+        (tmp_path / path).write_text(text if new in text else text.replace(old, new))
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    commands = re.findall(r"`python (-m pytest .*?)`", PAGES["design.md"].read_text())
+    assert len(commands) == 3
+    for command in commands:
+        subprocess.run([sys.executable, *shlex.split(command)], cwd=tmp_path, env=environment, check=True)
 
 
 def test_readme_make_targets_exist() -> None:
