@@ -220,12 +220,14 @@ def design_changes() -> Iterator[tuple[str, str, str]]:
 def test_design_examples_match_the_code() -> None:
     for path, old, new in design_changes():
         text = (ROOT / path).read_text()
-        assert (new in text) != (text.count(old) == 1 and new.splitlines()[0] not in text), f"{path}:\n{old}"
+        assert new in text or text.count(old) == 1, f"{path} has changed:\n{old}"
 
 
 def test_design_names_exist() -> None:
     page = PAGES["design.md"].read_text()
-    names = [name for name in re.findall(r"`((?:\w+\.)+\w+)`", page) if find_spec(f"ctxextend.{name.split('.')[0]}")]
+    names = [
+        name for name in re.findall(r"`((?:\w+\.)+(?!py`)\w+)`", page) if find_spec(f"ctxextend.{name.split('.')[0]}")
+    ]
     assert len(names) > 15
     for name in names:
         module, _, attribute = name.rpartition(".")
