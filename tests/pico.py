@@ -1,4 +1,4 @@
-"""Models of a few thousand parameters, built by transformers itself, as checkpoints on disk."""
+"""Checkpoints with a few thousand parameters, built by transformers."""
 
 import json
 from collections.abc import Mapping
@@ -25,20 +25,20 @@ HEADS = {"gpt2": "GPT2LMHeadModel", "bert": "BertForMaskedLM", "roberta": "Rober
 BASES = {"gpt2": "GPT2Model", "bert": "BertModel", "roberta": "RobertaModel"}
 
 
-def by(method: str) -> dict[str, Any]:
-    """What to ask of a pico model to have a method make its rows: it has fewer rows than one keeps by itself."""
+def resize_settings(method: str) -> dict[str, Any]:
+    """Return the settings for a method; `stretch` keeps more rows by default than these models have."""
     return {"method": method} | ({"keep_first": 5} if METHODS[method.partition(":")[0]].keep_first else {})
 
 
 @dataclass(frozen=True)
 class Pico:
-    """A checkpoint on disk and what is needed to load it again."""
+    """A checkpoint on disk and its model class."""
 
     folder: Path
     model_class: Any
 
     def load(self, folder: Path | None = None, **options: Any) -> Any:
-        """Load it, demanding that no key is missing, unexpected or mismatched."""
+        """Load it, and check that no key is missing, unexpected or mismatched."""
         model, report = self.model_class.from_pretrained(folder or self.folder, output_loading_info=True, **options)
         for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
             assert not report.get(kind), (kind, report[kind])
@@ -46,7 +46,7 @@ class Pico:
 
 
 def make(folder: Path, model_type: str, *, base: bool = False, dtype: Any = torch.float32, **changes: Any) -> Pico:
-    """Build a model with random weights, a distinct value in every row, and save it."""
+    """Save a model with random weights."""
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(model_type, **(CONFIGS[model_type] | changes))
     model_class = getattr(transformers, (BASES if base else HEADS)[model_type])
@@ -55,7 +55,7 @@ def make(folder: Path, model_type: str, *, base: bool = False, dtype: Any = torc
 
 
 def make_bart(folder: Path) -> Path:
-    """Save a model with random weights and two tables, an encoder's and a decoder's, each with two offset rows."""
+    """Save a model with random weights and a table with two reserved rows in both encoder and decoder."""
     torch.manual_seed(0)
     layers: dict[str, Any] = {
         f"{part}_{key}": 2 for part in ("encoder", "decoder") for key in ("layers", "attention_heads")
@@ -68,7 +68,7 @@ def make_bart(folder: Path) -> Path:
 
 
 def make_led(folder: Path, encoder: int = 32, decoder: int = 16) -> Path:
-    """Save a model with random weights and two tables, whose lengths are two keys of its config."""
+    """Save a model with random weights and two tables with separate length keys."""
     layers: dict[str, Any] = {
         f"{part}_{key}": 2 for part in ("encoder", "decoder") for key in ("layers", "attention_heads")
     }
@@ -80,7 +80,7 @@ def make_led(folder: Path, encoder: int = 32, decoder: int = 16) -> Path:
 
 
 def make_bros(folder: Path) -> Path:
-    """Save a model with random weights and a position buffer that transformers reads, embeddings.position_ids."""
+    """Save a model with random weights and a persistent position buffer, embeddings.position_ids."""
     transformers.BrosModel(transformers.BrosConfig(**CONFIGS["bert"])).save_pretrained(folder)
     return folder
 
@@ -95,7 +95,7 @@ def shard(folder: Path, max_shard_size: str = "2KB") -> list[str]:
 
 
 def add_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Add tensors to a checkpoint's only weights file, as old versions of transformers did."""
+    """Add tensors to a checkpoint's only weights file, as in old versions of transformers."""
     path = folder / "model.safetensors"
     save_file({**load_file(path), **tensors}, path, metadata={"format": "pt"})
 
@@ -120,12 +120,12 @@ def edit_json(path: Path, **changes: Any) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder with its bytes."""
+    """Return the bytes of every file in a folder, by relative path."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def tensor_bytes(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
-    """Every tensor of a checkpoint: dtype, shape, bytes, read without ctxextend."""
+    """Return dtype, shape and bytes of every tensor of a checkpoint, read without ctxextend."""
     found = {}
     for path in sorted(folder.glob("*.safetensors")):
         data = path.read_bytes()
@@ -137,15 +137,15 @@ def tensor_bytes(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     return found
 
 
-def settled(model: Any) -> Any:
-    """A model whose parameters lie in fresh memory, contiguous: on some CPUs the last bits depend on where they lie."""
+def realigned(model: Any) -> Any:
+    """Copy the parameters of a model to new contiguous memory: on some CPUs, alignment affects the last bits."""
     for parameter in model.parameters():
         parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
     return model
 
 
 def logits(model: Any, length: int) -> torch.Tensor:
-    """A model's output for a fixed text of `length` tokens that holds no padding."""
+    """Return a model's output for a fixed input of `length` tokens without padding."""
     tokens = 5 + torch.arange(length).unsqueeze(0) % 20
     with torch.no_grad():
         output = model(input_ids=tokens)

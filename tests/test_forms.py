@@ -76,7 +76,7 @@ def assert_table(before: Tensors, after: Tensors, name: str, rows: int) -> None:
 
 def assert_same_outputs(old: Any, new: Any) -> None:
     """Texts that fitted give the same bits; longer ones run, up to the new length."""
-    assert torch.equal(pico.logits(pico.settled(old), OLD), pico.logits(pico.settled(new), OLD))
+    assert torch.equal(pico.logits(pico.realigned(old), OLD), pico.logits(pico.realigned(new), OLD))
     assert pico.logits(new, NEW).isfinite().all()
     with pytest.raises((IndexError, RuntimeError)):
         pico.logits(new, NEW + 1)

@@ -15,7 +15,7 @@ from tests import pico
 MakePico = Callable[..., pico.Pico]
 NEW = 40
 REQUESTS: list[dict[str, Any]] = [
-    *({"to": NEW, **pico.by(method)} for method in METHODS),
+    *({"to": NEW, **pico.resize_settings(method)} for method in METHODS),
     {"to": NEW, "method": "hierarchical:alpha=0.25"},
     {"to": NEW, "method": "random:seed=3"},
     {"to": NEW, "method": "linear", "keep_first": 3, "drop_last": 2},

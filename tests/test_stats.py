@@ -1,6 +1,6 @@
-"""What is said of a table in numbers, against plain formulas, tables checked by eye, and a real table resized.
+"""Statistics of a table against plain formulas, small tables, and a resized real table.
 
-What is said of the real table itself stands in tests/screens.
+tests/screens contains the statistics of the real table.
 """
 
 from collections.abc import Sequence
@@ -36,14 +36,14 @@ def resized(table: Floats, rows: int, method: str, **flags: Any) -> Floats:
 
 
 def smooth(rows: int, width: int = 96, seed: int = 3) -> Floats:
-    """A table as training leaves one: neighbours alike, no two rows equal."""
+    """Return a table like a trained one: similar neighbours, no equal rows."""
     steps = normal(rows, width, seed, 0.01).cumsum(axis=0)
     table: Floats = steps / np.linalg.norm(steps, axis=1, keepdims=True) + normal(rows, width, seed + 1, 0.002)
     return table
 
 
 def with_rows(table: Floats, rows: dict[int, Any]) -> Floats:
-    """A copy of a table in which some rows are others."""
+    """Return a copy of a table with some rows replaced."""
     table = table.copy()
     for row, value in rows.items():
         table[row] = value
@@ -60,10 +60,10 @@ def minilm() -> Floats:
     return tensors["embeddings.position_embeddings.weight"].astype(np.float64)
 
 
-# Figures
+# Statistics
 
 
-def test_measure_table_checked_by_eye() -> None:
+def test_measure_small_tables() -> None:
     found = measure(np.array([[3.0, 4.0], [6.0, 8.0], [0.0, -5.0]]))
     assert found.norms.tolist() == [5, 10, 5]
     assert found.cosines == pytest.approx([1, -0.8])
@@ -81,7 +81,7 @@ def test_measure_table_checked_by_eye() -> None:
 
 @pytest.mark.parametrize("width", [1, 7, 64])
 @pytest.mark.parametrize("rows", [2, 5, 256, 257, 513])
-def test_measure_equals_plain_formulas_around_the_block_size(rows: int, width: int) -> None:
+def test_measure_equals_plain_formulas(rows: int, width: int) -> None:
     table = normal(rows, width) + 0.3
     found = measure(table)
     norms = np.linalg.norm(table, axis=1)
@@ -96,23 +96,23 @@ def test_measure_equals_plain_formulas_around_the_block_size(rows: int, width: i
     assert found.effective_rank == pytest.approx(expected.sum() ** 2 / (expected**2).sum())
     cumulative = np.cumsum(expected) / expected.sum()
     assert found.components_for(0.95) == int(np.flatnonzero(cumulative >= 0.95 - 1e-9)[0]) + 1
-    for number, component in enumerate(found.components):
-        assert component.share == pytest.approx(expected[number] / expected.sum())
+    for index, component in enumerate(found.components):
+        assert component.share == pytest.approx(expected[index] / expected.sum())
         assert 2 <= component.period <= 2 * rows + 1e-9
         assert 0 <= component.fit <= 1
 
 
-@pytest.mark.parametrize(("rows", "width", "taken"), [(1000, 768, 768), (768, 1000, 767), (1000, 800, 512)])
-def test_measure_takes_the_spectrum_of_a_wide_table_from_fewer_rows(rows: int, width: int, taken: int) -> None:
+@pytest.mark.parametrize(("rows", "width", "rank"), [(1000, 768, 768), (768, 1000, 767), (1000, 800, 512)])
+def test_measure_uses_fewer_rows_for_the_spectrum_of_wide_tables(rows: int, width: int, rank: int) -> None:
     table = sinusoidal_rows(np.arange(rows), width) + normal(rows, width, deviation=0.01)
     found, exact = measure(table), np.linalg.svd(table - table.mean(axis=0), compute_uv=False) ** 2 / rows
-    assert np.count_nonzero(found.eigenvalues > 1e-9) == taken
+    assert np.count_nonzero(found.eigenvalues > 1e-9) == rank
     assert found.effective_rank == pytest.approx(exact.sum() ** 2 / np.square(exact).sum(), rel=0.02)
     np.testing.assert_allclose([one.share for one in found.components], exact[:4] / exact.sum(), rtol=0.02)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
-def test_measure_reads_every_float_dtype_as_float64(dtype: Any) -> None:
+def test_measure_converts_float_dtypes_to_float64(dtype: Any) -> None:
     table = (normal(40, 12) * 300).astype(dtype)
     found, expected = measure(table), measure(table.astype(np.float64))
     assert np.array_equal(found.norms, expected.norms)
@@ -122,7 +122,7 @@ def test_measure_reads_every_float_dtype_as_float64(dtype: Any) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 12), st.sets(st.integers(0, 39)))
-def test_measure_leaves_rows_out_that_are_no_numbers(seed: int, rows: int, width: int, bad: set[int]) -> None:
+def test_measure_ignores_non_finite_rows(seed: int, rows: int, width: int, bad: set[int]) -> None:
     table, bad = normal(rows, width, seed), {row for row in bad if row < rows}
     found, kept = measure(with_rows(table, dict.fromkeys(bad, np.inf))), np.delete(table, [*bad], axis=0)
     assert found.nonfinite == tuple(sorted(bad))
@@ -133,7 +133,7 @@ def test_measure_leaves_rows_out_that_are_no_numbers(seed: int, rows: int, width
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
 @pytest.mark.parametrize("width", [1, 5])
-def test_measure_of_a_few_rows(rows: int, width: int) -> None:
+def test_measure_accepts_few_rows(rows: int, width: int) -> None:
     found = measure(np.arange(1.0, rows * width + 1).reshape(rows, width))
     assert (len(found.norms), len(found.cosines), len(found.steps)) == (rows, rows - 1, rows - 1)
     assert found.components == ()
@@ -143,7 +143,7 @@ def test_measure_of_a_few_rows(rows: int, width: int) -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 2.0, np.nan, np.inf])
-def test_measure_of_a_table_of_one_value(value: float) -> None:
+def test_measure_accepts_constant_tables(value: float) -> None:
     found, rows = measure(np.full((6, 4), value)), tuple(range(6))
     assert found.zeros == (rows if value == 0 else ())
     assert found.nonfinite == (() if np.isfinite(value) else rows)
@@ -167,7 +167,7 @@ def test_measure_finds_the_period_of_a_sinusoid(period: float) -> None:
 @pytest.mark.parametrize(
     ("rows", "period", "bad"), [(256, 37.0, range(0, 256, 3)), (stats.SPECTRUM_ROWS + 1809, 500.0, [9000])]
 )
-def test_measure_finds_a_period_where_rows_are_not_read(rows: int, period: float, bad: Sequence[int]) -> None:
+def test_measure_finds_a_period_despite_skipped_rows(rows: int, period: float, bad: Sequence[int]) -> None:
     angles = 2 * np.pi * np.arange(rows) / period
     circle = np.stack([np.cos(angles), np.sin(angles), np.full(rows, 3.0)], axis=1)
     found = measure(with_rows(circle, dict.fromkeys(bad, np.nan)))
@@ -184,7 +184,7 @@ def test_measure_finds_a_period_where_rows_are_not_read(rows: int, period: float
     "table",
     [*(sinusoidal_rows(np.arange(rows), width) for rows, width in ((512, 64), (2048, 768))), smooth(512, 128)[8:]],
 )
-def test_smooth_tables_have_no_rows_that_stand_out(table: Floats) -> None:
+def test_find_outliers_returns_nothing_for_smooth_tables(table: Floats) -> None:
     found = measure(table)
     assert outliers_of(found) == {}
     assert find_seams(found, {128}) == {}
@@ -192,28 +192,28 @@ def test_smooth_tables_have_no_rows_that_stand_out(table: Floats) -> None:
 
 
 @pytest.mark.parametrize("width", [64, 768])
-def test_outlier_rows_of_random_tables_are_few(width: int) -> None:
-    flagged = [row for seed in range(6) for row in outliers_of(measure(normal(512, width, seed, 0.02)))]
-    assert len(flagged) <= 0.005 * 6 * 512
+def test_find_outliers_returns_few_rows_of_random_tables(width: int) -> None:
+    rows = [row for seed in range(6) for row in outliers_of(measure(normal(512, width, seed, 0.02)))]
+    assert len(rows) <= 0.005 * 6 * 512
 
 
 @pytest.mark.parametrize("row", [0, 1, 100, 255])
-def test_outlier_rows_finds_a_row_that_was_scaled_or_turned(row: int) -> None:
+def test_find_outliers_finds_a_scaled_or_replaced_row(row: int) -> None:
     table, other = smooth(300)[44:], normal(1, 96, 9)[0]
     other *= np.linalg.norm(table[row]) / np.linalg.norm(other)
-    scaled, turned = (outliers_of(measure(with_rows(table, {row: value}))) for value in (1.5 * table[row], other))
+    scaled, replaced = (outliers_of(measure(with_rows(table, {row: value}))) for value in (1.5 * table[row], other))
     assert list(scaled) == [row]
     assert "norm" in scaled[row]
-    assert "cosine" in turned[row]
+    assert "cosine" in replaced[row]
 
 
-def test_outlier_rows_goes_by_the_rows_around() -> None:
+def test_find_outliers_compares_with_neighbouring_rows() -> None:
     table = smooth(600)[88:]
     table *= (np.linspace(1, 6, 512) / np.linalg.norm(table, axis=1))[:, None]
     assert outliers_of(measure(table)) == {}
-    # In the midst of the table that would be nothing.
+    # In the middle of the table, this norm would be normal.
     assert list(outliers_of(measure(with_rows(table, {10: table[10] * 3})))) == [10]
-    # Which others name.
+    # Reported separately as zeros and nonfinite.
     assert outliers_of(measure(with_rows(table, {50: 0, 60: np.nan}))) == {}
 
 
@@ -228,13 +228,13 @@ TILE = normal(16, 4)
     [
         (normal(40, 4), None, (0, 0), ()),
         (np.tile(TILE, (5, 1))[:72], 16, (0, 72), ()),
-        (np.tile(TILE, (2, 1))[:17], None, (0, 0), ((0, 16),)),  # one row that comes twice is no tiling
+        (np.tile(TILE, (2, 1))[:17], None, (0, 0), ((0, 16),)),  # a single repeated row is not tiling
         (resized(normal(20, 4), 60, "copy", keep_first=3), 17, (3, 60), ()),
         (resized(normal(512, 8), 4096, "copy"), 512, (0, 4096), ()),
-        (np.tile(with_rows(TILE, {5: 0}), (4, 1)), 16, (0, 64), ()),  # over a zero row, and over equal rows
+        (np.tile(with_rows(TILE, {5: 0}), (4, 1)), 16, (0, 64), ()),  # across a zero row, and across equal rows
         (np.tile(with_rows(TILE, {7: TILE[3]}), (4, 1)), 16, (0, 64), ()),
         (with_rows(normal(64, 4), {9: normal(64, 4)[4]} | dict.fromkeys(range(20, 64), 0)), None, (0, 0), ((4, 9),)),
-        (with_rows(normal(20, 4), {5: 0, 6: -0.0, 7: 0}), None, (0, 0), ()),  # zero rows do not count
+        (with_rows(normal(20, 4), {5: 0, 6: -0.0, 7: 0}), None, (0, 0), ()),  # zero rows are ignored
         (normal(40, 4)[[*range(11), 10, *range(12, 20), 2, *range(21, 40)]], None, (0, 0), ((2, 20), (10, 11))),
     ],
 )
@@ -249,18 +249,18 @@ def test_find_repetition(table: Floats, period: int | None, span: tuple[int, int
 
 
 @pytest.mark.parametrize("length", [512, 500])
-def test_seams_of_a_longer_table_are_at_the_multiples_of_the_old_length(length: int, minilm: Floats) -> None:
+def test_find_seams_returns_multiples_of_the_old_length(length: int, minilm: Floats) -> None:
     stats = measure(resized(minilm[:length], 2048, "copy"))
     assert find_seams(stats, {length})[length] == tuple(range(length, 2048, length))
-    untold = {position for positions in find_seams(stats, set()).values() for position in positions}
-    assert length == 500 or {512, 1024, 1536} <= untold
+    detected = {position for positions in find_seams(stats, set()).values() for position in positions}
+    assert length == 500 or {512, 1024, 1536} <= detected
     assert find_seams(measure(resized(minilm[:length], 1500, "sinusoidal")), {length}).get(length) == (length,)
 
 
 # Untrained rows
 
 
-def test_untrained_rows_finds_rows_that_an_initialiser_appended(minilm: Floats) -> None:
+def test_find_untrained_rows_finds_appended_random_rows(minilm: Floats) -> None:
     table = np.concatenate([minilm, normal(256, 384, 5, 0.02)]).astype(np.float32)
     found = find_untrained_rows(table, measure(table), DEVIATIONS)
     assert set(found.values()) == {0.02}
@@ -269,13 +269,13 @@ def test_untrained_rows_finds_rows_that_an_initialiser_appended(minilm: Floats) 
 
 
 @pytest.mark.parametrize("deviation", DEVIATIONS)
-def test_untrained_rows_finds_a_table_that_was_never_trained(deviation: float) -> None:
+def test_find_untrained_rows_finds_untrained_tables(deviation: float) -> None:
     table = normal(300, 128, 1, deviation)
     found = find_untrained_rows(table, measure(table), DEVIATIONS)
     assert len(found) >= 297
     assert set(found.values()) == {deviation}
     assert 50 in found
-    table[50] = np.abs(table[50])  # whose mean is not zero
+    table[50] = np.abs(table[50])  # its mean is not zero
     assert 50 not in find_untrained_rows(table, measure(table), DEVIATIONS)
     assert find_seams(measure(table), {128}) == {}
     narrow = normal(300, stats.UNTRAINED_WIDTH - 1, 1, deviation)
@@ -283,8 +283,8 @@ def test_untrained_rows_finds_a_table_that_was_never_trained(deviation: float) -
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_untrained_rows_of_resized_real_tables_are_none(method: str, minilm: Floats) -> None:
+def test_find_untrained_rows_returns_nothing_for_resized_real_tables(method: str, minilm: Floats) -> None:
     table = resized(minilm, 2048, method)
     found = find_untrained_rows(table, measure(table), DEVIATIONS)
     assert min(found, default=512) >= 512
-    assert method == "random" or not found  # what is drawn looks as if it were
+    assert method == "random" or not found  # random rows look untrained

@@ -1,4 +1,4 @@
-"""Any model type of transformers: its classes, its config made small, and which parameters follow which key of it."""
+"""Any model type of transformers: classes, small configs, and the parameters that depend on each config key."""
 
 import copy
 import importlib
@@ -16,7 +16,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 WIDTH = 16
 
-# What a key whose name matches is set to; the first that matches wins.
+# Small values by a pattern of the key; the first match applies.
 SMALL: Mapping[str, int] = {
     r"(^|_)vocab_size$|^n_words$|input_vocab_size|output_vocab_size": 48,
     r"num_.*heads?$|_heads$|^n_heads?$": 2,
@@ -28,14 +28,14 @@ SMALL: Mapping[str, int] = {
     r"patch_size$": 16,
 }
 
-# Keys whose values may size a table: whatever speaks of positions, lengths, contexts or tokens.
+# Keys that may set the length of a table: those of positions, lengths, contexts or tokens.
 LENGTH_KEY = re.compile(r"pos|len|ctx|context|seq|block_size|max_.*tok|max_text|timestep|tokens", re.IGNORECASE)
 OTHER_KEY = re.compile(
     r"token_id|output|_bias|seconds|loss|prob|embedding_type|hidden|chunk_len|pool|silence|bottleneck|kernel|conv_|vocab"
     r"|channels|units|features|patch_length"
 )
 
-# Detectors that would else take their backbone from the timm library.
+# For detectors that use a backbone from timm by default.
 OWN_BACKBONE = {
     "use_timm_backbone": False,
     "backbone": None,
@@ -43,7 +43,7 @@ OWN_BACKBONE = {
 }
 DETECTORS = ("conditional_detr", "dab-detr", "deformable_detr", "detr", "omdet-turbo", "table-transformer")
 
-# Keys that some types need before any model can be made of their configs.
+# Config values that some types require.
 NEEDED: Mapping[str, dict[str, Any]] = {
     **{series: {"prediction_length": 4} for series in ("autoformer", "informer", "time_series_transformer")},
     **{
@@ -56,7 +56,7 @@ NEEDED: Mapping[str, dict[str, Any]] = {
     "esm": {"vocab_size": 48, "mask_token_id": 3, "pad_token_id": 1},
 }
 
-# Sizes that must fit others, by the path of keys.
+# Sizes that must match others, by dotted key.
 FITTING: Mapping[str, dict[str, Any]] = {
     "align": {"vision_config.depth_coefficient": 0.1},
     "perceiver": {"num_self_attends_per_block": 2},
@@ -90,12 +90,12 @@ HEADS = ("PRETRAINING", "CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE
 
 
 def make_config(model_type: str) -> Any:
-    """Make the default config of a type."""
+    """Create the default config of a type."""
     return CONFIG_MAPPING[model_type](**copy.deepcopy(NEEDED.get(model_type, {})))
 
 
 def parts(config: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield a config and those inside it, each with the keys that lead to it."""
+    """Yield a config and those nested in it, each with its path of keys."""
     yield path, config
     for key, value in list(vars(config).items()):
         if isinstance(value, PreTrainedConfig):
@@ -103,7 +103,7 @@ def parts(config: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def shrink(config: Any, *, only_depth: bool = False) -> Any:
-    """Set every size in a config, and in those inside it, to a small one; in place."""
+    """Set all sizes in a config and those nested in it to small values, in place."""
     for _, part in parts(config):
         for key, value in list(vars(part).items()):
             found = next((small for pattern, small in SMALL.items() if re.search(pattern, key)), None)
@@ -115,14 +115,14 @@ def shrink(config: Any, *, only_depth: bool = False) -> Any:
 
 
 def set_value(config: Any, path: tuple[str, ...], value: Any) -> None:
-    """Set a value at a path of keys; in place."""
+    """Set a value at a path of keys, in place."""
     for key in path[:-1]:
         config = getattr(config, key)
     setattr(config, path[-1], value)
 
 
 def model_classes(model_type: str) -> tuple[Any, ...]:
-    """Return the classes of a type, the base class first; none where transformers has none."""
+    """Return the model classes of a type, the base class first."""
     config_class = CONFIG_MAPPING[model_type]
     mappings = ["MODEL_MAPPING", *(f"MODEL_FOR_{head}_MAPPING" for head in HEADS)]
     mappings += sorted({name for name in dir(modeling_auto) if name.endswith("_MAPPING")} - set(mappings))
@@ -151,7 +151,7 @@ def _classes_of_module(config_class: Any, *, public: bool = False) -> tuple[Any,
 
 
 def all_classes(model_type: str) -> tuple[Any, ...]:
-    """Return the classes of a type with those that no auto class leads to."""
+    """Return the model classes of a type, including those without an auto class."""
     others = (
         cls
         for cls in _classes_of_module(CONFIG_MAPPING[model_type], public=True)
@@ -162,7 +162,7 @@ def all_classes(model_type: str) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Built:
-    """A class of a type, a config that it can be built of, and the shapes of its parameters."""
+    """A model class, a config that it can be built from, and its parameter shapes."""
 
     model_class: Any
     config: Any
@@ -170,7 +170,7 @@ class Built:
 
 
 def buildable(model_type: str, classes: tuple[Any, ...], maximum: int | None = None) -> Iterator[Built]:
-    """Yield those of a type's classes that can be built."""
+    """Yield the classes that can be built."""
     found = 0
     for model_class in classes:
         for sizes in ("shallow", "default", "small"):
@@ -189,14 +189,14 @@ def buildable(model_type: str, classes: tuple[Any, ...], maximum: int | None = N
 
 
 def shapes(model_class: Any, config: Any) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a model's parameters by their names; the model never has values."""
+    """Return a model's parameter shapes by name, without allocating memory."""
     with torch.device("meta"):
-        model = model_class(copy.deepcopy(config))  # some change the config that they are built of
+        model = model_class(copy.deepcopy(config))  # some models change their config
     return {name: tuple(value.shape) for name, value in model.named_parameters()}
 
 
 def length_keys(config: Any) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the keys of a config that may state a length, with their values."""
+    """Yield the config keys that may set a length, with their values."""
     for path, part in parts(config):
         for key, value in vars(part).items():
             if type(value) is int and value > 1 and LENGTH_KEY.search(key) and not OTHER_KEY.search(key):
@@ -204,9 +204,9 @@ def length_keys(config: Any) -> Iterator[tuple[tuple[str, ...], int]]:
 
 
 def followers(built: Built, step: int = 8) -> Iterator[tuple[str, str]]:
-    """Yield every parameter that gets as many more rows as a key, with dots, that may state a length is raised by."""
+    """Yield (dotted key, parameter) for every parameter that gets `step` more rows if the key is raised by `step`."""
     before, keys = built.shapes, list(length_keys(built.config))
-    # All at once first, each by another prime: mostly no shape changes, and one model is built instead of many.
+    # Raise all keys at once first, each by another prime: usually no shape changes, and one model is enough.
     if (
         1 < len(keys) <= len(PRIMES)
         and _raised(built, dict(zip((path for path, _ in keys), PRIMES, strict=False))) == before
@@ -220,7 +220,7 @@ def followers(built: Built, step: int = 8) -> Iterator[tuple[str, str]]:
 
 
 def _raised(built: Built, steps: Mapping[tuple[str, ...], int]) -> Mapping[str, tuple[int, ...]]:
-    """Return the shapes with some keys raised; none where a model that these alone break follows nothing."""
+    """Return the shapes with some keys raised; none if the model cannot be built with these values."""
     config = copy.deepcopy(built.config)
     try:
         for path, step in steps.items():

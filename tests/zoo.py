@@ -1,4 +1,4 @@
-"""Small models of every family, and one way to run any of them: the outermost module that a text alone will do for."""
+"""Run small models of any model type with text inputs, through the outermost module that accepts them."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -13,28 +13,28 @@ from tests import tiny
 OLD = 16
 NEW = 40
 
-# Some attention works in blocks, and a text must fill them.
+# Lengths for models with block attention, whose inputs must fill blocks.
 LENGTHS: Mapping[str, tuple[int, int]] = {"mra": (64, 128), "led": (16, 48)}
 
 
 @dataclass(frozen=True)
 class Reader:
-    """The module that reads a table, and how it is called."""
+    """A module that reads a table, and its arguments."""
 
-    path: str  # its name in the model
-    extras: tuple[str, ...]  # what it takes, keys of `EXTRAS`
+    path: str  # name of the module
+    arguments: tuple[str, ...]  # keys of `ARGUMENTS`
 
     def run(self, model: Any, length: int, *, gradients: bool = False) -> torch.Tensor:
-        """Return what it gives for a text of so many tokens, the same for every model."""
+        """Return its output for a fixed input of `length` tokens."""
         module = model.get_submodule(self.path)
-        given: dict[str, Any] = {name: EXTRAS[name](model.config, length) for name in self.extras}
-        if "codebook_idx" in given:  # audio codes have a row for each codebook
-            given["input_ids"] = given["input_ids"].unsqueeze(-1).expand(-1, -1, 8)
-        if "entity_ids" in given:  # of which each position is that of a word
-            given["input_ids"] = given["input_ids"][:, :OLD]
+        inputs: dict[str, Any] = {name: ARGUMENTS[name](model.config, length) for name in self.arguments}
+        if "codebook_idx" in inputs:  # audio codes have one row per codebook
+            inputs["input_ids"] = inputs["input_ids"].unsqueeze(-1).expand(-1, -1, 8)
+        if "entity_ids" in inputs:  # the length is that of entity_position_ids
+            inputs["input_ids"] = inputs["input_ids"][:, :OLD]
         with torch.set_grad_enabled(gradients):
-            output = module(**given)
-        return _states(output)
+            output = module(**inputs)
+        return _first_states(output)
 
 
 def _text(config: Any, length: int) -> torch.Tensor:
@@ -42,11 +42,11 @@ def _text(config: Any, length: int) -> torch.Tensor:
 
 
 def _boxes(config: Any, length: int) -> torch.Tensor:
-    """Return a box for every token: from the corner of the page to another place; BROS takes them as floats."""
+    """Return a bounding box per token, from the corner of the page to another point; BROS expects floats."""
     corner = torch.zeros(1, length, 2, dtype=torch.long)
-    place = 1 + torch.arange(length).view(1, length, 1).expand(-1, -1, 2) % 20
+    point = 1 + torch.arange(length).view(1, length, 1).expand(-1, -1, 2) % 20
     size = getattr(config, "dim_bbox", 4)
-    boxes = torch.cat([corner, place] * (size // 4), dim=-1)
+    boxes = torch.cat([corner, point] * (size // 4), dim=-1)
     return boxes / 20 if config.model_type == "bros" else boxes
 
 
@@ -54,8 +54,8 @@ def _size(config: Any, key: str) -> int:
     return next(int(getattr(part, key)) for _, part in tiny.parts(config) if hasattr(part, key))
 
 
-# What a forward method may take that goes with a text, from the model's config and the text's length.
-EXTRAS: Mapping[str, Callable[[Any, int], torch.Tensor]] = {
+# Arguments of forward methods for text inputs, from the model's config and the input's length.
+ARGUMENTS: Mapping[str, Callable[[Any, int], torch.Tensor]] = {
     **dict.fromkeys(("input_ids", "inputs", "decoder_input_ids"), _text),
     "bbox": _boxes,
     "lang_ids": lambda config, length: torch.zeros(1, dtype=torch.long),
@@ -67,7 +67,7 @@ EXTRAS: Mapping[str, Callable[[Any, int], torch.Tensor]] = {
     "visual_feats": lambda config, length: torch.zeros(1, 4, config.visual_feat_dim),
     "visual_pos": lambda config, length: torch.zeros(1, 4, 4),
 }
-TRIES = (
+COMBINATIONS = (
     ("input_ids",),
     ("input_ids", "decoder_input_ids"),
     ("inputs",),
@@ -81,15 +81,15 @@ TRIES = (
 )
 
 
-def _states(output: Any) -> torch.Tensor:
-    """Return the first output of floats that has a place for every token, or else the first of floats."""
+def _first_states(output: Any) -> torch.Tensor:
+    """Return the first float output with three dimensions or more, or else the first float output."""
     values = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else (output,)
     floats = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
     return next((value for value in floats if value.dim() >= 3), floats[0])
 
 
 def rows_read(model: Any, table: str, reader: Reader, length: int) -> list[int]:
-    """Return which rows of a table have a part in what a module gives for a text: those with a gradient."""
+    """Return the rows of a table that affect the output of a module: those with a gradient."""
     weight = model.get_parameter(table)
     weight.grad = None
     with torch.enable_grad():
@@ -102,17 +102,17 @@ def rows_read(model: Any, table: str, reader: Reader, length: int) -> list[int]:
 
 
 def find_reader(model: Any, table: str, length: int) -> tuple[Reader, list[int]] | None:
-    """Return the outermost module that reads most of a table when it is given a text, and the rows that it read."""
+    """Return the outermost module that reads most rows of a table from text inputs, and these rows."""
     path = table.removesuffix(".weight").split(".")
     best: tuple[Reader, list[int]] | None = None
     for depth in range(len(path) + 1):
         name = ".".join(path[:depth])
         try:
-            taken = inspect.signature(model.get_submodule(name).forward).parameters
+            parameters = inspect.signature(model.get_submodule(name).forward).parameters
         except AttributeError:  # the table itself
             break
-        for names in TRIES:
-            if all(extra in taken for extra in names):
+        for names in COMBINATIONS:
+            if all(argument in parameters for argument in names):
                 reader = Reader(name, names)
                 with suppress(Exception):
                     rows = rows_read(model, table, reader, length)
