@@ -66,25 +66,25 @@ def causal_settings(draw: Any) -> SequenceSettings:
 
 
 def test_evaluation_sequences_are_consecutive_with_special_tokens_that_are_not_predicted() -> None:
-    windows = SequenceDataset(one_part(8), SequenceSettings((101,), (102, 103), 6, 6, CAUSAL), 2, shuffled=False)
-    assert windows[0]["input_ids"].tolist() == [101, 0, 1, 2, 102, 103]
-    assert windows[1]["input_ids"].tolist() == [101, 3, 4, 5, 102, 103]
-    assert set(windows[0]) == {"input_ids", "labels"}
-    assert windows[0]["labels"].tolist() == [IGNORE_INDEX, 0, 1, 2, IGNORE_INDEX, IGNORE_INDEX]
-    assert {values.dtype for values in windows[0].values()} == {torch.int64}
+    dataset = SequenceDataset(one_part(8), SequenceSettings((101,), (102, 103), 6, 6, CAUSAL), 2, shuffled=False)
+    assert dataset[0]["input_ids"].tolist() == [101, 0, 1, 2, 102, 103]
+    assert dataset[1]["input_ids"].tolist() == [101, 3, 4, 5, 102, 103]
+    assert set(dataset[0]) == {"input_ids", "labels"}
+    assert dataset[0]["labels"].tolist() == [IGNORE_INDEX, 0, 1, 2, IGNORE_INDEX, IGNORE_INDEX]
+    assert {values.dtype for values in dataset[0].values()} == {torch.int64}
 
 
 @pytest.mark.parametrize("count", [2, 7, 20])
 def test_evaluation_sequences_are_spread_over_all_parts_of_a_text(count: int) -> None:
     parts = Text(numbered(1000), np.array([[0, 200], [400, 600], [800, 1000]]))
     firsts = [
-        int(window["input_ids"][0]) for window in items(SequenceDataset(parts, causal(10, 40), count, shuffled=False))
+        int(item["input_ids"][0]) for item in items(SequenceDataset(parts, causal(10, 40), count, shuffled=False))
     ]
     assert (len({*firsts}), firsts[0], firsts[-1]) == (count, 0, 990)
     per_part = np.bincount(np.array(firsts) // 400, minlength=3)
     assert per_part.max() - per_part.min() <= 2 if count > 2 else per_part.tolist() == [1, 0, 1]
     dataset = SequenceDataset(parts, causal(10, 40), 1000, shuffled=False)
-    assert [int(window["input_ids"][0]) for window in items(dataset)] == [
+    assert [int(item["input_ids"][0]) for item in items(dataset)] == [
         part + start for part in (0, 400, 800) for start in range(0, 200, 10)
     ]
 
@@ -101,12 +101,12 @@ def test_a_sequence_depends_only_on_the_seed_and_its_index(config: SequenceSetti
 @given(causal_settings(), st.integers(0, 120))
 def test_each_epoch_has_each_sequence_once_and_only_the_text(config: SequenceSettings, more: int) -> None:
     tokens, config = numbered(config.text_length + more, 1000), replace(config, span=config.length)
-    windows = SequenceDataset(Text.whole(tokens), config, 1000, shuffled=True)
+    dataset = SequenceDataset(Text.whole(tokens), config, 1000, shuffled=True)
     text = slice(len(config.special_before), len(config.special_before) + config.text_length)
     for epoch in range(3):
-        numbers = range(epoch * windows.epoch, (epoch + 1) * windows.epoch)
-        seen = np.sort(np.concatenate([windows[number]["input_ids"][text].numpy() for number in numbers]))
-        assert np.array_equal(seen, np.arange(seen[0], seen[0] + windows.epoch * config.text_length))
+        numbers = range(epoch * dataset.epoch, (epoch + 1) * dataset.epoch)
+        seen = np.sort(np.concatenate([dataset[number]["input_ids"][text].numpy() for number in numbers]))
+        assert np.array_equal(seen, np.arange(seen[0], seen[0] + dataset.epoch * config.text_length))
         assert seen[0] >= 1000
         assert seen[-1] < 1000 + len(tokens)
 
@@ -132,9 +132,9 @@ def test_training_sequences_never_overlap_held_out_ones(config: SequenceSettings
 
 
 def test_epochs_differ_in_order_and_offset() -> None:
-    windows, other = (SequenceDataset(one_part(100), causal(10, 10, seed=seed), 900, shuffled=True) for seed in (1, 2))
-    assert windows.epoch == 9
-    firsts = np.array([window["input_ids"][0] for window in items(windows)]).reshape(100, 9)
+    dataset, other = (SequenceDataset(one_part(100), causal(10, 10, seed=seed), 900, shuffled=True) for seed in (1, 2))
+    assert dataset.epoch == 9
+    firsts = np.array([item["input_ids"][0] for item in items(dataset)]).reshape(100, 9)
     assert {*firsts.min(axis=1).tolist()} == set(range(11))  # sequences start at each offset
     assert len(np.unique(firsts // 10, axis=0)) > 90
     assert [other[number]["input_ids"][0] for number in range(9)] != firsts[0].tolist()
@@ -144,15 +144,15 @@ def test_epochs_differ_in_order_and_offset() -> None:
 def test_positions_are_within_the_span_and_match_token_distances(
     config: SequenceSettings, more: int, shuffled: bool
 ) -> None:
-    windows = SequenceDataset(one_part(config.text_length + more), config, 20, shuffled=shuffled)
+    dataset = SequenceDataset(one_part(config.text_length + more), config, 20, shuffled=shuffled)
     prefix, text = (
         len(config.special_before),
         slice(len(config.special_before), len(config.special_before) + config.text_length),
     )
-    for item in items(windows):
+    for item in items(dataset):
         assert ("position_ids" in item) == (config.span > config.length)
         ids = item["input_ids"][text]
-        assert 0 <= ids.min() <= ids.max() < len(windows.tokens)
+        assert 0 <= ids.min() <= ids.max() < len(dataset.tokens)
         if "position_ids" not in item:
             assert torch.equal(ids.diff(), torch.ones(config.text_length - 1, dtype=torch.int64))
             continue
@@ -169,8 +169,8 @@ def test_positions_are_within_the_span_and_match_token_distances(
 
 @pytest.mark.parametrize("skip", [False, True])
 def test_each_position_of_the_span_is_about_equally_frequent(skip: bool) -> None:
-    windows = SequenceDataset(one_part(5000), causal(32, 256, skip=skip), 3000, shuffled=True)
-    counts = np.bincount(np.concatenate([window["position_ids"] for window in items(windows)]), minlength=256)
+    dataset = SequenceDataset(one_part(5000), causal(32, 256, skip=skip), 3000, shuffled=True)
+    counts = np.bincount(np.concatenate([item["position_ids"] for item in items(dataset)]), minlength=256)
     assert counts.min() > 0.4 * counts.mean()
     assert counts.max() < 2.5 * counts.mean()
 
@@ -178,8 +178,8 @@ def test_each_position_of_the_span_is_about_equally_frequent(skip: bool) -> None
 def test_skips_are_as_long_as_the_span_and_the_text_allow() -> None:
     def skips(tokens: int) -> Any:
         """Return the positions skipped after each token of 500 sequences, shape (500, 31)."""
-        windows = SequenceDataset(one_part(tokens), causal(32, 256, skip=True), 500, shuffled=True)
-        return np.array([np.diff(window["position_ids"]) for window in items(windows)]) - 1
+        dataset = SequenceDataset(one_part(tokens), causal(32, 256, skip=True), 500, shuffled=True)
+        return np.array([np.diff(item["position_ids"]) for item in items(dataset)]) - 1
 
     found = skips(5000)
     assert found.max() == 256 - 32
@@ -189,10 +189,10 @@ def test_skips_are_as_long_as_the_span_and_the_text_allow() -> None:
 
 
 def test_evaluation_sequences_are_spread_over_the_span() -> None:
-    windows = SequenceDataset(one_part(100), SequenceSettings((7,), (), 10, 40, CAUSAL, None, True), 4, shuffled=False)
-    firsts = [window["position_ids"][:2].tolist() for window in items(windows)]
+    dataset = SequenceDataset(one_part(100), SequenceSettings((7,), (), 10, 40, CAUSAL, None, True), 4, shuffled=False)
+    firsts = [item["position_ids"][:2].tolist() for item in items(dataset)]
     assert firsts == [[0, 1], [0, 11], [0, 21], [0, 31]]
-    assert all((window["position_ids"][1:].diff() == 1).all() for window in items(windows))
+    assert all((item["position_ids"][1:].diff() == 1).all() for item in items(dataset))
 
 
 MASKING = Masking(4, 40, frozenset(range(5)))
@@ -223,9 +223,9 @@ def test_masking_masks_80_percent_and_replaces_10_percent() -> None:
 
 def test_sequences_of_a_masked_model_have_different_masks_but_never_at_special_tokens() -> None:
     config = SequenceSettings((2,), (3,), 22, 22, MASKED, MASKING)
-    windows = SequenceDataset(Text.whole(np.full(20, 7, np.int32)), config, 50, shuffled=True)
-    masks = [tuple(window["labels"].tolist()) for window in items(windows)]
+    dataset = SequenceDataset(Text.whole(np.full(20, 7, np.int32)), config, 50, shuffled=True)
+    masks = [tuple(item["labels"].tolist()) for item in items(dataset)]
     assert len(set(masks)) > 40
     assert all(labels.count(7) == 3 and labels.count(IGNORE_INDEX) == 19 for labels in masks)
     assert all(labels[0] == labels[-1] == IGNORE_INDEX for labels in masks)
-    assert all(window["input_ids"][[0, -1]].tolist() == [2, 3] for window in items(windows))
+    assert all(item["input_ids"][[0, -1]].tolist() == [2, 3] for item in items(dataset))

@@ -196,7 +196,7 @@ def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray
     return np.concatenate([np.zeros(reserved, np.bool_), ~learned])
 
 
-class Trainable:
+class TrainableParameters:
     """The trainable parameters of a model, `names` by tensor; all others are frozen.
 
     `rows` is a mask of the trainable rows of the parameter `table`, shape (rows,); None is all.
@@ -222,7 +222,7 @@ class Trainable:
 
     @property
     def count(self) -> int:
-        """The number of trainable values."""
+        """The number of trainable parameters, in values."""
         frozen = int((~self.rows).sum()) * self.model.get_parameter(self.table).shape[1]
         return sum(value.numel() for value in self.parameters.values()) - frozen
 
@@ -259,7 +259,7 @@ class TrainingSetup:
     task: TrainingTask
     model: EvalModel  # weights in float32
     objective: torch.nn.Module  # returns the ``loss`` to minimize
-    trainable: Trainable
+    trainable: TrainableParameters
     sequences: SequenceSettings
     lr: float  # peak learning rate
 
@@ -294,7 +294,7 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
             f"Use a --seq-len above {first + (model.kind == CAUSAL)}, or remove it.",
         )
     trained = _all_names(model, names) if settings.trainable == "all" else {task.files.table: names[task.files.table]}
-    trainable = Trainable(model.model, trained, trained[task.files.table], task.rows)
+    trainable = TrainableParameters(model.model, trained, trained[task.files.table], task.rows)
     disable_dropout(model.model)
     if task.length > LONG_SEQUENCE:
         checkpoint_activations(model.model)
@@ -325,7 +325,7 @@ def _all_names(model: EvalModel, names: Mapping[str, str]) -> Mapping[str, str]:
     return names
 
 
-def _learning_rate(trainable: Trainable, what: str, kind: str) -> float:
+def _learning_rate(trainable: TrainableParameters, what: str, kind: str) -> float:
     """Return the default peak: Adam changes a value by about the rate per step, so a table's scales with its values."""
     weight = trainable.model.get_parameter(trainable.table).detach()
     rate = float(TABLE_RATE * weight.square().mean().sqrt())

@@ -52,7 +52,7 @@ from ctxextend.report.figures import public_name, training_figure, write_figure
 from ctxextend.text_data import check_texts, empty_files, path_names
 from ctxextend.training.memory import open_devices
 from ctxextend.training.setup import (
-    Trainable,
+    TrainableParameters,
     TrainingSetup,
     TrainingTask,
     find_new_rows,
@@ -278,7 +278,7 @@ class TrainedWeights:
     """The tensors of a trained checkpoint, each computed on access, so that few are in memory."""
 
     checkpoint: Checkpoint  # before training
-    trainable: Trainable
+    trainable: TrainableParameters
     dtype: str | None  # of all floats, as in ``--dtype``; None keeps each tensor's
 
     def tensor(self, name: str) -> NDArray[Any]:

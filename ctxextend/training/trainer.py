@@ -53,7 +53,7 @@ def run_training(
     """
     task = setup.task
     attempts = [(size, False) for size in task.micro_batches] + [(task.micro_batches[-1], True)]
-    with quiet(), Stop() as stop:
+    with quiet(), StopRequest() as stop:
         for per_device_batch_size, is_checkpointed in attempts:
             if is_checkpointed and not checkpoint_layers(setup.objective.model):
                 break
@@ -306,7 +306,7 @@ class RunTrainer(Trainer):
 class RunCallback(TrainerCallback):
     """Reports each step, aborts the run if a loss is not finite, and stops it after a signal."""
 
-    def __init__(self, setup: TrainingSetup, folder: RunFolder, stop: "Stop", progress: Progress) -> None:
+    def __init__(self, setup: TrainingSetup, folder: RunFolder, stop: "StopRequest", progress: Progress) -> None:
         self.setup, self.folder, self.stop, self.progress = setup, folder, stop, progress
         # The last step whose weights are known to give a finite loss; later saved states are removed if it becomes NaN.
         self.last_finite_step = min(folder.steps, default=0)
@@ -356,7 +356,7 @@ class RunCallback(TrainerCallback):
             control.should_training_stop, control.should_save = True, self.folder.keeps_saves
 
 
-class Stop:
+class StopRequest:
     """A request to stop between steps, set by a signal while this context is entered."""
 
     def __init__(self) -> None:
@@ -364,7 +364,7 @@ class Stop:
         self._received_at = 0.0
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> "Stop":
+    def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
