@@ -1,4 +1,4 @@
-"""Every form in which a checkpoint comes, resized and judged by transformers and by the bytes."""
+"""All checkpoint formats: resized, then checked byte by byte and by loading them with transformers."""
 
 import json
 import re
@@ -42,23 +42,23 @@ TABLES = {
     "bert": "bert.embeddings.position_embeddings.weight",
     "roberta": "roberta.embeddings.position_embeddings.weight",
 }
-WPE, SINGLE, ALONE = TABLES["gpt2"], "model.safetensors", "../mine.safetensors"
+WPE, SINGLE, OUTSIDE = TABLES["gpt2"], "model.safetensors", "../mine.safetensors"
 
 
 def snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
-    """Everything below a folder: bytes, modification time, mode."""
+    """Return bytes, modification time and mode of all files in a folder."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path): (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode) for path in files}
 
 
-def dress(folder: Path) -> None:
-    """Put the side files beside a model that state how much text it reads."""
+def add_side_files(folder: Path) -> None:
+    """Add side files with length limits to a model folder."""
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": OLD, "note": "kept"}))
     (folder / "tokenizer.json").write_text(json.dumps({"truncation": {"max_length": OLD}, "padding": None}))
     (folder / "vocab.txt").write_bytes(b"\x00words")
 
 
-def assert_dressed(folder: Path, length: int) -> None:
+def assert_side_files(folder: Path, length: int) -> None:
     expected = {"model_max_length": length, "note": "kept"}
     assert json.loads((folder / "tokenizer_config.json").read_text()) == expected
     assert json.loads((folder / "tokenizer.json").read_text())["truncation"] == {"max_length": length}
@@ -66,7 +66,7 @@ def assert_dressed(folder: Path, length: int) -> None:
 
 
 def assert_table(before: Tensors, after: Tensors, name: str, rows: int) -> None:
-    """All tensors are what they were, byte for byte, but the table, which is longer and begins as it did."""
+    """Check that only the table changed: it is longer and starts with the learned rows."""
     assert set(after) == set(before)
     assert {key for key in before if after[key] != before[key]} == {name}
     dtype, (_, width), data = before[name]
@@ -75,55 +75,55 @@ def assert_table(before: Tensors, after: Tensors, name: str, rows: int) -> None:
 
 
 def assert_same_outputs(old: Any, new: Any) -> None:
-    """Texts that fitted give the same bits; longer ones run, up to the new length."""
+    """Check that old lengths give identical logits, and that new lengths run."""
     assert torch.equal(pico.logits(pico.realigned(old), OLD), pico.logits(pico.realigned(new), OLD))
     assert pico.logits(new, NEW).isfinite().all()
     with pytest.raises((IndexError, RuntimeError)):
         pico.logits(new, NEW + 1)
 
 
-def assert_refused(error: type[CtxextendError], message: str, *arguments: Any, **options: Any) -> str:
-    """The resize is refused, nothing is written; returns the advice."""
+def assert_rejected(error: type[CtxextendError], message: str, *arguments: Any, **options: Any) -> str:
+    """Check that resizing fails and writes nothing; return the hint."""
     before = sorted(Path().rglob("*"))
     with pytest.raises(error, match=message) as caught:
-        resize(*arguments, **{"to": NEW, "output": "refused", **options})
+        resize(*arguments, **{"to": NEW, "output": "rejected", **options})
     assert sorted(Path().rglob("*")) == before
     assert caught.value.hint
     return caught.value.hint
 
 
 def state_of(checkpoint: pico.Pico) -> dict[str, torch.Tensor]:
-    """What older versions of transformers gave to torch.save: every name, tied ones sharing their numbers."""
+    """Return the state dict that older versions of transformers saved: all names, with shared tied tensors."""
     return dict(checkpoint.model_class.from_pretrained(checkpoint.folder).state_dict())
 
 
 def as_pickle(checkpoint: pico.Pico, name: str = "pytorch_model.bin", **options: Any) -> list[str]:
-    """Replace a checkpoint's safetensors by what torch.save writes."""
+    """Replace a checkpoint's safetensors with a PyTorch file."""
     state = state_of(checkpoint)
     (checkpoint.folder / SINGLE).unlink()
     torch.save(state, checkpoint.folder / name, **options)
     return [name]
 
 
-def as_pickled_shards(checkpoint: pico.Pico, *, apart: bool = False) -> list[str]:
-    """Replace a checkpoint's safetensors by three pickles and their index, as transformers 4 wrote them.
+def as_pickled_shards(checkpoint: pico.Pico, *, split_ties: bool = False) -> list[str]:
+    """Replace a checkpoint's safetensors with three PyTorch shards and an index, as transformers 4 wrote them.
 
-    What is tied went into one shard, since 4.29 at least; before it could be written `apart`.
+    Since 4.29, tied tensors are in one shard; with `split_ties` they are in different ones, as before.
     """
     state = state_of(checkpoint)
     (checkpoint.folder / SINGLE).unlink()
-    places: dict[int, int] = {}
+    shards: dict[int, int] = {}
     weight_map = {}
     for number, (name, tensor) in enumerate(state.items()):
-        is_tied = tensor.data_ptr() in places
-        place = places.setdefault(tensor.data_ptr(), number % 3)
-        weight_map[name] = f"pytorch_model-{1 + (place + (apart and is_tied)) % 3:05}-of-00003.bin"
+        is_tied = tensor.data_ptr() in shards
+        shard = shards.setdefault(tensor.data_ptr(), number % 3)
+        weight_map[name] = f"pytorch_model-{1 + (shard + (split_ties and is_tied)) % 3:05}-of-00003.bin"
     names = sorted(set(weight_map.values()))
     assert len(names) == 3
     for file in names:
         part = {name: tensor for name, tensor in state.items() if weight_map[name] == file}
         torch.save(part, checkpoint.folder / file)
-    index = {"metadata": {"total_size": 7, "made_by": "hand"}, "weight_map": weight_map}
+    index = {"metadata": {"total_size": 7, "writer": "test"}, "weight_map": weight_map}
     (checkpoint.folder / "pytorch_model.bin.index.json").write_text(json.dumps(index, indent=2))
     return names
 
@@ -135,14 +135,14 @@ PICKLES: Mapping[str, Callable[[pico.Pico], list[str]]] = {
 }
 
 
-def again(output: Path, where: str = "again") -> None:
-    """Run what an output's ctxextend.yaml says: the weights are the same to the last byte, and so is all else."""
-    made = run(output / "ctxextend.yaml", where).output
-    assert made is not None
-    assert pico.contents(made) == pico.contents(output)
+def assert_recipe_reproduces(output: Path, target: str = "again") -> None:
+    """Check that an output's ctxextend.yaml reproduces all of its files byte for byte."""
+    reproduced = run(output / "ctxextend.yaml", target).output
+    assert reproduced is not None
+    assert pico.contents(reproduced) == pico.contents(output)
 
 
-def resized(
+def resize_and_check(
     reference: Path | str,
     source: Path,
     before: Tensors,
@@ -151,9 +151,9 @@ def resized(
     below: str = ".",
     **flags: Any,
 ) -> ResizeResult:
-    """Resize a form into ``out``: its folder is not touched, all tensors are there, side files state the length.
+    """Resize a checkpoint into ``out``, and check that the source is unchanged and the output complete.
 
-    Its recipe makes it again, and an output of its kind is replaced by --force.
+    Also check that its recipe reproduces it, and that --force replaces an output of this format.
     """
     untouched = snapshot(source)
     plan = plan_resize(str(reference), to=NEW, **flags)
@@ -162,8 +162,8 @@ def resized(
     assert result.bytes_written == plan.bytes_to_write == sum(map(len, pico.contents(result.output).values()))
     assert_table(before, pico.tensor_bytes(result.output / below), table, rows)
     if (result.output / below / "tokenizer.json").exists():
-        assert_dressed(result.output / below, NEW)
-    again(result.output)
+        assert_side_files(result.output / below, NEW)
+    assert_recipe_reproduces(result.output)
     resize(str(reference), to=NEW + 1, **flags, output="again", force=True)
     return result
 
@@ -172,21 +172,19 @@ def resized(
 
 
 @pytest.mark.parametrize("name", [SINGLE, "my-finetune.safetensors"])
-def test_resize_of_a_file_beside_a_config_takes_the_whole_folder(
-    name: str, make_pico: MakePico, tmp_path: Path
-) -> None:
+def test_resize_of_a_file_next_to_a_config_copies_the_folder(name: str, make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("bert")
     old, before = source.load(), pico.tensor_bytes(source.folder)
-    dress(source.folder)
+    add_side_files(source.folder)
     shutil.copy(source.folder / SINGLE, source.folder / "other.safetensors")
     (source.folder / SINGLE).rename(source.folder / name)
-    result = resized(source.folder / name, source.folder, before, TABLES["bert"])
+    result = resize_and_check(source.folder / name, source.folder, before, TABLES["bert"])
     assert result.plan.checkpoint.omitted == {"other.safetensors": "other weights, not rewritten"}
     assert_same_outputs(old, source.load(result.output))
     assert result.plan.default_output == Path("pico-bert-40")
 
 
-def test_resize_of_a_file_alone_takes_nothing_else(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_of_a_file_without_a_config_reads_no_other_files(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("roberta")
     old, before = source.load(), pico.tensor_bytes(source.folder)
     downloads = tmp_path / "Downloads"
@@ -194,27 +192,27 @@ def test_resize_of_a_file_alone_takes_nothing_else(make_pico: MakePico, tmp_path
     file = downloads / "my-roberta.safetensors"
     shutil.copy(source.folder / SINGLE, file)
     for name in ("other.safetensors", "film.mp4", "tokenizer_config.json", "tokenizer.json", "README.md", "x.py"):
-        (downloads / name).write_bytes(b"not mine, and not even read: \xff{")
+        (downloads / name).write_bytes(b"another file: \xff{")
     (downloads / "folder").mkdir()
     (downloads / "folder" / "config.json").write_text("{")
-    result = resized(file, downloads, before, TABLES["roberta"], NEW + 2, model_type="roberta")
+    result = resize_and_check(file, downloads, before, TABLES["roberta"], NEW + 2, model_type="roberta")
     assert result.plan.default_output == Path("my-roberta-40")
-    needed = "No config.json found. To load the output, transformers needs one with max_position_embeddings 42."
-    assert result.plan.warnings == (needed,)
+    warning = "No config.json found. To load the output, transformers needs one with max_position_embeddings 42."
+    assert result.plan.warnings == (warning,)
     assert set(pico.contents(result.output)) == {SINGLE, "README.md", "ctxextend.yaml"}
-    assert b"not mine" not in b"".join(pico.contents(result.output).values())
+    assert b"another file" not in b"".join(pico.contents(result.output).values())
 
-    # What the warning says makes it whole.
+    # Adding the config completes the checkpoint.
     shutil.copy(source.folder / "config.json", "out/config.json")
     pico.edit_json(Path("out/config.json"), max_position_embeddings=NEW + 2)
     assert_same_outputs(old, source.load(result.output))
 
 
 @pytest.mark.parametrize(
-    ("weights", "named", "flags", "error", "message", "advice"),
+    ("weights", "passed", "flags", "error", "message", "hint"),
     [
-        (ALONE, ALONE, {}, CheckpointError, "No config.json found next to .*mine.safetensors", "--model-type gpt2"),
-        (ALONE, ALONE, {"model_type": "bert"}, CheckpointError, "in a bert model it is", "--model-type"),
+        (OUTSIDE, OUTSIDE, {}, CheckpointError, "No config.json found next to .*mine.safetensors", "--model-type gpt2"),
+        (OUTSIDE, OUTSIDE, {"model_type": "bert"}, CheckpointError, "in a bert model it is", "--model-type"),
         *(
             (
                 name,
@@ -267,22 +265,22 @@ def test_resize_of_a_file_alone_takes_nothing_else(make_pico: MakePico, tmp_path
         (SINGLE, ".", {"model_type": "llama"}, CtxextendError, "rotary", ""),
     ],
 )
-def test_resize_refuses_references_that_name_no_checkpoint(
+def test_resize_rejects_invalid_references(
     weights: str,
-    named: str,
+    passed: str,
     flags: dict[str, str],
     error: type[CtxextendError],
     message: str,
-    advice: str,
+    hint: str,
     make_pico: MakePico,
 ) -> None:
     folder = make_pico("gpt2").folder
     (folder / SINGLE).rename(folder / weights)
-    assert re.search(advice, assert_refused(error, message, folder / named, **flags))
+    assert re.search(hint, assert_rejected(error, message, folder / passed, **flags))
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "bin"])
-def test_resize_of_one_shard_takes_them_all(kind: str, make_pico: MakePico) -> None:
+def test_resize_of_one_shard_resizes_all_shards(kind: str, make_pico: MakePico) -> None:
     source = make_pico("gpt2")
     old = source.load()
     before = pico.tensor_bytes(source.folder)
@@ -293,7 +291,7 @@ def test_resize_of_one_shard_takes_them_all(kind: str, make_pico: MakePico) -> N
         assert_same_outputs(old, source.load(result.output))
 
 
-def test_resize_of_a_link_to_a_file_takes_the_links_neighbours(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_of_a_linked_file_uses_the_folder_of_the_link(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2")
     old = source.load()
     (tmp_path / "blobs").mkdir()
@@ -308,8 +306,8 @@ def test_resize_of_a_link_to_a_file_takes_the_links_neighbours(make_pico: MakePi
 
 
 @pytest.fixture(params=["single", "shards"])
-def varied(request: pytest.FixtureRequest, make_pico: MakePico) -> pico.Pico:
-    """A folder that save_pretrained(variant="fp16") wrote, in one file or in shards."""
+def variant_source(request: pytest.FixtureRequest, make_pico: MakePico) -> pico.Pico:
+    """A folder saved with save_pretrained(variant="fp16"), as a single file or in shards."""
     source = make_pico("gpt2")
     model = source.load()
     (source.folder / SINGLE).unlink()
@@ -319,41 +317,41 @@ def varied(request: pytest.FixtureRequest, make_pico: MakePico) -> pico.Pico:
     return source
 
 
-def test_resize_of_a_variant(varied: pico.Pico) -> None:
-    old, before = varied.load(variant="fp16"), pico.tensor_bytes(varied.folder)
-    dress(varied.folder)
-    names = set(pico.contents(varied.folder))
-    hint = assert_refused(CheckpointError, r"has no model\.safetensors", varied.folder)
+def test_resize_of_a_variant(variant_source: pico.Pico) -> None:
+    old, before = variant_source.load(variant="fp16"), pico.tensor_bytes(variant_source.folder)
+    add_side_files(variant_source.folder)
+    names = set(pico.contents(variant_source.folder))
+    hint = assert_rejected(CheckpointError, r"has no model\.safetensors", variant_source.folder)
     assert hint == "Choose one: --variant fp16."
-    result = resized(varied.folder, varied.folder, before, variant="fp16")
+    result = resize_and_check(variant_source.folder, variant_source.folder, before, variant="fp16")
     assert set(pico.contents(result.output)) == names | {"README.md", "ctxextend.yaml"}
-    assert_same_outputs(old, varied.load(result.output, variant="fp16"))
+    assert_same_outputs(old, variant_source.load(result.output, variant="fp16"))
     assert yaml.safe_load((result.output / "ctxextend.yaml").read_text())["variant"] == "fp16"
 
 
-def test_resize_chooses_between_variants_and_leaves_the_others_out(varied: pico.Pico, tmp_path: Path) -> None:
-    half = {path.name for path in varied.folder.glob("model*")}
-    model = varied.load(variant="fp16")
+def test_resize_copies_only_the_chosen_variant(variant_source: pico.Pico, tmp_path: Path) -> None:
+    half = {path.name for path in variant_source.folder.glob("model*")}
+    model = variant_source.load(variant="fp16")
     for parameter in model.parameters():
         parameter.data.mul_(2)
     model.save_pretrained(tmp_path / "doubled")
-    shutil.copy(tmp_path / "doubled" / SINGLE, varied.folder)
-    plain = resize(varied.folder, to=NEW, output="plain")
+    shutil.copy(tmp_path / "doubled" / SINGLE, variant_source.folder)
+    plain = resize(variant_source.folder, to=NEW, output="plain")
     assert {path.name for path in plain.output.glob("model*")} == {SINGLE}
     assert set(plain.plan.checkpoint.omitted) == half
-    assert_same_outputs(model, varied.load(plain.output))
-    chosen = resize(varied.folder, to=NEW, variant="fp16", output="chosen")
+    assert_same_outputs(model, variant_source.load(plain.output))
+    chosen = resize(variant_source.folder, to=NEW, variant="fp16", output="chosen")
     assert {path.name for path in chosen.output.glob("model*")} == half
     assert chosen.plan.checkpoint.omitted == {SINGLE: "other weights, not rewritten"}
-    assert_same_outputs(varied.load(variant="fp16"), varied.load(chosen.output, variant="fp16"))
+    assert_same_outputs(variant_source.load(variant="fp16"), variant_source.load(chosen.output, variant="fp16"))
 
 
-@pytest.mark.parametrize("typed", [("pytorch_model.fp16.bin",), (".", "--variant", "fp16")])
-def test_resize_of_a_variants_pickle(typed: tuple[str, ...], make_pico: MakePico) -> None:
+@pytest.mark.parametrize("arguments", [("pytorch_model.fp16.bin",), (".", "--variant", "fp16")])
+def test_resize_of_a_pickled_variant(arguments: tuple[str, ...], make_pico: MakePico) -> None:
     source = make_pico("gpt2")
     old, before = source.load(), pico.tensor_bytes(source.folder)
     as_pickle(source, "pytorch_model.fp16.bin")
-    done = invoke("resize", source.folder / typed[0], *typed[1:], "--to", NEW, "-o", "out")
+    done = invoke("resize", source.folder / arguments[0], *arguments[1:], "--to", NEW, "-o", "out")
     assert done.exit_code == 0, done.stderr
     assert_table(before, pico.tensor_bytes(Path("out")), WPE, NEW)
     assert_same_outputs(old, source.load(Path("out"), variant="fp16"))
@@ -362,18 +360,18 @@ def test_resize_of_a_variants_pickle(typed: tuple[str, ...], make_pico: MakePico
 # ---- the Hub
 
 
-def test_resize_of_a_hub_subfolder_fetches_it_alone(hub: Hub, make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_of_a_hub_subfolder_downloads_only_that(hub: Hub, make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2", name="repo/small")
     old, before = source.load(), pico.tensor_bytes(source.folder)
     make_pico("gpt2", name="repo/large", n_layer=3)
-    dress(source.folder)
+    add_side_files(source.folder)
     (tmp_path / "repo" / "README.md").write_text("# Both\n")
     stale = ["onnx/model.onnx", "x.gguf", "pytorch_model.bin", "tf_model.h5", "model.fp16.safetensors", "optimizer.pt"]
     for name in stale:
         (source.folder / name).parent.mkdir(exist_ok=True)
         (source.folder / name).write_bytes(b"stale")
     hub.add("owner/model", tmp_path / "repo", revisions=("v2", SHA))
-    result = resized("owner/model", source.folder, before, revision="v2", subfolder="small")
+    result = resize_and_check("owner/model", source.folder, before, revision="v2", subfolder="small")
     needed = {"config.json", "generation_config.json", SINGLE}
     needed |= {"tokenizer_config.json", "tokenizer.json", "vocab.txt"}
     assert hub.downloaded() == {f"small/{name}" for name in needed}
@@ -386,25 +384,25 @@ def test_resize_of_a_hub_subfolder_fetches_it_alone(hub: Hub, make_pico: MakePic
     assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
 
 
-def test_resize_of_a_folder_of_checkpoints_names_them(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_of_a_folder_of_checkpoints_lists_them(make_pico: MakePico, tmp_path: Path) -> None:
     for name in ("all/small", "all/large one"):
         make_pico("gpt2", name=name)
-    hint = assert_refused(CheckpointError, r"has no config\.json", tmp_path / "all")
+    hint = assert_rejected(CheckpointError, r"has no config\.json", tmp_path / "all")
     assert hint == "Found checkpoints in: 'large one', small. Pass one with --subfolder."
 
 
 def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2", name="repo/small")
-    (tmp_path / "repo" / "README.md").write_text("# Not of this one\n")
+    (tmp_path / "repo" / "README.md").write_text("# Another model\n")
     old, before = source.load(), pico.tensor_bytes(source.folder)
-    result = resized(tmp_path / "repo", tmp_path / "repo", before, subfolder="small")
+    result = resize_and_check(tmp_path / "repo", tmp_path / "repo", before, subfolder="small")
     assert result.plan.default_output == Path("repo-small-40")
     assert_same_outputs(old, source.load(result.output))
-    assert "Not of this one" not in (result.output / "README.md").read_text()
+    assert "Another model" not in (result.output / "README.md").read_text()
 
 
 @pytest.mark.parametrize("form", ["single", "shards", "bin"])
-def test_resize_of_a_hub_variant_fetches_no_plain_weights(form: str, hub: Hub, make_pico: MakePico) -> None:
+def test_resize_of_a_hub_variant_downloads_no_plain_weights(form: str, hub: Hub, make_pico: MakePico) -> None:
     source = make_pico("gpt2")
     model, plain = source.load(), source.folder / SINGLE
     data = plain.read_bytes()
@@ -412,44 +410,44 @@ def test_resize_of_a_hub_variant_fetches_no_plain_weights(form: str, hub: Hub, m
         as_pickle(source, "pytorch_model.fp16.bin")
     else:
         model.save_pretrained(source.folder, variant="fp16", max_shard_size="2KB" if form == "shards" else "5GB")
-        (source.folder / "pytorch_model.fp16.bin").write_bytes(b"not wanted")
-    wanted = {path.name for path in source.folder.glob("*.bin" if form == "bin" else "model*fp16*")}
+        (source.folder / "pytorch_model.fp16.bin").write_bytes(b"unused")
+    expected = {path.name for path in source.folder.glob("*.bin" if form == "bin" else "model*fp16*")}
     plain.write_bytes(data)
     for name in ("model-00001-of-00002.safetensors", "pytorch_model.bin"):
-        (source.folder / name).write_bytes(b"not wanted")
+        (source.folder / name).write_bytes(b"unused")
     hub.add("owner/model", source.folder)
     result = resize("owner/model", to=NEW, variant="fp16", output="out")
-    assert hub.downloaded() == {*wanted, "config.json", "generation_config.json"}
-    written = {name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for name in wanted}
+    assert hub.downloaded() == {*expected, "config.json", "generation_config.json"}
+    written = {name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for name in expected}
     assert {path.name for path in result.output.glob("model*")} == written
     assert_same_outputs(model, source.load(result.output, variant="fp16"))
     recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())
     assert (recipe["variant"], recipe["revision"]) == ("fp16", SHA)
-    again(result.output)
-    # What is made of that knows it by the recipe, also where the card was lost.
+    assert_recipe_reproduces(result.output)
+    # A further resize finds the base model in the recipe, even without the card.
     (result.output / "README.md").unlink()
     longer = resize(result.output, to=NEW + 8, variant="fp16", output="longer").output
     assert "base_model: owner/model\nbase_model_relation: finetune\n" in (longer / "README.md").read_text()
-    # The cache now holds the variant too; the plain weights are still found, and are what counts.
+    # The cache now contains the variant too; without --variant the plain weights are used.
     plain_result = resize("owner/model", to=NEW, output="plain")
     assert [path.name for path in plain_result.output.glob("model*")] == [SINGLE]
 
 
 @pytest.mark.parametrize("form", ["zip", "shards"])
-def test_resize_of_a_hub_repository_with_pickles_alone_fetches_them(form: str, hub: Hub, make_pico: MakePico) -> None:
+def test_resize_of_a_hub_repository_with_only_pickles_downloads_them(form: str, hub: Hub, make_pico: MakePico) -> None:
     source = make_pico("gpt2")
     old, before = source.load(), pico.tensor_bytes(source.folder)
     PICKLES[form](source)
     pickles = {path.name for path in source.folder.glob("pytorch_model*")}
     (source.folder / "2_Dense").mkdir()
-    (source.folder / "2_Dense" / SINGLE).write_bytes(b"another module's")
+    (source.folder / "2_Dense" / SINGLE).write_bytes(b"another module")
     hub.add("owner/model", source.folder)
-    result = resized("owner/model", source.folder, before)
+    result = resize_and_check("owner/model", source.folder, before)
     assert hub.downloaded() == {*pickles, "config.json", "generation_config.json", "2_Dense/model.safetensors"}
     assert_same_outputs(old, source.load(result.output))
 
 
-def test_resize_of_the_hubs_own_cache(hub: Hub, make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_of_a_snapshot_in_the_hub_cache(hub: Hub, make_pico: MakePico, tmp_path: Path) -> None:
     from huggingface_hub import snapshot_download
 
     source = make_pico("gpt2")
@@ -466,14 +464,14 @@ def test_resize_of_the_hubs_own_cache(hub: Hub, make_pico: MakePico, tmp_path: P
         assert to_json(result.plan)["revision"] == SHA
         assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
         assert_same_outputs(old, source.load(result.output))
-        again(result.output, f"again-{number}")
+        assert_recipe_reproduces(result.output, f"again-{number}")
 
 
-def test_resize_of_another_librarys_weights_on_the_hub(hub: Hub, make_pico: MakePico) -> None:
+def test_resize_of_flax_weights_on_the_hub_suggests_a_conversion(hub: Hub, make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     (folder / SINGLE).rename(folder / "flax_model.msgpack")
     hub.add("owner/model", folder)
-    hint = assert_refused(CheckpointError, "only flax weights", "owner/model")
+    hint = assert_rejected(CheckpointError, "only flax weights", "owner/model")
     assert "GPT2LMHeadModel.from_pretrained('owner/model', from_flax=True)" in " ".join(shlex.split(hint))
     assert "flax_model.msgpack" not in hub.downloaded()
 
@@ -486,11 +484,13 @@ def test_resize_of_another_librarys_weights_on_the_hub(hub: Hub, make_pico: Make
 def test_resize_of_pickles(form: str, model_type: str, make_pico: MakePico) -> None:
     source = make_pico(model_type)
     saved = pico.tensor_bytes(source.folder)
-    assert set(state_of(source)) > set(saved)  # tied names, which pickles hold and safetensors do not
-    dress(source.folder)
+    assert set(state_of(source)) > set(saved)  # pickles also contain the tied names
+    add_side_files(source.folder)
     names = PICKLES[form](source)
     old, size = source.load(), (source.folder / names[0]).stat().st_size
-    result = resized(source.folder, source.folder, saved, TABLES[model_type], NEW + 2 * (model_type == "roberta"))
+    result = resize_and_check(
+        source.folder, source.folder, saved, TABLES[model_type], NEW + 2 * (model_type == "roberta")
+    )
     assert (f"needs {size_text(size)}" in " ".join(result.plan.notes)) == (form == "legacy")
     written = {name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for name in names}
     assert {path.name for path in result.output.glob("*.safetensors")} == written
@@ -500,13 +500,13 @@ def test_resize_of_pickles(form: str, model_type: str, make_pico: MakePico) -> N
         index = json.loads((result.output / "model.safetensors.index.json").read_text())
         assert index["weight_map"] == {tensor: name for name in written for tensor in load_file(result.output / name)}
         size = sum(len(data) for _, _, data in pico.tensor_bytes(result.output).values())
-        assert index["metadata"] == {"total_size": size, "made_by": "hand"}
+        assert index["metadata"] == {"total_size": size, "writer": "test"}
 
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta"])
-def test_resize_of_pickled_shards_that_part_what_is_tied(model_type: str, make_pico: MakePico) -> None:
+def test_resize_of_pickled_shards_that_split_tied_tensors(model_type: str, make_pico: MakePico) -> None:
     source = make_pico(model_type)
-    as_pickled_shards(source, apart=True)
+    as_pickled_shards(source, split_ties=True)
     index = json.loads((source.folder / "pytorch_model.bin.index.json").read_text())["weight_map"]
     old = source.load()
     output = resize(source.folder, to=NEW, output="out").output
@@ -522,10 +522,10 @@ def test_resize_prefers_safetensors_to_pickles(make_pico: MakePico) -> None:
     assert_table(pico.tensor_bytes(source.folder), pico.tensor_bytes(result.output), WPE, NEW)
     assert not (result.output / "pytorch_model.bin").exists()
     assert result.plan.checkpoint.omitted == {"pytorch_model.bin": "PyTorch weights, not rewritten"}
-    # Named itself, it is what counts.
-    named = resize(source.folder / "pytorch_model.bin", to=NEW, output="named").output
-    assert torch.equal(load_file(named / SINGLE)[WPE][:OLD], other[WPE])
-    assert [path.name for path in named.glob("*model*")] == [SINGLE]
+    # A file that is passed takes precedence.
+    chosen = resize(source.folder / "pytorch_model.bin", to=NEW, output="chosen").output
+    assert torch.equal(load_file(chosen / SINGLE)[WPE][:OLD], other[WPE])
+    assert [path.name for path in chosen.glob("*model*")] == [SINGLE]
 
 
 # ---- sentence-transformers and PEFT
@@ -535,12 +535,12 @@ def test_resize_of_a_sentence_transformers_folder_with_pickles(make_pico: MakePi
     source = make_pico("bert", base=True)
     old, saved = source.load(), pico.tensor_bytes(source.folder)
     as_pickle(source)
-    dress(source.folder)
+    add_side_files(source.folder)
     root = pico.nest(source.folder, tmp_path / "sentences")
     (root / "2_Dense").mkdir()
     torch.save({"linear.weight": torch.ones(2, 8)}, root / "2_Dense" / "pytorch_model.bin")
     kept, table = pico.contents(root), "embeddings.position_embeddings.weight"
-    result = resized(root, root, saved, table, below="0_Transformer")
+    result = resize_and_check(root, root, saved, table, below="0_Transformer")
     out = pico.contents(Path("out"))
     for name in ("2_Dense/pytorch_model.bin", "modules.json"):
         assert out[name] == kept[name]
@@ -557,7 +557,7 @@ LORA = {
 
 
 def adapter(folder: Path, base: object, tensors: Mapping[str, torch.Tensor], **changes: Any) -> Path:
-    """Write an adapter as PEFT does."""
+    """Write a PEFT adapter."""
     folder.mkdir()
     settings = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": str(base), "r": 2}
     settings |= {"target_modules": ["c_attn"], "fan_in_fan_out": True, "modules_to_save": None, **changes}
@@ -575,26 +575,24 @@ def test_resize_of_an_adapter_with_the_table(kind: str, make_pico: MakePico, tmp
     if kind == "bin":
         torch.save(load_file(source / "adapter_model.safetensors"), source / "adapter_model.bin")
         (source / "adapter_model.safetensors").unlink()
-    result = resized(source, source, before, name, model_type="gpt2")
+    result = resize_and_check(source, source, before, name, model_type="gpt2")
     assert result.plan.checkpoint.adapter_of
     files = {"adapter_config.json", "adapter_model.safetensors", "README.md", "ctxextend.yaml"}
     assert set(pico.contents(result.output)) == files
     assert (result.output / "adapter_config.json").read_bytes() == (source / "adapter_config.json").read_bytes()
 
 
-def test_resize_of_an_adapter_reads_nothing_of_its_base_and_says_that_it_must_follow(
-    make_pico: MakePico, tmp_path: Path
-) -> None:
+def test_resize_of_an_adapter_reads_no_base_and_warns_to_resize_it(make_pico: MakePico, tmp_path: Path) -> None:
     base, tensors = make_pico("gpt2").folder, {f"base_model.model.{WPE}": torch.ones(OLD, 8)}
     source = adapter(tmp_path / "adapter", base, tensors, modules_to_save=["wpe"])
     (base / "config.json").write_text('{"model_type": "a secret"}')
-    hint = assert_refused(CheckpointError, f"{base}, whose config is not read", source)
+    hint = assert_rejected(CheckpointError, f"{base}, whose config is not read", source)
     assert f"Resize {base}, then load the adapter onto the result." in hint
     assert hint.endswith("for example --model-type gpt2.")
     done = invoke("resize", source, "--to", NEW, "--model-type", "gpt2", "-o", "out")
     assert done.exit_code == 0
     assert f"{base} at 40 positions" in done.stderr
-    assert "AutoModel" not in done.stderr  # which would load it onto the base as it was, and fail
+    assert "AutoModel" not in done.stderr  # it would load the adapter on the unresized base and fail
 
 
 NO_TABLE: Mapping[str, tuple[dict[str, torch.Tensor], dict[str, Any]]] = {
@@ -608,10 +606,12 @@ NO_TABLE: Mapping[str, tuple[dict[str, torch.Tensor], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", NO_TABLE)
-def test_resize_of_an_adapter_without_the_table_says_what_to_do(kind: str, make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_of_an_adapter_without_the_table_suggests_the_next_step(
+    kind: str, make_pico: MakePico, tmp_path: Path
+) -> None:
     tensors, changes = NO_TABLE[kind]
     source = adapter(tmp_path / "adapter", base := make_pico("gpt2").folder, tensors, **changes)
-    hint = assert_refused(CheckpointError, "PEFT adapter", source, model_type="gpt2")
+    hint = assert_rejected(CheckpointError, "PEFT adapter", source, model_type="gpt2")
     assert ("merge_and_unload" if "adapter" in kind else f"Resize {base}") in hint
 
 
@@ -619,10 +619,10 @@ def test_resize_of_an_adapter_without_the_table_says_what_to_do(kind: str, make_
 
 
 @pytest.mark.parametrize("form", ["safetensors", "bin"])
-def test_resize_of_a_quantised_checkpoint_touches_the_table_alone(form: str, make_pico: MakePico) -> None:
+def test_resize_of_a_quantised_checkpoint_changes_only_the_table(form: str, make_pico: MakePico) -> None:
     folder, settings = make_pico("gpt2").folder, {"quant_method": "gptq", "bits": 4, "group_size": 8, "sym": False}
     state = load_file(folder / SINGLE)
-    for layer in (0, 1):  # one layer as gptq packs it, and one as bitsandbytes does
+    for layer in (0, 1):  # one layer in the format of GPTQ, one in that of bitsandbytes
         prefix = f"transformer.h.{layer}.attn.c_attn."
         del state[f"{prefix}weight"]
         state[f"{prefix}qweight"] = torch.randint(-(2**31), 2**31 - 1, (layer + 1, 24), dtype=torch.int32)
@@ -662,17 +662,17 @@ def test_resize_rounds_new_rows_as_torch_does(dtype: torch.dtype, make_pico: Mak
     assert torch.equal(written[1::2].view(torch.uint8), between.view(torch.uint8))
 
 
-# ---- model types of one's own
+# ---- custom model types
 
 
-def own(folder: Path, rows: int, table: str = "net.pos.weight", **config: Any) -> Path:
-    """A model that no library knows, with a position table and others."""
+def custom_model(folder: Path, rows: int, table: str = "net.pos.weight", **config: Any) -> Path:
+    """Write a checkpoint of an unknown model type with a position table and other tensors."""
     folder.mkdir()
     torch.manual_seed(0)
     tensors = {"net.tok.weight": torch.randn(48, 8), table: torch.randn(rows, 8), "net.head.weight": torch.randn(8, 8)}
     save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps({"model_type": "mine", "vocab_size": 48, "width": 8, **config}))
-    dress(folder)
+    add_side_files(folder)
     return folder
 
 
@@ -685,26 +685,26 @@ def own(folder: Path, rows: int, table: str = "net.pos.weight", **config: Any) -
         (19, 3, "text.inner.ctx", {"text": {"inner": {"ctx": 16}}}, {"text": {"inner": {"ctx": 40}}}),
     ],
 )
-def test_resize_of_a_table_by_hand(
+def test_resize_with_tensor_and_config_key(
     rows: int, offset: int, key: str, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
 ) -> None:
-    source, name = own(tmp_path / "mine", rows, **before), "net.pos.weight"
+    source, name = custom_model(tmp_path / "mine", rows, **before), "net.pos.weight"
     result = resize(source, to=NEW, tensor=name, config_key=key, reserved_rows=offset, output="out")
     assert result.plan.tables[0].max_len_before == OLD
-    learned, resized = pico.tensor_bytes(source), pico.tensor_bytes(result.output)
-    assert_table(learned, resized, name, NEW + offset)
+    before_tensors, after_tensors = pico.tensor_bytes(source), pico.tensor_bytes(result.output)
+    assert_table(before_tensors, after_tensors, name, NEW + offset)
     row = 4 * pico.WIDTH
-    assert resized[name][2][rows * row :].startswith(learned[name][2][offset * row :])
+    assert after_tensors[name][2][rows * row :].startswith(before_tensors[name][2][offset * row :])
     stated = json.loads((source / "config.json").read_text())
     assert json.loads((result.output / "config.json").read_text()) == stated | after
-    assert_dressed(result.output, NEW)
+    assert_side_files(result.output, NEW)
     recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())["resize"]
     assert (recipe["tensor"], recipe["config_key"], recipe.get("reserved_rows", 0)) == (name, key, offset)
-    again(result.output)
+    assert_recipe_reproduces(result.output)
 
 
-def suggested(stderr: str) -> list[str]:
-    """Return the command that an error says to type, without the program's name."""
+def suggested_command(stderr: str) -> list[str]:
+    """Return the arguments of the command that an error suggests."""
     return shlex.split(stderr.strip().splitlines()[-1].split("Specify it: ")[1])[1:]
 
 
@@ -717,38 +717,38 @@ def suggested(stderr: str) -> list[str]:
         (16, "net.pos.weight", {"block_size": 16}, {"block_size": 40}),
     ],
 )
-def test_resize_of_an_unknown_type_says_what_to_type(
+def test_resize_of_an_unknown_type_suggests_a_command(
     rows: int, table: str, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
 ) -> None:
-    source = own(tmp_path / "it's mine", rows, table, **before)
-    refused = invoke("resize", source, "--to", NEW)
-    assert (refused.exit_code, list(Path().iterdir())) == (1, [])
-    assert "The model type 'mine' is not in ctxextend's registry" in refused.stderr
-    assert f"{table} [{rows}, 8]" in refused.stderr
-    done = invoke(*suggested(refused.stderr), "-o", "out")
+    source = custom_model(tmp_path / "it's mine", rows, table, **before)
+    rejected = invoke("resize", source, "--to", NEW)
+    assert (rejected.exit_code, list(Path().iterdir())) == (1, [])
+    assert "The model type 'mine' is not in ctxextend's registry" in rejected.stderr
+    assert f"{table} [{rows}, 8]" in rejected.stderr
+    done = invoke(*suggested_command(rejected.stderr), "-o", "out")
     assert done.exit_code == 0, done.stderr
     assert_table(pico.tensor_bytes(source), pico.tensor_bytes(Path("out")), table, NEW + rows - OLD)
     stated = json.loads((source / "config.json").read_text())
     assert json.loads(Path("out/config.json").read_text()) == stated | after
 
 
-def test_evaluate_of_an_unknown_type_names_the_commands_that_take_a_table(tmp_path: Path) -> None:
+def test_evaluate_of_an_unknown_type_suggests_commands_with_tensor(tmp_path: Path) -> None:
     Path("text.txt").write_text("text " * 400)
-    refused = invoke("evaluate", own(tmp_path / "mine", 16, max_len=16), "--data", "text.txt")
-    assert "resize MODEL --to N --tensor " in refused.stderr
+    rejected = invoke("evaluate", custom_model(tmp_path / "mine", 16, max_len=16), "--data", "text.txt")
+    assert "resize MODEL --to N --tensor " in rejected.stderr
 
 
 def test_resize_of_an_unknown_type_lists_each_candidate_once(tmp_path: Path) -> None:
-    hint = assert_refused(CtxextendError, "mine", own(tmp_path / "other", 16))
+    hint = assert_rejected(CtxextendError, "mine", custom_model(tmp_path / "other", 16))
     assert "--tensor net.pos.weight --config-key KEY" in hint
-    hint = assert_refused(CtxextendError, "mine", own(tmp_path / "mine", 16, max_len=16))
+    hint = assert_rejected(CtxextendError, "mine", custom_model(tmp_path / "mine", 16, max_len=16))
     assert hint.count("net.pos.weight [") == 1
     assert "net.tok.weight" not in hint
     assert "net.head.weight" not in hint
 
 
-def test_resize_of_an_unknown_type_warns_of_what_may_follow_too(tmp_path: Path) -> None:
-    source = own(tmp_path / "mine", 16, max_len=16)
+def test_resize_of_an_unknown_type_warns_about_other_length_dependent_tensors(tmp_path: Path) -> None:
+    source = custom_model(tmp_path / "mine", 16, max_len=16)
     pico.add_tensors(source, {"net.pos_ids": torch.arange(16)[None], "net.bias": torch.ones(16)})
     plan = plan_resize(source, to=NEW, tensor="net.pos.weight", config_key="max_len")
     assert plan.warnings == ("net.pos_ids [1, 16] may depend on the length too, but is not changed.",)
@@ -758,7 +758,7 @@ WPOS = {"tensor": "net.pos.weight"}
 
 
 @pytest.mark.parametrize(
-    ("flags", "error", "message", "advice"),
+    ("flags", "error", "message", "hint"),
     [
         (
             {"tensor": "net.nothing"},
@@ -775,19 +775,19 @@ WPOS = {"tensor": "net.pos.weight"}
         (WPOS | {"config_key": "max_len", "model_type": "gpt2"}, ResizeError, "--tensor", ""),
     ],
 )
-def test_resize_of_a_table_by_hand_refuses_flags_that_do_not_fit(
-    flags: dict[str, Any], error: type[CtxextendError], message: str, advice: str, tmp_path: Path
+def test_resize_with_tensor_rejects_invalid_flags(
+    flags: dict[str, Any], error: type[CtxextendError], message: str, hint: str, tmp_path: Path
 ) -> None:
-    assert advice in assert_refused(error, message, own(tmp_path / "mine", 16, max_len=16), **flags)
+    assert hint in assert_rejected(error, message, custom_model(tmp_path / "mine", 16, max_len=16), **flags)
 
 
-def test_resize_takes_an_unknown_type_for_a_family(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2")
     old, before = source.load(), pico.tensor_bytes(source.folder)
     masks = {f"transformer.h.{layer}.attn.bias": torch.ones(1, 1, OLD, OLD) for layer in (0, 1)}
     pico.add_tensors(source.folder, masks)
     pico.edit_json(source.folder / "config.json", model_type="my-gpt", n_ctx=OLD)
-    assert_refused(CtxextendError, "'my-gpt' is not in ctxextend's registry", source.folder)
+    assert_rejected(CtxextendError, "'my-gpt' is not in ctxextend's registry", source.folder)
     result = resize(source.folder, to=NEW, model_type="gpt2", output="out")
     stated = json.loads((result.output / "config.json").read_text())
     assert (stated["model_type"], stated["n_positions"], stated["n_ctx"]) == ("gpt2", NEW, NEW)
@@ -798,50 +798,52 @@ def test_resize_takes_an_unknown_type_for_a_family(make_pico: MakePico, tmp_path
     assert set(result.plan.dropped) == set(masks)
     assert_table(before, pico.tensor_bytes(result.output), WPE, NEW)
     assert yaml.safe_load((result.output / "ctxextend.yaml").read_text())["model_type"] == "gpt2"
-    again(result.output)
+    assert_recipe_reproduces(result.output)
     assert verify(result.output)
     assert_same_outputs(old, source.load(result.output))
-    pico.edit_json(source.folder / "config.json", auto_map={"AutoModel": "modeling.Model"})  # its own code reads that
+    pico.edit_json(
+        source.folder / "config.json", auto_map={"AutoModel": "modeling.Model"}
+    )  # custom code may read model_type
     assert not any(edit.key == "model_type" for edit in plan_resize(source.folder, to=NEW, model_type="gpt2").edits)
 
 
-@pytest.mark.parametrize(("classes", "typed"), [(["RobertaForMaskedLM"], "mine"), (None, "robertta")])
-def test_resize_of_an_unknown_type_names_the_known_one_that_fits(
-    classes: list[str] | None, typed: str, make_pico: MakePico
+@pytest.mark.parametrize(("classes", "model_type"), [(["RobertaForMaskedLM"], "mine"), (None, "robertta")])
+def test_resize_of_an_unknown_type_suggests_a_known_type(
+    classes: list[str] | None, model_type: str, make_pico: MakePico
 ) -> None:
     folder = make_pico("roberta").folder
-    pico.edit_json(folder / "config.json", model_type=typed, architectures=classes)
-    refused = invoke("resize", folder, "--to", NEW)
-    assert "Did you mean roberta? Specify it: " in refused.stderr
-    assert "--tensor" not in refused.stderr
-    assert invoke(*suggested(refused.stderr), "-o", "out").exit_code == 0
+    pico.edit_json(folder / "config.json", model_type=model_type, architectures=classes)
+    rejected = invoke("resize", folder, "--to", NEW)
+    assert "Did you mean roberta? Specify it: " in rejected.stderr
+    assert "--tensor" not in rejected.stderr
+    assert invoke(*suggested_command(rejected.stderr), "-o", "out").exit_code == 0
     assert invoke("inspect", "out").exit_code == 0
     assert pico.tensor_bytes(Path("out"))["roberta.embeddings.position_embeddings.weight"][1] == (NEW + 2, 8)
 
 
-def test_resize_of_an_unknown_type_states_the_rows_before_position_0(tmp_path: Path) -> None:
+def test_resize_of_an_unknown_type_suggests_reserved_rows(tmp_path: Path) -> None:
     table = "net.embeddings.position_embeddings.weight"
-    plain = assert_refused(CtxextendError, "mine", own(tmp_path / "mine", 16, max_len=16))
+    plain = assert_rejected(CtxextendError, "mine", custom_model(tmp_path / "mine", 16, max_len=16))
     assert "If rows are reserved before position 0, add --reserved-rows K. Specify it" in plain
-    like = own(tmp_path / "like", 18, table, max_len=18, pad_token_id=1)
-    hint = assert_refused(CtxextendError, "mine", like)
+    like = custom_model(tmp_path / "like", 18, table, max_len=18, pad_token_id=1)
+    hint = assert_rejected(CtxextendError, "mine", like)
     assert hint.endswith(f"Specify it: --tensor {table} --reserved-rows 2 --config-key max_len")
     plan = plan_resize(like, to=NEW, tensor=table, reserved_rows=2, config_key="max_len")
     assert (plan.max_len_before, plan.tables[0].rows_after) == (16, NEW + 2)
 
 
-def test_resize_of_a_config_without_a_type_goes_by_its_class(make_pico: MakePico) -> None:
+def test_resize_of_a_config_without_a_type_uses_its_class(make_pico: MakePico) -> None:
     for name in ("bert", "roberta"):
         folder = make_pico(name, base=True).folder
         pico.edit_json(folder / "config.json", model_type=None)
         assert plan_resize(folder, to=NEW).model_type == name
 
 
-# The code that loads an output
+# ---- code that loads an output
 
 
 def test_resize_result_load_code_loads_the_output(make_pico: MakePico, tmp_path: Path) -> None:
-    """With sentence-transformers where the folder is one of its own, else with transformers."""
+    """It uses sentence-transformers if the folder has modules.json, else transformers."""
     gpt2 = make_pico("gpt2").folder
     half = make_pico("gpt2", "half")
     as_pickle(half, "pytorch_model.fp16.bin")
@@ -859,15 +861,15 @@ def test_resize_result_load_code_loads_the_output(make_pico: MakePico, tmp_path:
     assert (codes["half"].load_code or "").endswith('GPT2LMHeadModel.from_pretrained("half", variant="fp16")')
     nested = resize(pico.nest(make_pico("bert").folder, tmp_path / "sentence"), to=NEW, output="nested")
     assert (nested.load_code or "").endswith('SentenceTransformer("nested")')
-    alone = shutil.copy(gpt2 / SINGLE, tmp_path / "alone.safetensors")
-    assert resize(alone, to=NEW, output="alone", model_type="gpt2").load_code is None
+    single = shutil.copy(gpt2 / SINGLE, tmp_path / "single.safetensors")
+    assert resize(single, to=NEW, output="single", model_type="gpt2").load_code is None
 
 
-# A config that names no model type
+# ---- configs without a model type
 
 
 def without_type(source: pico.Pico) -> Path:
-    """Make a checkpoint what one of 2019 is: its config names no type and no class."""
+    """Remove model type and class from a config, as in checkpoints of 2019."""
     config = json.loads((source.folder / "config.json").read_text())
     kept = {key: value for key, value in config.items() if key not in ("model_type", "architectures")}
     (source.folder / "config.json").write_text(json.dumps(kept))
@@ -875,10 +877,10 @@ def without_type(source: pico.Pico) -> Path:
 
 
 @pytest.mark.parametrize(("model_type", "weights"), [("bert", "pytorch_model.bin"), ("gpt2", SINGLE)])
-def test_resize_tells_a_type_that_the_config_does_not_name_by_its_tensors(
+def test_resize_detects_a_missing_model_type_from_the_tensors(
     model_type: str, weights: str, make_pico: MakePico, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    source = make_pico(model_type, "old")  # transformers would go by a folder's name
+    source = make_pico(model_type, "old")  # transformers guesses the type from the folder's name
     old = source.load()
     if weights != SINGLE:
         as_pickle(source, weights)
@@ -897,7 +899,7 @@ def test_resize_tells_a_type_that_the_config_does_not_name_by_its_tensors(
     assert invoke("inspect", folder, "-q").exit_code == 0
 
 
-def test_resize_names_the_types_that_fit_a_config_without_one(make_pico: MakePico) -> None:
+def test_resize_lists_model_types_that_match_a_config_without_one(make_pico: MakePico) -> None:
     folder = without_type(make_pico("roberta"))
     done = invoke("resize", folder, "--to", NEW, "-o", "out")
     assert done.exit_code == 1

@@ -1,4 +1,4 @@
-"""Checkpoints of nanoGPT, resized into GPT-2 checkpoints that compute the same."""
+"""nanoGPT checkpoints, converted to equivalent GPT-2 checkpoints of transformers."""
 
 import json
 import pickle
@@ -31,7 +31,7 @@ ARGUMENTS: dict[str, Any] = {
 
 
 def make(**changes: Any) -> dict[str, Any]:
-    """What train.py saves: the head is the embeddings, and without flash attention masks are buffers."""
+    """Return the content of a nanoGPT checkpoint: a tied head, and masks as buffers as without flash attention."""
     torch.manual_seed(0)
     sizes = ARGUMENTS | changes
     width, length = sizes["n_embd"], sizes["block_size"]
@@ -52,7 +52,7 @@ def make(**changes: Any) -> dict[str, Any]:
 
 
 def logits(state: Mapping[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
-    """What nanoGPT computes, written out."""
+    """Return nanoGPT's logits, from a separate implementation."""
 
     def norm(x: torch.Tensor, name: str) -> torch.Tensor:
         return functional.layer_norm(x, x.shape[-1:], state[f"{name}.weight"], state.get(f"{name}.bias"))
@@ -61,17 +61,17 @@ def logits(state: Mapping[str, torch.Tensor], tokens: torch.Tensor) -> torch.Ten
         return functional.linear(x, state[f"{name}.weight"], state.get(f"{name}.bias"))
 
     x = state["transformer.wte.weight"][tokens] + state["transformer.wpe.weight"][: len(tokens)]
-    for at in ("transformer.h.0", "transformer.h.1"):
-        heads = linear(norm(x, f"{at}.ln_1"), f"{at}.attn.c_attn").reshape(len(x), 3, ARGUMENTS["n_head"], -1)
+    for block in ("transformer.h.0", "transformer.h.1"):
+        heads = linear(norm(x, f"{block}.ln_1"), f"{block}.attn.c_attn").reshape(len(x), 3, ARGUMENTS["n_head"], -1)
         q, k, v = heads.permute(1, 2, 0, 3)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + linear(mixed.transpose(0, 1).reshape(x.shape), f"{at}.attn.c_proj")
-        x = x + linear(functional.gelu(linear(norm(x, f"{at}.ln_2"), f"{at}.mlp.c_fc")), f"{at}.mlp.c_proj")
+        x = x + linear(mixed.transpose(0, 1).reshape(x.shape), f"{block}.attn.c_proj")
+        x = x + linear(functional.gelu(linear(norm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc")), f"{block}.mlp.c_proj")
     return linear(norm(x, "transformer.ln_f"), "lm_head")
 
 
 def convert(content: Any, folder: Path) -> dict[str, Any]:
-    """Convert a checkpoint at the length that it has, as a user does; return the config."""
+    """Convert a checkpoint without changing its length; return the config."""
     torch.save(content, folder / "ckpt.pt")
     result = resize(folder / "ckpt.pt", to=OLD, output=folder / "out")
     assert "already has 16 positions: the output is the same weights as safetensors" in result.warnings[0]
@@ -81,27 +81,27 @@ def convert(content: Any, folder: Path) -> dict[str, Any]:
 
 def assert_same_logits(content: Any, folder: Path) -> None:
     tokens = torch.arange(16) * 5 % 32
-    ours = logits(content["model"], tokens)
-    theirs = pico.Pico(folder, transformers.GPT2LMHeadModel).load()
+    expected = logits(content["model"], tokens)
+    model = pico.Pico(folder, transformers.GPT2LMHeadModel).load()
     with torch.no_grad():
-        torch.testing.assert_close(theirs(tokens[None]).logits[0], ours, atol=1e-6, rtol=0)
-    assert ours.std() > 0.1
+        torch.testing.assert_close(model(tokens[None]).logits[0], expected, atol=1e-6, rtol=0)
+    assert expected.std() > 0.1
 
 
 @pytest.mark.parametrize(
     ("bias", "masks", "prefix"), [(True, True, ""), (False, False, "_orig_mod."), (False, True, "module._orig_mod.")]
 )
-def test_resize_of_a_nanogpt_checkpoint_gives_a_gpt2_that_computes_the_same(
+def test_resize_of_a_nanogpt_checkpoint_returns_an_equivalent_gpt2(
     bias: bool, masks: bool, prefix: str, tmp_path: Path
 ) -> None:
     content = make(bias=bias)
     state = {prefix + name: t for name, t in content["model"].items() if masks or not name.endswith(".attn.bias")}
     config = convert(content | {"model": state}, tmp_path)
     assert_same_logits(content, tmp_path / "out")
-    # It is what transformers saves.
-    transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "theirs")
-    assert pico.tensor_bytes(tmp_path / "out") == pico.tensor_bytes(tmp_path / "theirs")
-    stated = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    # The output equals a checkpoint saved with transformers.
+    transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "saved")
+    assert pico.tensor_bytes(tmp_path / "out") == pico.tensor_bytes(tmp_path / "saved")
+    stated = json.loads((tmp_path / "saved" / "config.json").read_text())
     assert {key: stated.get(key) for key in config} == config
     assert (config["tie_word_embeddings"], config["activation_function"]) == (True, "gelu")
     assert {config[f"{part}_pdrop"] for part in ("resid", "embd", "attn")} == {0.1}
@@ -129,34 +129,34 @@ def test_resize_of_a_nanogpt_checkpoint_to_more_positions(by_file: bool, tmp_pat
     resize(out_dir, to=NEW, output=output, force=True)
 
 
-def test_resize_of_a_nanogpt_checkpoint_beside_a_config_is_refused(tmp_path: Path) -> None:
+def test_resize_rejects_a_nanogpt_checkpoint_next_to_a_config(tmp_path: Path) -> None:
     torch.save(make(), tmp_path / "ckpt.pt")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(CheckpointError, match="nanoGPT.*separate folder"):
         resize(tmp_path / "ckpt.pt", to=NEW, output="out")
 
 
-@pytest.mark.parametrize("change", ["another", "copied", "dropped"])
+@pytest.mark.parametrize("change", ["untied", "copied", "dropped"])
 def test_resize_of_a_nanogpt_checkpoint_ties_a_head_that_equals_the_embeddings(change: str, tmp_path: Path) -> None:
     content = make()
     state = content["model"]
-    if change == "another":
+    if change == "untied":
         state["lm_head.weight"] = torch.randn(32, 8) / 4
     elif change == "copied":
         state["lm_head.weight"] = state["lm_head.weight"].clone()
     kept = {name: tensor for name, tensor in state.items() if change != "dropped" or name != "lm_head.weight"}
     config, tensors = convert(content | {"model": kept}, tmp_path), pico.tensor_bytes(tmp_path / "out")
-    assert config["tie_word_embeddings"] == (change != "another") == ("lm_head.weight" not in tensors)
+    assert config["tie_word_embeddings"] == (change != "untied") == ("lm_head.weight" not in tensors)
     assert_same_logits(content, tmp_path / "out")
 
 
-def test_from_nanogpt_states_the_end_of_text_where_the_vocabulary_is_gpt2s() -> None:
+def test_from_nanogpt_sets_the_end_of_text_of_gpt2s_vocabulary() -> None:
     for vocab_size, end in ((50304, 50256), (32, None)):
         config, _ = from_nanogpt(make(vocab_size=vocab_size), Path("ckpt.pt"))
         assert (config["vocab_size"], config["bos_token_id"], config["eos_token_id"]) == (vocab_size, end, end)
 
 
-def test_from_nanogpt_takes_arguments_from_before_biases_could_be_left_out() -> None:
+def test_from_nanogpt_accepts_old_arguments_without_bias() -> None:
     content = make()
     old = {name: value for name, value in content["model_args"].items() if name not in ("bias", "dropout")}
     content["model"] = {name: tensor.bfloat16() for name, tensor in content["model"].items()}
@@ -182,7 +182,7 @@ def test_from_nanogpt_takes_arguments_from_before_biases_could_be_left_out() -> 
         ({"use_relu": True}, "'use_relu' = True"),
     ],
 )
-def test_from_nanogpt_refuses_arguments_that_do_not_fit(arguments: dict[str, Any], message: str) -> None:
+def test_from_nanogpt_rejects_arguments_that_do_not_match(arguments: dict[str, Any], message: str) -> None:
     content = make()
     content["model_args"] |= arguments
     with pytest.raises(CheckpointError, match=message) as caught:
@@ -200,27 +200,27 @@ def test_from_nanogpt_refuses_arguments_that_do_not_fit(arguments: dict[str, Any
         (lambda state: state.clear(), "contains no named tensors"),
     ],
 )
-def test_from_nanogpt_refuses_other_tensors(change: Callable[[Any], Any], message: str) -> None:
+def test_from_nanogpt_rejects_unexpected_tensors(change: Callable[[Any], Any], message: str) -> None:
     content = make()
     change(content["model"])
     with pytest.raises(CheckpointError, match=message):
         from_nanogpt(content, Path("ckpt.pt"))
 
 
-def test_is_nanogpt_knows_others() -> None:
+def test_is_nanogpt_rejects_other_contents() -> None:
     no_tensors = {"model": torch.ones(1), "model_args": {"block_size": 1}}
     others: list[Any] = [None, [], {"model": {}}, {"model": {}, "model_args": ["block_size"]}, no_tensors]
     assert [content for content in others if is_nanogpt(content)] == []
 
 
-# Evaluated, compared and trained as it is, with a tokenizer from elsewhere
+# ---- evaluated, compared and trained with a separate tokenizer
 
 
 TEXT = "to be, or not to be: that is the question\n"
 
 
 def write_folder(folder: Path) -> tuple[Path, Path]:
-    """Write what train.py leaves, and the vocabulary of characters that prepare.py writes."""
+    """Write the output folder of train.py and the character vocabulary of prepare.py."""
     out, meta = folder / "out", folder / "meta.pkl"
     out.mkdir()
     torch.save(make(), out / "ckpt.pt")
@@ -231,7 +231,7 @@ def write_folder(folder: Path) -> tuple[Path, Path]:
     return out, meta
 
 
-def test_open_eval_model_of_a_nanogpt_checkpoint_computes_what_nanogpt_does(tmp_path: Path) -> None:
+def test_open_eval_model_of_a_nanogpt_checkpoint_equals_nanogpt(tmp_path: Path) -> None:
     out, meta = write_folder(tmp_path)
     model = open_eval_model(CheckpointRef(str(out), tokenizer=str(meta)), "fp32")
     ids = model.tokenizer.encode(TEXT[:OLD])
@@ -239,18 +239,18 @@ def test_open_eval_model_of_a_nanogpt_checkpoint_computes_what_nanogpt_does(tmp_
     assert model.tokenizer.tokenizer.decode(ids) == TEXT[:OLD]
     assert (model.kind, model.max_len, model.tokenizer.num_special) == ("causal", OLD, 0)
     assert any("gelu_new" in note for note in model.notes)
-    ours = logits(make()["model"], torch.tensor(ids))
+    expected = logits(make()["model"], torch.tensor(ids))
     with torch.no_grad():
-        theirs = model.model(torch.tensor(ids)[None]).logits[0]
-    torch.testing.assert_close(theirs, ours, atol=1e-6, rtol=0)
+        actual = model.model(torch.tensor(ids)[None]).logits[0]
+    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
 
 
-def test_nanogpt_folder_is_evaluated_compared_and_trained_with_a_tokenizer(tmp_path: Path) -> None:
+def test_nanogpt_folder_can_be_evaluated_compared_and_trained_with_a_tokenizer(tmp_path: Path) -> None:
     out, meta = write_folder(tmp_path)
     text = ("--data", "text.txt", "--tokenizer", meta)
-    found = invoke("evaluate", out, *text, "--measure", "position", "--json")
-    assert found.exit_code == 0, found.output
-    loss = json.loads(found.stdout)
+    evaluated = invoke("evaluate", out, *text, "--measure", "position", "--json")
+    assert evaluated.exit_code == 0, evaluated.output
+    loss = json.loads(evaluated.stdout)
     assert (loss["model_type"], loss["kind"]) == ("gpt2", "causal")
     compared = invoke("compare", out, "--to", NEW, *text, "--method", "copy", "--method", "linear", "--json")
     assert compared.exit_code == 0, compared.output
@@ -259,7 +259,7 @@ def test_nanogpt_folder_is_evaluated_compared_and_trained_with_a_tokenizer(tmp_p
     assert trained.exit_code == 0, trained.output
     transformers.GPT2LMHeadModel.from_pretrained("trained")
     done = invoke("evaluate", "trained", "--data", "text.txt", "--measure", "position", "--json")
-    assert done.exit_code == 0, done.output  # the recipe beside it says how its texts and its base's are cut
+    assert done.exit_code == 0, done.output  # its recipe states the tokenizer of the model and its base
     assert json.loads(done.stdout)["base"] == str(out)
     assert invoke("verify", "trained").exit_code == 0
     longer = resize(out, to=NEW, output="longer").output
@@ -268,7 +268,7 @@ def test_nanogpt_folder_is_evaluated_compared_and_trained_with_a_tokenizer(tmp_p
     assert invoke("evaluate", longer, *text, "--measure", "position").exit_code == 0
 
 
-def test_nanogpt_folder_without_a_tokenizer_says_how_to_name_one(tmp_path: Path) -> None:
+def test_nanogpt_folder_without_a_tokenizer_suggests_one(tmp_path: Path) -> None:
     out, meta = write_folder(tmp_path)
     done = invoke("evaluate", out, "--data", "text.txt")
     assert done.exit_code == 1
@@ -279,24 +279,24 @@ def test_nanogpt_folder_without_a_tokenizer_says_how_to_name_one(tmp_path: Path)
     assert (done.exit_code, done.stderr.splitlines()[-2]) == (1, "Error: The tokenizer has no token for 'Z'.")
 
 
-class Evil:
+class Hostile:
     def __reduce__(self) -> tuple[Any, ...]:
-        return Path.write_text, (Path("pwned"), "")
+        return Path.write_text, (Path("executed"), "")
 
 
-@pytest.mark.parametrize("content", [{"stoi": Evil()}, {"stoi": {"a": "b"}}, {"itos": {}}, None, ["stoi"]])
-def test_read_characters_refuses_what_is_no_vocabulary_and_runs_nothing(content: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [{"stoi": Hostile()}, {"stoi": {"a": "b"}}, {"itos": {}}, None, ["stoi"]])
+def test_read_characters_rejects_other_pickles_and_executes_no_code(content: Any, tmp_path: Path) -> None:
     (tmp_path / "meta.pkl").write_bytes(pickle.dumps(content))
     with pytest.raises(CheckpointError, match="is not a character vocabulary"):
         read_characters(tmp_path / "meta.pkl")
-    (tmp_path / "meta.pkl").write_bytes(b"\x80\x04no pickle")
+    (tmp_path / "meta.pkl").write_bytes(b"\x80\x04not a pickle")
     with pytest.raises(CheckpointError, match="is not a character vocabulary"):
         read_characters(tmp_path / "meta.pkl")
-    assert not Path("pwned").exists()
+    assert not Path("executed").exists()
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"Nr" + (400_000_000).to_bytes(4, "little") + b".", "its memo index 400,000,000 is too large for 7 bytes"),
         (b"Np400000000\n.", "its memo index 400,000,000 is too large for 13 bytes"),
@@ -304,9 +304,9 @@ def test_read_characters_refuses_what_is_no_vocabulary_and_runs_nothing(content:
         (b"N" * 4_000_001, "it is larger than 4,000,000 bytes"),
     ],
 )
-def test_read_characters_refuses_small_files_that_need_much_memory(content: bytes, said: str, tmp_path: Path) -> None:
+def test_read_characters_rejects_files_that_need_much_memory(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "meta.pkl").write_bytes(content)
-    with pytest.raises(CheckpointError, match=f"is not a character vocabulary: UnpicklingError: {said}"):
+    with pytest.raises(CheckpointError, match=f"is not a character vocabulary: UnpicklingError: {message}"):
         read_characters(tmp_path / "meta.pkl")
 
 

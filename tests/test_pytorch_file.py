@@ -23,20 +23,20 @@ BERT = pico.CONFIGS["bert"]
 
 
 def open_torch_file(path: Path, *, ties: bool = True) -> PytorchFile:
-    """Read a torch file that holds tensors, as the weights of a folder are read."""
+    """Open a PyTorch file in the same way as the weights of a folder."""
     content, mapped = unpickle(path)
     return as_tensor_file(path, find_tensors(content, path), mapped, ties=ties)
 
 
-PAIR = {
+ENCODER_DECODER = {
     **{"d_model": 8, "vocab_size": 32, "max_position_embeddings": 16, "encoder_layers": 1, "decoder_layers": 1},
     **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16},
 }
 GPT = {"n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 32}
-# One of every way in which transformers ties: declared by head, by encoder and decoder, biases, and none at all.
+# Models with all variants of tying in transformers: the head, encoder and decoder, biases, and none.
 TIED: dict[str, dict[str, Any]] = {
     "AlbertForMaskedLM": {**BERT, "embedding_size": 8},
-    "BartForConditionalGeneration": PAIR,
+    "BartForConditionalGeneration": ENCODER_DECODER,
     "BertForPreTraining": BERT,
     "BertModel": BERT,
     "DistilBertForMaskedLM": {**GPT, "dim": 8, "hidden_dim": 16, "n_layers": 1, "n_heads": 2},
@@ -64,18 +64,18 @@ def save(content: Any, path: Path, write: Callable[[Any, Path], None] = write_zi
     return path
 
 
-def found(file: PytorchFile) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
-    """As `pico.tensor_bytes`."""
+def tensor_bytes(file: PytorchFile) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """Return dtype, shape and bytes of all tensors, as `pico.tensor_bytes` does."""
     return {name: (e.dtype, e.shape, file.read_bytes(name).tobytes()) for name, e in file.entries.items()}
 
 
 @pytest.mark.parametrize("name", TIED)
-def test_open_torch_file_finds_the_tensors_that_transformers_saves(name: str, tmp_path: Path) -> None:
+def test_open_torch_file_equals_save_pretrained(name: str, tmp_path: Path) -> None:
     model_class = getattr(transformers, name)
     model = model_class(model_class.config_class(**TIED[name]))
     model.save_pretrained(tmp_path / "safe")
     file = open_torch_file(save(model.state_dict(), tmp_path / "pytorch_model.bin"))
-    assert found(file) == pico.tensor_bytes(tmp_path / "safe")
+    assert tensor_bytes(file) == pico.tensor_bytes(tmp_path / "safe")
     assert set(file.tensors) <= set(model.state_dict())
 
 
@@ -107,23 +107,23 @@ def test_open_torch_file_reads_no_tensor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_read_bytes_are_those_of_safetensors(name: str, tmp_path: Path) -> None:
+def test_read_bytes_equals_safetensors(name: str, tmp_path: Path) -> None:
     values = torch.arange(24, dtype=torch.uint8).view(getattr(torch, name)) if name != "bool" else torch.eye(3) > 0
     save_file({"a": values}, tmp_path / "a.safetensors")
-    assert found(open_torch_file(save({"a": values}, tmp_path / "a.bin"))) == pico.tensor_bytes(tmp_path)
+    assert tensor_bytes(open_torch_file(save({"a": values}, tmp_path / "a.bin"))) == pico.tensor_bytes(tmp_path)
 
 
 @given(
     shape=st.lists(st.integers(0, 4), max_size=3),
     steps=st.lists(st.integers(1, 3), min_size=3, max_size=3),
-    wider=st.integers(1, 3),
-    turned=st.booleans(),
+    copies=st.integers(1, 3),
+    transposed=st.booleans(),
 )
 @settings(max_examples=40, deadline=None)
-def test_read_bytes_of_any_strides(shape: list[int], steps: list[int], wider: int, turned: bool) -> None:
+def test_read_bytes_of_any_strides(shape: list[int], steps: list[int], copies: int, transposed: bool) -> None:
     values = torch.randn(shape)[tuple(slice(None, None, step) for step in steps[: len(shape)])]
-    values = values.expand(wider, *values.shape)
-    values = values.permute(*reversed(range(values.ndim))) if turned else values
+    values = values.expand(copies, *values.shape)
+    values = values.permute(*reversed(range(values.ndim))) if transposed else values
     with tempfile.TemporaryDirectory() as folder:
         file = open_torch_file(save({"first": torch.ones(3), "a": values}, Path(folder) / "a.bin"))
         assert file.entries["a"].shape == values.shape
@@ -131,17 +131,17 @@ def test_read_bytes_of_any_strides(shape: list[int], steps: list[int], wider: in
 
 
 @pytest.mark.parametrize("write", [write_zip, write_legacy])
-def test_tied_are_names_of_one_tensor_and_not_views_or_copies(
+def test_open_torch_file_ties_names_of_one_tensor_but_not_views_or_copies(
     write: Callable[[Any, Path], None], tmp_path: Path
 ) -> None:
     table = torch.randn(4, 4)
     state = {
-        **{"lm_head.weight": table, "table": table, "again": table[:], "turned": table.T, "rows": table[:2]},
+        **{"lm_head.weight": table, "table": table, "again": table[:], "transposed": table.T, "rows": table[:2]},
         **{"others": table[2:], "copy": table.clone(), "none": torch.empty(0), "nothing": torch.empty(0)},
     }
     path = save(state, tmp_path / "a.bin", write)
     file = open_torch_file(path)
-    assert list(file.tensors) == ["table", "again", "turned", "rows", "others", "copy", "none", "nothing"]
+    assert list(file.tensors) == ["table", "again", "transposed", "rows", "others", "copy", "none", "nothing"]
     assert file.read_bytes("others").tobytes() == table[2:].numpy().tobytes()
     assert list(open_torch_file(path, ties=False).tensors) == list(state)
 
@@ -164,12 +164,12 @@ def test_tied_are_names_of_one_tensor_and_not_views_or_copies(
         ({"ls1.gamma": torch.ones(1), "LayerNorm.gammas": torch.ones(1)}, ["ls1.gamma", "LayerNorm.gammas"]),
     ],
 )
-def test_find_tensors_gives_the_names_of_transformers(content: Any, names: list[str]) -> None:
+def test_find_tensors_returns_transformers_names(content: Any, names: list[str]) -> None:
     assert list(find_tensors(content, Path("a.bin"))) == names
 
 
-# Made when they are asked for: torch warns of some.
-REFUSED: list[tuple[Callable[[], Any], str]] = [
+# Created in the test, because torch warns about some of them.
+REJECTED: list[tuple[Callable[[], Any], str]] = [
     (lambda: {}, "contains no named tensors"),
     (lambda: [torch.ones(1)], "an object of type list"),
     (lambda: torch.ones(1), "an object of type Tensor"),
@@ -191,9 +191,9 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "message"), REFUSED)
+@pytest.mark.parametrize(("make", "message"), REJECTED)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_open_torch_file_refuses_what_safetensors_cannot_hold(
+def test_open_torch_file_rejects_what_safetensors_cannot_store(
     make: Callable[[], Any], message: str, tmp_path: Path
 ) -> None:
     path = save(make(), tmp_path / "a.bin")
@@ -204,25 +204,25 @@ def test_open_torch_file_refuses_what_safetensors_cannot_hold(
 
 
 @pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html><html></html>", b"PK\x03\x04" + bytes(100)])
-def test_open_torch_file_refuses_what_is_broken(content: bytes, tmp_path: Path) -> None:
+def test_open_torch_file_rejects_broken_files(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=f"{path} is not a valid PyTorch file with only tensors"):
         open_torch_file(path)
 
 
-@given(where=st.integers(0, 2000), value=st.integers(0, 255), cut=st.booleans(), is_zip=st.booleans())
+@given(position=st.integers(0, 2000), value=st.integers(0, 255), cut=st.booleans(), is_zip=st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_open_torch_file_of_mutated_bytes_succeeds_or_is_a_checkpoint_error(
-    where: int, value: int, cut: bool, is_zip: bool
+def test_open_torch_file_of_mutated_bytes_succeeds_or_raises(
+    position: int, value: int, cut: bool, is_zip: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = save(
             {"x": torch.ones(3, 5), "y": torch.zeros(2)}, Path(folder) / "a", write_zip if is_zip else write_legacy
         )
         data = bytearray(path.read_bytes())
-        where %= len(data)
-        path.write_bytes(data[:where] if cut else data[:where] + bytes([value]) + data[where + 1 :])
+        position %= len(data)
+        path.write_bytes(data[:position] if cut else data[:position] + bytes([value]) + data[position + 1 :])
         try:
             file = open_torch_file(path)
         except CheckpointError:
@@ -230,11 +230,11 @@ def test_open_torch_file_of_mutated_bytes_succeeds_or_is_a_checkpoint_error(
         assert all(file.read_bytes(name).nbytes == entry.size for name, entry in file.entries.items())
 
 
-def test_read_bytes_of_a_file_that_was_cut_short_are_an_error(tmp_path: Path) -> None:
+def test_read_bytes_raises_for_a_file_that_was_truncated(tmp_path: Path) -> None:
     values = torch.randn(4, 2)
-    path = save({"plain": values, "turned": values.T}, tmp_path / "a.bin")
+    path = save({"plain": values, "transposed": values.T}, tmp_path / "a.bin")
     file = open_torch_file(path)
-    os.truncate(path, 8)  # reading through the map would end the process
+    os.truncate(path, 8)  # reading from the mapping would kill the process
     for name in file.tensors:
         with pytest.raises(CheckpointError, match="became shorter while it was read"):
             file.read_bytes(name)
@@ -243,7 +243,7 @@ def test_read_bytes_of_a_file_that_was_cut_short_are_an_error(tmp_path: Path) ->
 def change_records(
     path: Path, change: Callable[[str, bytes], tuple[str, bytes]], compression: int = zipfile.ZIP_STORED
 ) -> None:
-    """Write a zip file again, its records under other names or with other bytes."""
+    """Rewrite a zip file with changed names or bytes of its records."""
     with zipfile.ZipFile(path) as archive:
         records = [change(name, archive.read(name)) for name in archive.namelist()]
     with zipfile.ZipFile(path, "w", compression) as archive:
@@ -254,14 +254,14 @@ def change_records(
 def test_read_bytes_of_another_byte_order(tmp_path: Path) -> None:
     values = torch.randn(3, dtype=torch.float32)
     path = save({"a": values}, tmp_path / "a.bin")
-    turned = {"a/data/0": values.numpy().byteswap().tobytes(), "a/byteorder": b"big"}
-    change_records(path, lambda name, data: (name, turned.get(name, data)))
+    swapped = {"a/data/0": values.numpy().byteswap().tobytes(), "a/byteorder": b"big"}
+    change_records(path, lambda name, data: (name, swapped.get(name, data)))
     file = open_torch_file(path)
     assert file.read_bytes("a").tobytes() == values.numpy().tobytes()
     assert file.is_in_memory
 
 
-def test_open_torch_file_refuses_numbers_that_no_tensor_has(tmp_path: Path) -> None:
+def test_open_torch_file_rejects_data_records_of_no_tensor(tmp_path: Path) -> None:
     path = save({"a": torch.ones(3)}, tmp_path / "a.bin")
     change_records(path, lambda name, data: (name, data))
     assert open_torch_file(path).read_bytes("a").tobytes() == np.ones(3, np.float32).tobytes()
