@@ -190,7 +190,7 @@ def extend_model(
     drop_last: int = 0,
     part: str | None = None,
 ) -> None:
-    """Give a loaded transformers model another context length, in place."""
+    """Resize the position tables of a loaded transformers model in place."""
 
 def run(
     recipe: str | PathLike[str] | Recipe,
@@ -200,7 +200,7 @@ def run(
     force: bool = False,
     resume: bool = False,
 ) -> RunResult:
-    """Do what a recipe file asks for: resize, train and evaluate, one behind the other."""
+    """Run the steps of a recipe: resize, train, evaluate."""
 
 def plan_resize(
     reference: str | PathLike[str],

@@ -18,7 +18,7 @@ from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.source import bundled_source, resolve_source
 from ctxextend.comparison.compare import Compare, compare_model
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.models.devices import running
+from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, identify_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
@@ -55,17 +55,17 @@ def run_demo(output: str | os.PathLike[str], force: bool = False, threads: int |
     """Resize the bundled checkpoint to 512 positions, load it in transformers and generate past position 128."""
     for library in ("torch", "transformers"):  # fail before anything is written
         import_module(library)
-    from ctxextend.models.load import continue_text, largest_difference, load, read_text
+    from ctxextend.models.load import continue_text, largest_difference, load, run_on_tokens
 
     plan = plan_model(_open_demo(), Resize(DEMO_LENGTH))
     created = open_checkpoint(resolve_source(plan.execute(output, force=force).output))
     resized, base = (load(one, plan.checkpoint.model_class).model for one in (created, plan.checkpoint))
     before, after, table = plan.max_len_before, plan.max_len_after, plan.tables[0].name
-    with running(base, threads):
-        outputs: list[Any] = [read_text(model, table, before) for model in (base, resized)]
+    with torch_threads(base, threads):
+        outputs: list[Any] = [run_on_tokens(model, table, before) for model in (base, resized)]
         failure = "it did not fail"
         try:
-            read_text(base, table, before + 1)
+            run_on_tokens(base, table, before + 1)
         except (IndexError, RuntimeError) as error:
             failure = f"{type(error).__name__}: {error}"
         within, beyond, tokens = continue_text(resized, DEMO_PROMPT, after, before)

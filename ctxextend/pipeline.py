@@ -1,4 +1,4 @@
-"""A recipe of several steps carried out: resize, train, evaluate."""
+"""Run the steps of a recipe: resize, train, evaluate."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -22,35 +22,34 @@ from ctxextend.text_data import check_texts
 if TYPE_CHECKING:
     from ctxextend.training.training_run import TrainResult
 
-# Told what is done and in what it is counted; gives what is told of its progress.
-Stages = Callable[[str, str], AbstractContextManager[Progress]]
+Stages = Callable[[str, str], AbstractContextManager[Progress]]  # takes a step's label and its unit
 
 Folder = str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunResult(Result, shows="output"):
-    """What became of a run."""
+    """The results of a recipe's steps."""
 
-    output: Path | None = None  # the new folder, where one was asked for
-    resize: ResizeResult | None = field(default=None, metadata=not_in_json)  # where the recipe does not train
+    output: Path | None = None  # output folder, if the recipe creates a checkpoint
+    resize: ResizeResult | None = field(default=None, metadata=not_in_json)  # of a recipe that does not train
     training: "TrainResult | None" = field(default=None, metadata={"json": "train"})
     evaluation: Evaluation | None = field(default=None, metadata={"json": "evaluate"})
-    planned: ResizePlan | None = field(default=None, metadata=not_in_json)  # its resize, where the recipe trains
+    planned: ResizePlan | None = field(default=None, metadata=not_in_json)  # resize of a recipe that trains
 
     def json_more(self) -> dict[str, Any]:
-        """Return what its JSON says beside its fields."""
+        """Return the JSON values that are not fields."""
         return {"resize": self.resize or self.planned}
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What should not be missed of any step."""
+        """The warnings of all steps."""
         steps = (self.resize, self.training, self.evaluation)
         return tuple(warning for step in steps if step is not None for warning in step.warnings)
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """Ctrl-C while the output of a run was measured; `result` is what was done until then."""
+    """Raised on Ctrl-C during evaluation; `result` contains the finished steps and a partial evaluation."""
 
     def __init__(self, result: RunResult) -> None:
         super().__init__("interrupted")
@@ -64,56 +63,57 @@ def run_recipe(
     *,
     force: bool = False,
     resume: bool = False,
-    progress: Stages = lambda what, of: nullcontext(no_progress),
+    progress: Stages = lambda label, unit: nullcontext(no_progress),
     notify: Callable[[str], None] = lambda text: None,
 ) -> RunResult:
-    """Resize by a plan, train and evaluate, as far as a recipe asks for it; see `run`.
+    """Run the steps of a recipe: resize according to `plan`, train, evaluate; see `run`.
 
-    Of several processes that train together, each calls this, and the first alone evaluates. `progress` is called at
-    the start of each step, `tell` with what should be known before a training begins.
+    In distributed training every process calls this, and only the first one evaluates. `progress` is called at the
+    start of each step, `notify` with messages before and during training.
     """
     folder = recipe.output if output is None else output
-    # What a step behind a long training would refuse is refused now.
+    # Fail now rather than after a long training run.
     if resume and recipe.train is None:
-        raise RecipeError("The recipe asks for no training, so there is none to go on with.", "Leave out --resume.")
+        raise RecipeError("The recipe has no train section, so there is nothing to resume.", "Remove --resume.")
     if folder is not None and recipe.train is None and plan is None:
-        raise RecipeError(f"The recipe makes no checkpoint that could go to {folder}.", "Leave out the output.")
+        message = f"The recipe neither resizes nor trains, so {folder} would not be written."
+        raise RecipeError(message, "Remove the output, or add a resize or train section.")
     if recipe.evaluate is not None:
         check_texts(recipe.evaluate.data, recipe.evaluate.text_field)
     result = RunResult()
     if recipe.train is not None:
         from ctxextend.training.train import train_recipe
 
-        with progress("Training", "tokens") as moved:
-            trained = train_recipe(recipe, folder, plan=plan, force=force, resume=resume, notify=notify, progress=moved)
+        with progress("Training", "tokens") as step:
+            trained = train_recipe(recipe, folder, plan=plan, force=force, resume=resume, notify=notify, progress=step)
         result = RunResult(trained.output, training=trained, planned=plan)
     elif plan is not None:
-        with progress("Writing", "bytes") as moved:
-            resized = plan.execute(folder, force=force, progress=moved)
+        with progress("Writing", "bytes") as step:
+            resized = plan.execute(folder, force=force, progress=step)
         result = RunResult(resized.output, resize=resized)
     if recipe.evaluate is None or (result.training and not result.training.is_first):
         return result
-    measured = recipe.checkpoint
-    if (made := result.output) is not None:
-        name = str(made) if made.is_absolute() else f".{os.sep}{made}"  # no id of the Hub begins with a dot
-        measured = replace(measured, source=name, revision=None, subfolder=None)
+    ref = recipe.checkpoint
+    if (written := result.output) is not None:
+        source = str(written) if written.is_absolute() else f".{os.sep}{written}"  # not a Hub id
+        ref = replace(ref, source=source, revision=None, subfolder=None)
     try:
-        with progress("Reading", "tokens") as moved:
-            return replace(result, evaluation=evaluate_checkpoint(measured, recipe.evaluate, moved))
-    except EvaluationInterrupted as stop:
-        raise RunInterrupted(replace(result, evaluation=stop.evaluation)) from None
+        with progress("Reading", "tokens") as step:
+            return replace(result, evaluation=evaluate_checkpoint(ref, recipe.evaluate, step))
+    except EvaluationInterrupted as error:
+        raise RunInterrupted(replace(result, evaluation=error.evaluation)) from None
 
 
-def plan_run(written: RecipeFile) -> ResizePlan | None:
-    """See that a run's source is what its recipe says, and plan its resize if there is one; nothing is written."""
-    recipe, hashes = written.recipe, source_hashes(written.provenance)
+def plan_run(file: RecipeFile) -> ResizePlan | None:
+    """Check that the source has the hashes in a recipe, and plan its resize, if any; nothing is written."""
+    recipe, hashes = file.recipe, source_hashes(file.provenance)
     if recipe.resize is None and not hashes:
         return None
     checkpoint = open_reference(recipe.checkpoint)
     check_source(checkpoint, recipe.checkpoint, hashes)
     if recipe.resize is None:
         return None
-    return plan_model(identify_model(checkpoint, recipe.checkpoint), recipe.resize, table_methods(written))
+    return plan_model(identify_model(checkpoint, recipe.checkpoint), recipe.resize, table_methods(file))
 
 
 def run(
@@ -124,29 +124,31 @@ def run(
     force: bool = False,
     resume: bool = False,
 ) -> RunResult:
-    """Do what a recipe file asks for: resize, train and evaluate, one behind the other.
+    """Run the steps of a recipe: resize, train, evaluate.
 
-    Paths in the file count from its folder. Where it lies in an output, its source is checked by a fingerprint of the
-    weights, which cannot see a change inside a tensor of more than 12 KiB that spares its start, middle and end.
+    Paths in a recipe file are relative to its folder. For the recipe of an output, the source is verified with its
+    table hashes and a fingerprint of all weights. The fingerprint samples the start, middle and end of tensors larger
+    than 12 KiB, so it misses changes elsewhere in them.
 
     Args:
-        recipe: The file, such as the ``ctxextend.yaml`` in any output, the name of a shipped one, or a `Recipe`.
-        output: The new folder; None is what the recipe says, and else ``<name>-<length>`` in the current folder.
-        changes: What to put in place of what the file says, each as ``key=value``: ``train.steps=100``.
-        force: Replace an existing checkpoint folder at the last moment.
-        resume: Go on with a training that was stopped.
+        recipe: A recipe file, such as the ``ctxextend.yaml`` in any output, the name of a shipped recipe, or a
+            `Recipe`.
+        output: Output folder. Defaults to the recipe's ``output``, or ``<name>-<length>`` in the current folder.
+        changes: Values that override those in the file, as ``key=value``, such as ``train.steps=100``.
+        force: Replace an existing checkpoint folder, once the new one is complete.
+        resume: Resume an interrupted training run.
 
     Raises:
-        RecipeError: The file cannot be read; the message holds everything that is wrong in it.
-        CheckpointError: The source is no longer what it was when the recipe was written.
+        RecipeError: The recipe cannot be read or is invalid; the message lists all faults.
+        CheckpointError: The source changed after the recipe was written.
         CtxextendError: As `plan_resize`, `ResizePlan.execute`, `train` and `evaluate`.
-        TrainingInterrupted: Ctrl-C or another signal while it trained; it says what is saved.
-        RunInterrupted: Ctrl-C while the output was measured; it holds what was done.
+        TrainingInterrupted: Ctrl-C or another signal during training; it says what is saved.
+        RunInterrupted: Ctrl-C during evaluation; it contains the results so far.
     """
     if isinstance(recipe, Recipe):
         if changes:
-            raise RecipeError("Changes are made to what a file says.", "Give the Recipe as it should be.")
-        written = RecipeFile(recipe, {}, {})
+            raise RecipeError("Changes apply only to recipe files.", "Pass a Recipe with the final values.")
+        file = RecipeFile(recipe, {}, {})
     else:
-        written = read_recipe(os.fspath(recipe), changes)
-    return run_recipe(written.recipe, plan_run(written), output, force=force, resume=resume)
+        file = read_recipe(os.fspath(recipe), changes)
+    return run_recipe(file.recipe, plan_run(file), output, force=force, resume=resume)

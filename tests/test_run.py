@@ -1,4 +1,4 @@
-"""`run`: the steps of a recipe file from the command line and the library."""
+"""`run`, from the command line and as a function."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ def write(text: str) -> str:
     ],
     ids=str,
 )
-def test_run_of_the_recipe_beside_an_output_makes_the_same_again(settings: dict[str, Any]) -> None:
+def test_run_reproduces_an_output_from_its_recipe(settings: dict[str, Any]) -> None:
     first = resize("tiny-gpt2", output="first", **settings).output
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert (done.exit_code, done.stdout) == (0, "again\n")
@@ -51,7 +51,7 @@ def test_run_of_the_recipe_beside_an_output_makes_the_same_again(settings: dict[
     assert invoke("again/ctxextend.yaml", "-q").stdout == f"tiny-gpt2-{settings['to']}\n"
 
 
-def test_run_makes_a_described_model_again(tmp_path: Path) -> None:
+def test_run_reproduces_an_output_of_a_custom_model_type(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "gpt2").folder
     pico.edit_json(source / "config.json", model_type="my-own")
     flags: dict[str, Any] = {"tensor": "transformer.wpe.weight", "config_key": "n_positions"}
@@ -60,14 +60,14 @@ def test_run_makes_a_described_model_again(tmp_path: Path) -> None:
     assert pico.contents(Path("again")) == pico.contents(first)
 
 
-def test_run_refuses_a_source_that_is_no_longer_what_it_was(tmp_path: Path) -> None:
+def test_run_rejects_a_source_whose_table_changed(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "gpt2").folder
     resize(source, to=32, output="first")
     pico.make(source, "gpt2", initializer_range=0.5)
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert done.exit_code == 1
     assert f"{source} has changed since the recipe was written: table transformer.wpe" in done.stderr
-    with pytest.raises(RecipeError, match="Changes are made to what a file says"):
+    with pytest.raises(RecipeError, match="Changes apply only to recipe files"):
         ctxextend.run(Recipe(CheckpointRef("tiny-gpt2"), Resize(32)), changes=["resize.to=3"])
     assert not Path("again").exists()
     other = pico.make(tmp_path / "other", "gpt2", initializer_range=0.1).folder
@@ -75,7 +75,7 @@ def test_run_refuses_a_source_that_is_no_longer_what_it_was(tmp_path: Path) -> N
 
 
 def copy_of_tiny_gpt2(folder: Path, *, as_pickle: bool = False) -> Path:
-    """Copy the bundled checkpoint to a folder, and return its weights file."""
+    """Copy the bundled checkpoint to a folder and return its weights file."""
     shutil.copytree(BUNDLED["tiny-gpt2"], folder)
     path = folder / "model.safetensors"
     if not as_pickle:
@@ -86,8 +86,8 @@ def copy_of_tiny_gpt2(folder: Path, *, as_pickle: bool = False) -> Path:
 
 
 @pytest.mark.parametrize("as_pickle", [False, True])
-@pytest.mark.parametrize("place", [0.0, 0.5, 0.999999])
-def test_run_refuses_a_source_whose_other_weights_changed(place: float, as_pickle: bool) -> None:
+@pytest.mark.parametrize("offset", [0.0, 0.5, 0.999999])
+def test_run_rejects_a_source_whose_other_weights_changed(offset: float, as_pickle: bool) -> None:
     weights = copy_of_tiny_gpt2(Path("source"), as_pickle=as_pickle)
     resize("./source", to=160, output="first")
     checkpoint = open_reference(CheckpointRef("./source"))
@@ -95,7 +95,7 @@ def test_run_refuses_a_source_whose_other_weights_changed(place: float, as_pickl
     start, size = checkpoint.names[name].stored_range(name) or (0, 0)
     assert size > 100_000
     data = bytearray(weights.read_bytes())
-    data[start + int(place * size)] ^= 1
+    data[start + int(offset * size)] ^= 1
     weights.write_bytes(data)
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert (done.exit_code, done.stdout) == (1, "")
@@ -105,7 +105,7 @@ def test_run_refuses_a_source_whose_other_weights_changed(place: float, as_pickl
     assert "has changed since the recipe was written: its tables are" in CliRunner().invoke(app_of(), compared).stderr
 
 
-def test_run_cannot_see_a_change_between_the_samples_of_a_large_tensor() -> None:
+def test_run_misses_changes_between_the_samples_of_a_large_tensor() -> None:
     weights = copy_of_tiny_gpt2(Path("source"))
     first = resize("./source", to=160, output="first").output
     name = "transformer.wte.weight"
@@ -117,7 +117,7 @@ def test_run_cannot_see_a_change_between_the_samples_of_a_large_tensor() -> None
     assert pico.contents(Path("again")) != pico.contents(first)
 
 
-def test_run_counts_paths_of_a_recipe_from_its_folder_and_those_of_changes_from_the_current_one(
+def test_run_resolves_paths_relative_to_the_recipe_and_those_in_changes_to_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pico.make(tmp_path / "models" / "m", "gpt2")
@@ -142,7 +142,7 @@ def test_run_counts_paths_of_a_recipe_from_its_folder_and_those_of_changes_from_
 
 
 @pytest.mark.usefixtures("book")
-def test_outputs_name_local_files_relative_to_themselves_or_by_name(tmp_path: Path) -> None:
+def test_outputs_contain_only_relative_paths_and_file_names(tmp_path: Path) -> None:
     source, book = trainings.make_source(tmp_path / "alice" / "source", "gpt2"), Path("book.txt").resolve()
     Path("outputs").symlink_to(tmp_path)
     first = resize(source, to=24, output="outputs/first").output
@@ -152,21 +152,22 @@ def test_outputs_name_local_files_relative_to_themselves_or_by_name(tmp_path: Pa
         "outputs/first/ctxextend.yaml", "trained", changes=[f"train={{data: {book}, steps: 1}}"]
     ).output
     assert whole
-    named = {first: "../alice/source", second: "../../", third: "../../second", whole: "../"}
-    for folder, start in named.items():
-        written = yaml.safe_load((folder / "ctxextend.yaml").read_text())
-        assert written["source"].startswith(start)
-        assert (folder / written["source"] / "config.json").is_file()
-        if "train" in written:
-            assert [(folder / name).resolve() for name in written["train"]["data"]] == [book]
+    sources = {first: "../alice/source", second: "../../", third: "../../second", whole: "../"}
+    for folder, start in sources.items():
+        recipe = yaml.safe_load((folder / "ctxextend.yaml").read_text())
+        assert recipe["source"].startswith(start)
+        assert (folder / recipe["source"] / "config.json").is_file()
+        if "train" in recipe:
+            assert [(folder / name).resolve() for name in recipe["train"]["data"]] == [book]
             assert "on `book.txt`;" in (folder / "README.md").read_text()
         for name in ("ctxextend.yaml", "README.md", "train_log.jsonl"):
             text = (folder / name).read_text() if (folder / name).exists() else ""
             assert str(Path.cwd()) not in text
             assert str(tmp_path) not in text
-    read = read_provenance(open_reference(CheckpointRef(str(third))))
-    assert read
-    assert [Path(one.base.source).resolve() for one in read.chain] == [second.resolve(), first.resolve(), source]
+    provenance = read_provenance(open_reference(CheckpointRef(str(third))))
+    assert provenance
+    bases = [Path(step.base.source).resolve() for step in provenance.chain]
+    assert bases == [second.resolve(), first.resolve(), source]
     shared = without_folders((third / "ctxextend.yaml").read_text())
     assert ".." not in shared
     assert [line.strip() for line in shared.splitlines() if "source:" in line] == [
@@ -174,7 +175,7 @@ def test_outputs_name_local_files_relative_to_themselves_or_by_name(tmp_path: Pa
     ]
 
 
-def test_run_shows_every_fault_of_the_file_at_once() -> None:
+def test_run_reports_all_faults_of_a_recipe() -> None:
     recipe = write("source: tiny-gpt2\nresize:\n  too: 256\n  method: magic\n")
     done = invoke(recipe, "--set", "resize.part=[x]", "--set", "train.steps=0")
     assert (done.exit_code, done.stdout) == (1, "")
@@ -188,22 +189,22 @@ def test_run_shows_every_fault_of_the_file_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "flags", "said"),
+    ("text", "flags", "message"),
     [
-        ("resize: {to: 256}", ["--resume"], "The recipe asks for no training"),
-        ("evaluate: {data: book.txt}", ["-o", "out"], "The recipe makes no checkpoint that could go to out."),
-        ("evaluate: {data: book.txt}\noutput: out", [], "The recipe makes no checkpoint that could go to out."),
+        ("resize: {to: 256}", ["--resume"], "The recipe has no train section, so there is nothing to resume."),
+        ("evaluate: {data: book.txt}", ["-o", "out"], "neither resizes nor trains, so out would not be written."),
+        ("evaluate: {data: book.txt}\noutput: out", [], "neither resizes nor trains, so out would not be written."),
         ("resize: {to: 256}\nevaluate: {data: none.txt}", [], "none.txt does not exist."),
     ],
 )
-def test_run_refuses_what_cannot_be_before_anything_is_written(text: str, flags: list[str], said: str) -> None:
+def test_run_fails_before_anything_is_written(text: str, flags: list[str], message: str) -> None:
     done = invoke(write(f"source: tiny-gpt2\n{text}\n"), *flags)
     assert done.exit_code == 1
-    assert said in done.stderr
+    assert message in done.stderr
     assert [path.name for path in Path.cwd().iterdir()] == ["recipe.yaml"]
 
 
-def test_run_resizes_then_evaluates_the_output() -> None:
+def test_run_resizes_and_evaluates_the_output() -> None:
     Path("book.txt").write_text("The quick brown fox jumps over a lazy dog. " * 300)
     recipe = write(
         "source: tiny-gpt2\nresize: {to: 160}\noutput: longer\n"
@@ -213,19 +214,20 @@ def test_run_resizes_then_evaluates_the_output() -> None:
     assert done.exit_code == 0
     assert done.stdout == "longer\n"
     assert "Perplexity by position, 4 windows of 160 tokens" in done.stderr
-    said = json.loads(invoke(recipe, "--json", "--force").stdout)
+    result = json.loads(invoke(recipe, "--json", "--force").stdout)
     keys = {"schema_version", "command", "warnings", "output", "resize", "train", "evaluate", "dry_run"}
-    assert said.keys() == keys
-    assert (said["schema_version"], said["command"], said["output"], said["dry_run"]) == (1, "run", "longer", False)
-    assert (said["resize"]["max_len_after"], said["resize"]["output"]) == (160, "longer")
-    assert (said["evaluate"]["max_len"], said["evaluate"]["base_max_len"]) == (160, 128)
-    assert said["train"] is None
-    alone = json.loads(invoke(recipe, "--set", "resize=null", "--set", "output=null", "--json").stdout)
-    assert (alone["output"], alone["resize"], alone["evaluate"]["source"]) == (None, None, "tiny-gpt2")
+    assert result.keys() == keys
+    values = result["schema_version"], result["command"], result["output"], result["dry_run"]
+    assert values == (1, "run", "longer", False)
+    assert (result["resize"]["max_len_after"], result["resize"]["output"]) == (160, "longer")
+    assert (result["evaluate"]["max_len"], result["evaluate"]["base_max_len"]) == (160, 128)
+    assert result["train"] is None
+    evaluated = json.loads(invoke(recipe, "--set", "resize=null", "--set", "output=null", "--json").stdout)
+    assert (evaluated["output"], evaluated["resize"], evaluated["evaluate"]["source"]) == (None, None, "tiny-gpt2")
 
 
 @pytest.mark.usefixtures("book")
-def test_run_resizes_trains_and_evaluates_and_its_recipe_makes_the_same_weights_again(
+def test_run_resizes_trains_and_evaluates_reproducibly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = trainings.make_source(Path("source"), "gpt2")
@@ -243,13 +245,13 @@ def test_run_resizes_trains_and_evaluates_and_its_recipe_makes_the_same_weights_
     for name in ("model.safetensors", "config.json", "ctxextend.yaml", "README.md"):
         assert Path("again", name).read_bytes() == Path("first", name).read_bytes()
     changes = ("train.steps=1", "train.eval_data=book.txt")
-    said = json.loads(
+    values = json.loads(
         invoke("first/ctxextend.yaml", *(word for change in changes for word in ("--set", change)), "--json").stdout
     )
-    assert (said["output"], said["resize"]["max_len_after"], said["train"]["steps"]) == ("source-24", 24, 1)
-    assert said["evaluate"]["max_len"] == 24
-    assert any(text.startswith("book.txt is in both --data and --eval-data") for text in said["warnings"])
-    # Of several processes the first alone measures.
+    assert (values["output"], values["resize"]["max_len_after"], values["train"]["steps"]) == ("source-24", 24, 1)
+    assert values["evaluate"]["max_len"] == 24
+    assert any(text.startswith("book.txt is in both --data and --eval-data") for text in values["warnings"])
+    # Of several processes, only the first one evaluates.
     other = replace(result.training, is_first=False)
     monkeypatch.setattr("ctxextend.training.train.train_recipe", lambda *_, **__: other)
     again = ctxextend.run(recipe)
@@ -257,7 +259,7 @@ def test_run_resizes_trains_and_evaluates_and_its_recipe_makes_the_same_weights_
     assert again.evaluation is None
 
 
-def test_run_shows_what_was_measured_until_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_reports_partial_results_after_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
         raise EvaluationInterrupted(INTERRUPTED)
 
@@ -268,12 +270,12 @@ def test_run_shows_what_was_measured_until_it_was_stopped(monkeypatch: pytest.Mo
     assert done.exit_code == 130
     assert done.stdout == "tiny-gpt2-160\n"
     assert "Incomplete: interrupted before everything was measured." in done.stderr
-    with pytest.raises(ctxextend.RunInterrupted) as caught:
+    with pytest.raises(ctxextend.RunInterrupted) as error:
         ctxextend.run(recipe, "other")
-    assert (caught.value.result.output, caught.value.result.evaluation) == (Path("other"), INTERRUPTED)
+    assert (error.value.result.output, error.value.result.evaluation) == (Path("other"), INTERRUPTED)
 
 
-def test_run_dry_run_shows_the_plan_and_writes_nothing() -> None:
+def test_run_dry_run_prints_the_plan_and_writes_nothing() -> None:
     recipe = write(
         "source: tiny-gpt2\nresize: {to: 256, method: linear}\ntrain: {data: [a.txt, b.txt], steps: 2}\n"
         "evaluate: {data: c.txt, length: 128}\n"
@@ -287,9 +289,10 @@ def test_run_dry_run_shows_the_plan_and_writes_nothing() -> None:
     assert "\nevaluate  data: c.txt\n          length: 128\n" in done.stdout
     assert "\n          seed: 0\n" in done.stdout
     assert "None" not in done.stdout
-    said = json.loads(invoke(recipe, "--dry-run", "--json").stdout)
-    assert (said["command"], said["dry_run"], said["output"]) == ("run", True, "tiny-gpt2-256")
-    assert (said["resize"]["method"], said["train"]["steps"], said["evaluate"]["length"]) == ("linear", 2, [128])
+    values = json.loads(invoke(recipe, "--dry-run", "--json").stdout)
+    assert (values["command"], values["dry_run"], values["output"]) == ("run", True, "tiny-gpt2-256")
+    steps = values["resize"]["method"], values["train"]["steps"], values["evaluate"]["length"]
+    assert steps == ("linear", 2, [128])
     trained = invoke(recipe, "--dry-run", "--set", "resize=null", "-o", "out").stdout
     assert trained.startswith("source    tiny-gpt2\noutput    out\ntrain     data: a.txt b.txt\n")
     assert [path.name for path in Path.cwd().iterdir()] == ["recipe.yaml"]

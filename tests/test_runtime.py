@@ -1,4 +1,4 @@
-"""What commands run on: threads, devices, the time that they take, and what they need of torch and transformers."""
+"""Threads, devices, time estimates, and commands without torch or transformers."""
 
 import json
 import os
@@ -31,7 +31,7 @@ TINY = torch.nn.Linear(10, 10)
 
 
 def cgroups(root: Path, own: str, **files: str) -> Path:
-    """A tree as Linux shows it, with the cgroup files of some folders, ``_`` for ``/`` and ``__`` for a dot."""
+    """Create /proc and /sys with cgroup files; in their names, ``_`` is ``/``, ``__`` a dot and ``+`` an underscore."""
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/cgroup").write_text(own)
     for name, text in files.items():
@@ -57,14 +57,14 @@ QUOTAS: list[tuple[str, dict[str, str], int]] = [
 
 
 @pytest.mark.parametrize(("own", "files", "expected"), QUOTAS)
-def test_available_cpus_is_the_least_quota_of_a_cgroup_and_those_above(
+def test_available_cpus_returns_the_lowest_quota_of_a_cgroup_and_its_parents(
     own: str, files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert devices.available_cpus(cgroups(tmp_path, own, **files)) == expected
 
 
-def test_available_cpus_follows_affinity_and_needs_no_cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_available_cpus_respects_affinity_without_cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
     assert devices.available_cpus(tmp_path) == 2
     monkeypatch.delattr(os, "sched_getaffinity")
@@ -73,7 +73,7 @@ def test_available_cpus_follows_affinity_and_needs_no_cgroups(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("asked", "model", "variables", "expected"),
+    ("threads", "model", "variables", "expected"),
     [
         (None, MODEL, (), 3),
         (None, TINY, (), 1),
@@ -83,8 +83,8 @@ def test_available_cpus_follows_affinity_and_needs_no_cgroups(tmp_path: Path, mo
         (None, TINY, ("MKL_NUM_THREADS",), 5),
     ],
 )
-def test_threads_are_what_is_asked_for_then_the_users_own_then_what_helps(
-    asked: int | None, model: Any, variables: tuple[str, ...], expected: int, monkeypatch: pytest.MonkeyPatch
+def test_torch_threads_prefers_the_flag_then_the_environment_then_the_default(
+    threads: int | None, model: Any, variables: tuple[str, ...], expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS")
     for name in variables:
@@ -94,7 +94,7 @@ def test_threads_are_what_is_asked_for_then_the_users_own_then_what_helps(
     before = torch.get_num_threads()
     torch.set_num_threads(5)
     try:
-        with devices.running(model, asked):
+        with devices.torch_threads(model, threads):
             assert torch.get_num_threads() == expected
         assert torch.get_num_threads() == 5
     finally:
@@ -102,23 +102,23 @@ def test_threads_are_what_is_asked_for_then_the_users_own_then_what_helps(
 
 
 @pytest.mark.parametrize("typed", ["evaluate tiny-gpt2", "compare tiny-gpt2 --to 256 --method copy", "train tiny-gpt2"])
-def test_threads_flag_reaches_torch(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+def test_threads_flag_sets_torch_threads(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
     write_book()
     few = "--steps 1 --batch-size 1" if typed.startswith("train") else "--tokens 256 --measure position"
     done = CliRunner().invoke(app_of(), [*typed.split(), "--data", "book.txt", "--threads", "3", *few.split()])
     assert done.exit_code == 0, done.output
-    assert asked == [3, torch.get_num_threads()]
+    assert threads == [3, torch.get_num_threads()]
 
 
-def test_threads_must_be_one_or_more() -> None:
+def test_threads_must_be_positive() -> None:
     with pytest.raises(ResizeError, match="--threads must be at least 1, got 0"):
         evaluate("tiny-gpt2", "book.txt", threads=0)
 
 
 @pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE 1"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE 1")])
-def test_command_line_lets_waiting_threads_sleep_unless_told_otherwise(given: dict[str, str], expected: str) -> None:
+def test_command_line_sets_omp_wait_policy_by_default(given: dict[str, str], expected: str) -> None:
     names = ("OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS")
     code = (
         f"import os, sys; sys.argv[1:] = ['methods']\ntry: main()\nexcept SystemExit: print(*map(os.getenv, {names}))"
@@ -132,11 +132,11 @@ def test_command_line_lets_waiting_threads_sleep_unless_told_otherwise(given: di
 # ---- devices
 
 
-def test_device_that_is_not_here_is_refused_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_device_rejects_unavailable_devices_and_lists_others(monkeypatch: pytest.MonkeyPatch) -> None:
     write_book()
     for typed in ("evaluate tiny-gpt2", "train tiny-gpt2 --steps 1", "compare tiny-gpt2 --to 256"):
         done = CliRunner().invoke(app_of(), [*typed.split(), "--data", "book.txt", "--device", "xpu"])
-        assert (done.exit_code, done.stderr) == (1, "Error: There is no device 'xpu' here.\nUse cpu.\n")
+        assert (done.exit_code, done.stderr) == (1, "Error: Device 'xpu' is not available.\nUse cpu.\n")
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
@@ -148,7 +148,7 @@ def test_device_that_is_not_here_is_refused_with_those_that_are(monkeypatch: pyt
         open_devices("cuda:1")
 
 
-def test_written_recipe_holds_nothing_of_the_machine() -> None:
+def test_recipe_of_an_output_omits_device_and_threads() -> None:
     write_book()
     resize("tiny-gpt2", 256, output="longer")
     train("longer", "book.txt", 1, batch_size=1, device="cpu", threads=1, output="trained")
@@ -158,7 +158,7 @@ def test_written_recipe_holds_nothing_of_the_machine() -> None:
     assert "device:" not in text
 
 
-# ---- the time that is left
+# ---- time estimates
 
 
 @pytest.mark.parametrize(
@@ -171,20 +171,20 @@ def test_written_recipe_holds_nothing_of_the_machine() -> None:
         (80.0, ["2 h 11 min"]),
     ],
 )
-def test_estimate_is_told_once_of_what_takes_more_than_a_minute(
+def test_estimate_is_reported_once_if_more_than_a_minute_is_left(
     seconds: float, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, told = [100.0], list[str]()
+    now, messages = [100.0], list[str]()
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    move = with_estimate(no_progress, told.append)
-    now[0] += 500  # the first step warms up
+    advance = with_estimate(no_progress, messages.append)
+    now[0] += 500  # the first step is a warm-up
     for _ in range(100):
-        move(10, 1000)
+        advance(10, 1000)
         now[0] += seconds
-    assert told == [f"About {left} left." for left in expected]
+    assert messages == [f"About {left} left." for left in expected]
 
 
-def test_estimate_is_printed_in_a_pipe_and_not_under_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_estimate_is_printed_in_a_pipe_but_not_with_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "ESTIMATE_AFTER", 0.0)
     monkeypatch.setattr(progress, "MIN_REPORTED", 0.0)
     write_book()
@@ -194,8 +194,10 @@ def test_estimate_is_printed_in_a_pipe_and_not_under_quiet(monkeypatch: pytest.M
     assert "min left" not in CliRunner().invoke(app_of(), [*typed, "--quiet"]).stderr
 
 
-def test_libraries_say_nothing_of_their_own(make_pico: Callable[..., Pico]) -> None:
-    folder = add_tokenizer(make_pico("gpt2").folder, special_tokens=False)  # its config names ids beyond its vocabulary
+def test_evaluate_hides_messages_of_transformers(make_pico: Callable[..., Pico]) -> None:
+    folder = add_tokenizer(
+        make_pico("gpt2").folder, special_tokens=False
+    )  # its config has token ids beyond its vocabulary
     Path("text.txt").write_text("a b c d e f " * 50)
     command = [
         sys.executable,
@@ -227,7 +229,7 @@ sys.meta_path.insert(0, Block())
 
 
 def without(blocked: str, typed: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command in an interpreter that cannot import some libraries."""
+    """Run a command in an interpreter in which importing some libraries fails."""
     folder = Path("blocked")
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(BLOCK)
@@ -237,7 +239,7 @@ def without(blocked: str, typed: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, env=os.environ | changes, capture_output=True, text=True, check=False)
 
 
-def test_files_are_resized_inspected_and_verified_without_torch() -> None:
+def test_file_commands_run_without_torch() -> None:
     for typed in (
         "resize tiny-gpt2 --to 256 --method bands --verify -o longer",
         "run longer/ctxextend.yaml -o again",
@@ -265,7 +267,7 @@ def test_files_are_resized_inspected_and_verified_without_torch() -> None:
         ("torch", "demo"),
     ],
 )
-def test_missing_library_is_one_line_that_names_what_to_install(blocked: str, typed: str) -> None:
+def test_missing_library_is_reported_with_an_install_command(blocked: str, typed: str) -> None:
     write_book()
     torch.save({"wpe.weight": torch.zeros(4, 4)}, "old.bin")
     done = without(blocked, typed)
@@ -273,7 +275,7 @@ def test_missing_library_is_one_line_that_names_what_to_install(blocked: str, ty
     assert done.stderr == f"Error: This needs {blocked}: pip install {blocked}\n"
 
 
-def test_missing_library_is_an_object_under_json() -> None:
+def test_missing_library_is_reported_as_json() -> None:
     write_book()
     done = without("torch", "evaluate tiny-gpt2 --data book.txt --json")
     error = {"type": "ModuleNotFoundError", "message": "This needs torch: pip install torch", "hint": None}

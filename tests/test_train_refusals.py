@@ -120,7 +120,7 @@ def test_train_rejects_models_without_an_objective(make: Callable[[Path], Path],
 
 def test_match_parameters_rejects_a_model_without_the_table() -> None:
     checkpoint = open_model(CheckpointRef("tiny-gpt2")).checkpoint
-    with pytest.raises(CheckpointError, match=r"holds no table of the shape of transformer\.wpe\.weight"):
+    with pytest.raises(CheckpointError, match=r"has no parameter with name and shape of transformer\.wpe\.weight"):
         match_parameters(torch.nn.Linear(2, 2), checkpoint, ["transformer.wpe.weight"])
 
 

@@ -15,7 +15,7 @@ from ctxextend.errors import DataError, ResizeError
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import EvaluationRun, plan_evaluation
 from ctxextend.evaluation.evaluation_result import Estimate, estimate, estimate_loss
-from ctxextend.models.devices import running
+from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
@@ -132,7 +132,7 @@ def calibrate_model(
     source = rows[: len(rows) - settings.drop_last].astype(np.float64)
     search = Search(source, table.rows_after - table.reserved_rows, settings, measure, sign)
     search.is_only = len(plan.tables) == 1
-    with running(base.model, text.threads):
+    with torch_threads(base.model, text.threads):
         best = search.run()
     trials = {candidate: Trial(candidate.settings, mean(scores)) for candidate, scores in search.scores.items()}
     first = next(iter(trials))

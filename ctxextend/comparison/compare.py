@@ -20,7 +20,7 @@ from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model
 from ctxextend.evaluation.evaluate import EvaluationRun, applicable_measures, plan_evaluation
 from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Evaluation, estimate, estimate_loss
 from ctxextend.held_out import shared_texts
-from ctxextend.models.devices import running
+from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
@@ -161,7 +161,7 @@ def compare_model(opened: OpenedModel, settings: Compare, progress: Progress = n
     with tempfile.TemporaryDirectory() as folder:
         run = open_comparison(opened, settings, Path(folder))
         try:
-            with running(run.resized.model.model, settings.evaluate.threads):
+            with torch_threads(run.resized.model.model, settings.evaluate.threads):
                 run.measure(progress)
         except KeyboardInterrupt:
             raise ComparisonInterrupted(run.report(complete=False)) from None

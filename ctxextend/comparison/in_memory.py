@@ -15,7 +15,7 @@ from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
 from ctxextend.errors import TrainingError
 from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
 from ctxextend.held_out import split_documents
-from ctxextend.models.extend import lengthen, set_tables, to_tensor
+from ctxextend.models.extend import set_length, set_tables, to_tensor
 from ctxextend.models.load import match_parameters
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.plan import ResizePlan
@@ -65,7 +65,7 @@ def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> R
     resized = ResizedModel(replace(base, model=model, max_len=plan.max_len_after), names, learned)
     stated = {**model.config.to_dict(), "model_type": model.config.model_type}
     edits = config_changes(stated, plan.model.architecture, plan.tables)
-    lengthen(model, resized.tensors(resized.tables(plan)), edits)
+    set_length(model, resized.tensors(resized.tables(plan)), edits)
     return resized
 
 

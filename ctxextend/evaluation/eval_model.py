@@ -17,7 +17,7 @@ from ctxextend.errors import CheckpointError, DataError, UnsupportedModelError, 
 from ctxextend.held_out import Ids, TextKey, TrainedText, trained_texts
 from ctxextend.inspection.stated_limits import TOKENIZER_FILES
 from ctxextend.models.devices import open_device
-from ctxextend.models.load import Loaded, check_loadable, load
+from ctxextend.models.load import LoadedModel, check_loadable, load
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
 from ctxextend.plan.plan import table_hash
 from ctxextend.recipe import CheckpointRef
@@ -224,7 +224,7 @@ def load_eval_model(files: ModelFiles, precision: str = "auto", device: str | No
     return EvalModel(*known, notes, files.reserved_rows, files.trained_on)
 
 
-def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Loaded]:
+def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, LoadedModel]:
     """Load a model with its LM head, or as an encoder if its files have no such head."""
     from transformers.models.auto import modeling_auto as auto
 

@@ -38,7 +38,7 @@ from ctxextend.held_out import (
     text_key,
     trained_on_warnings,
 )
-from ctxextend.models.devices import running
+from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import MEASURES, MIN_LENGTH, CheckpointRef, Evaluate, accepts_settings, split_ref
@@ -123,7 +123,7 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
     run.warnings = (*warnings, *run.warnings)
     total = run.tokens + run.base_tokens
     try:
-        with running(model.model, settings.threads):
+        with torch_threads(model.model, settings.threads):
             run.measure(lambda tokens: progress(tokens, total))
     except KeyboardInterrupt:
         raise EvaluationInterrupted(run.report(complete=False)) from None

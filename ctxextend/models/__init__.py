@@ -1,1 +1,1 @@
-"""Models that transformers has loaded."""
+"""Loading, resizing and running transformers models."""

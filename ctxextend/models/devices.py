@@ -1,4 +1,4 @@
-"""What models run on: a device, and how many threads of the CPU; torch is imported when a function is called."""
+"""Choose a torch device and the number of CPU threads; torch is imported on first use."""
 
 import math
 import os
@@ -12,38 +12,38 @@ from ctxextend.errors import ResizeError
 if TYPE_CHECKING:
     import torch
 
-# Models of fewer parameters run on one thread: a second one gains little on an idle machine, and costs much on a busy
-# one, where every short operation waits for it.
-ONE_THREAD = 1_000_000
+# Smaller models run on one thread: a second one gains little on an idle machine, and costs much on a busy one, where
+# every short operation waits for it.
+MULTI_THREAD_PARAMETERS = 1_000_000
 
 
 def available_cpus(root: Path = Path("/")) -> int:
-    """Return how many CPUs this process may use, by its affinity and the quotas of its cgroups, 1 or more."""
+    """Return the number of CPUs available to this process, at least 1, according to affinity and cgroup quotas."""
     minimum: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cgroups = root / "proc/self/cgroup"
-    for line in cgroups.read_text().splitlines() if cgroups.exists() else ():  # Linux alone has them
+    for line in cgroups.read_text().splitlines() if cgroups.exists() else ():  # Linux only
         _, controllers, group = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")  # of version 1, or 2
+        top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")  # cgroups v1 or v2
         files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-        # Quotas above the own group count too; in a container, its own may be seen at the top alone.
+        # Parent groups limit too. In a container, the process's group may be visible only as the root.
         for folder in (top / group.strip("/") / "-").parents:
-            with suppress(OSError, ValueError):  # "max" is no number
+            with suppress(OSError, ValueError):  # ValueError: "max"
                 quota, period = (int(value) for file in files for value in (folder / file).read_text().split())
-                minimum = min(minimum, quota / period if quota > 0 else minimum)  # -1 is none
+                minimum = min(minimum, quota / period if quota > 0 else minimum)  # -1: no limit
     return math.ceil(minimum)
 
 
 @contextmanager
-def running(model: Any, threads: int | None) -> Iterator[None]:
-    """Let torch use so many CPU threads while a model runs; None is what ``OMP_NUM_THREADS`` says, or what helps."""
+def torch_threads(model: Any, threads: int | None) -> Iterator[None]:
+    """Set the number of CPU threads that torch uses for a model; None: ``OMP_NUM_THREADS``, else as many as help."""
     import torch
 
     before = torch.get_num_threads()
     if threads is None and {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}.isdisjoint(os.environ):
-        is_tiny = sum(value.numel() for value in model.parameters()) < ONE_THREAD
-        threads = 1 if is_tiny else min(before, available_cpus())
+        is_small = sum(value.numel() for value in model.parameters()) < MULTI_THREAD_PARAMETERS
+        threads = 1 if is_small else min(before, available_cpus())
     torch.set_num_threads(threads or before)
     try:
         yield
@@ -52,7 +52,7 @@ def running(model: Any, threads: int | None) -> Iterator[None]:
 
 
 def open_device(name: str | None = None) -> "torch.device":
-    """Return a device by its name; None is the accelerator, if there is one, and else the CPU."""
+    """Return a device by name; None is the accelerator if there is one, else the CPU."""
     import torch
 
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -61,4 +61,4 @@ def open_device(name: str | None = None) -> "torch.device":
     known = ["cpu", *(f"{found.type}:{number}" for number in range(torch.accelerator.device_count()) if found)]
     if name in known or f"{name}:0" in known:
         return torch.device(name)
-    raise ResizeError(f"There is no device {name!r} here.", f"Use {' or '.join(known)}.")
+    raise ResizeError(f"Device {name!r} is not available.", f"Use {' or '.join(known)}.")

@@ -1,4 +1,4 @@
-"""Checkpoints loaded in transformers and run; torch and transformers are imported when a function is called."""
+"""Load checkpoints with transformers and run them; torch and transformers are imported on first use."""
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,83 +16,79 @@ from ctxextend.models.extend import to_tensor
 if TYPE_CHECKING:
     import torch
 
-# What a module may be given as a text, in the order of trying.
-TEXTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))
+# Names of a module's token inputs, in the order of preference.
+TOKEN_INPUTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))
 
-# Old checkpoints from TensorFlow call the scale and shift of a layer norm so.
+# Layer norm parameters in old TensorFlow checkpoints.
 OLD_NAMES = {"gamma": "weight", "beta": "bias"}
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A model, ready to be read, and what transformers said when it was loaded."""
+class LoadedModel:
+    """A model in eval mode, with transformers' loading info: names of tensors."""
 
     model: Any
-    missing: tuple[str, ...]  # tensors that the model has and the checkpoint has not
-    unexpected: tuple[str, ...]  # tensors that the checkpoint has and the model has not
-    mismatched: tuple[str, ...]  # tensors of another shape
+    missing: tuple[str, ...]  # in the model only
+    unexpected: tuple[str, ...]  # in the checkpoint only
+    mismatched: tuple[str, ...]  # with different shapes
 
 
 def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
-    """Refuse what transformers cannot load alone, such as an adapter; `hint` says what to do instead."""
+    """Raise CheckpointError if transformers cannot safely load a checkpoint by itself, e.g. an adapter."""
     for name, reason in checkpoint.omitted.items():
         if reason in (OUTSIDE, LINKED, IRREGULAR):
-            then = "Move it away, or put a file there." if reason == IRREGULAR else dereference_hint(checkpoint.root)
-            raise CheckpointError(f"{checkpoint.root / name} is {reason}, and transformers might open it.", then)
+            hint = "Remove it, or replace it with a file." if reason == IRREGULAR else dereference_hint(checkpoint.root)
+            raise CheckpointError(f"{checkpoint.root / name} is {reason}, and transformers might open it.", hint)
     if checkpoint.adapter_of or not checkpoint.has_config:
-        what = "an adapter" if checkpoint.adapter_of else "a weights file without a config.json"
-        raise CheckpointError(f"{checkpoint.root} is {what}, which transformers cannot load alone.", hint)
+        kind = "an adapter" if checkpoint.adapter_of else "a weights file without a config.json"
+        raise CheckpointError(f"{checkpoint.root} is {kind}, which transformers cannot load by itself.", hint)
 
 
-def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32") -> Loaded:
-    """Load a checkpoint by the class that its config names, with weights of a dtype of torch.
-
-    AutoModel takes the place of no class, and of one that is not public.
-    """
+def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32") -> LoadedModel:
+    """Load a checkpoint in a torch dtype, with a transformers class: AutoModel if it is None or not public."""
     import torch
     import transformers
 
-    # Some classes that configs name are no public ones; then the base model is what can be loaded.
     loader: Any = getattr(transformers, model_class or "", None) or transformers.AutoModel
-    torch.manual_seed(0)  # what a checkpoint lacks is drawn at random, and then alike for every checkpoint
+    torch.manual_seed(0)  # missing weights are initialized at random: the same for every checkpoint
     flags: dict[str, Any] = {"output_loading_info": True, "dtype": getattr(torch, dtype), "variant": checkpoint.variant}
-    flags["ignore_mismatched_sizes"] = True  # what does not fit is to be reported, and not only to fail
-    flags["trust_remote_code"] = False  # left out, transformers asks, and a yes runs what the checkpoint holds
+    flags["ignore_mismatched_sizes"] = True  # report them instead of failing
+    flags["trust_remote_code"] = False  # by default transformers prompts, and runs the checkpoint's code after a yes
     folder: Path | None = checkpoint.root / checkpoint.model
-    if checkpoint.config_file in checkpoint.generated:  # transformers cannot read nanoGPT's file
+    if checkpoint.config_file in checkpoint.generated:  # a nanoGPT file, which transformers cannot read
         flags["state_dict"] = {name: to_tensor(read_floats(file, name)) for name, file in checkpoint.names.items()}
         folder, flags["config"] = None, transformers.AutoConfig.for_model(**checkpoint.config)
-    with quiet():
+    with quiet_transformers():
         try:
             model, info = loader.from_pretrained(folder, **flags)
-        except Exception as error:  # whatever a class of transformers raises on a folder that it cannot load
-            said = f"{type(error).__name__}: {one_line(error)}"
-            raise CheckpointError(f"transformers cannot load {checkpoint.root}: {said}") from error
+        except Exception as error:  # model classes raise many types
+            reason = f"{type(error).__name__}: {one_line(error)}"
+            raise CheckpointError(f"transformers cannot load {checkpoint.root}: {reason}") from error
     mismatched = tuple(sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]))
     missing, unexpected = (tuple(sorted(info[kind])) for kind in ("missing_keys", "unexpected_keys"))
-    return Loaded(model.train(False), missing, unexpected, mismatched)
+    return LoadedModel(model.train(False), missing, unexpected, mismatched)
 
 
 def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) -> dict[str, str]:
-    """Return the parameter that holds each tensor of a checkpoint's files, by name; one must hold each of `tables`."""
+    """Return the name of the model's parameter for each tensor of a checkpoint; `tables` must be among them."""
     parameters = {name: tuple(value.shape) for name, value in model.named_parameters(remove_duplicate=False)}
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
     found: dict[str, str] = {}
     for name, entry in checkpoint.entries.items():
         stem, _, last = name.rpartition(".")
-        for known in (name, f"{stem}.{OLD_NAMES.get(last, last)}"):
-            # Models with and without a head name the rest differently.
-            for candidate in (known, f"{prefix}{known}", known.removeprefix(prefix)):
+        for current in (name, f"{stem}.{OLD_NAMES.get(last, last)}"):
+            # The prefix depends on whether the model has a head.
+            for candidate in (current, f"{prefix}{current}", current.removeprefix(prefix)):
                 if parameters.get(candidate) == entry.shape:
                     found.setdefault(name, candidate)
     if missing := [table for table in tables if table not in found]:
-        raise CheckpointError(f"The model in {checkpoint.root} holds no table of the shape of {missing[0]}.")
+        raise CheckpointError(f"The model in {checkpoint.root} has no parameter with name and shape of {missing[0]}.")
     return found
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Silence transformers' own bars and notes, which say again what `Loaded` holds."""
+def quiet_transformers() -> Iterator[None]:
+    """Disable transformers' progress bars and messages, which repeat what `LoadedModel` contains."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -106,25 +102,25 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def read_text(model: Any, table: str, length: int) -> "torch.Tensor | None":
-    """Let the outermost part of a model around a table that a text alone will do for read one of `length` tokens.
+def run_on_tokens(model: Any, table: str, length: int) -> "torch.Tensor | None":
+    """Run the outermost submodule around a table that needs only token ids, on `length` of them.
 
-    Returns its first float32 output with a place for every token, else its first; None where no such part runs on text
-    alone. A text that is too long raises what the model does.
+    Returns the first float output with a value per token, else the first float output; None if no submodule runs on
+    token ids only. An input that is too long raises the model's exception.
     """
     failure: Exception | None = None
     path = table.split(".")[:-1]
     for depth in range(len(path) + 1):
         module = model.get_submodule(".".join(path[:depth]))
         parameters = inspect.signature(module.forward).parameters
-        for names in (names for names in TEXTS if {*names} <= parameters.keys()):
-            with suppress(Exception):  # each class has its own way to miss what it was not given, even in a short text
+        for names in (names for names in TOKEN_INPUTS if {*names} <= parameters.keys()):
+            with suppress(Exception):  # model classes raise many types if other inputs are missing
                 if _first_output(module, names, model.config, 2) is None:
                     continue
                 try:
                     return _first_output(module, names, model.config, length)
                 except (IndexError, RuntimeError, ValueError) as error:
-                    # Around it there may be a table that is shorter; what holds this one alone fails only where it is.
+                    # An outer submodule may contain a shorter table, so try the next inner one.
                     failure = error
                     break
     if failure is not None:
@@ -133,11 +129,11 @@ def read_text(model: Any, table: str, length: int) -> "torch.Tensor | None":
 
 
 def _first_output(module: Any, names: tuple[str, ...], config: Any, length: int) -> "torch.Tensor | None":
-    """Run a module on a text; return its first float output that has a value for each token, else its first."""
+    """Run a module on `length` token ids and return its first float output with a value per token, else the first."""
     import torch
 
     vocab_size = int(getattr(config.get_text_config(), "vocab_size", None) or 32)
-    # No text may hold padding: several families count positions over what is none.
+    # Avoid padding, which several model types do not count as positions.
     first = min(vocab_size // 2, 100)
     token_ids = first + torch.arange(length).unsqueeze(0) % max(vocab_size - first - 1, 1)
     with torch.no_grad():
@@ -148,16 +144,16 @@ def _first_output(module: Any, names: tuple[str, ...], config: Any, length: int)
 
 
 def largest_difference(one: "torch.Tensor", other: "torch.Tensor") -> float:
-    """Return the largest difference between two outputs of one shape; 0 means that they are equal, NaN included."""
-    apart = (one - other).abs()
-    apart[(one == other) | (one.isnan() & other.isnan())] = 0
-    return float(apart.max())
+    """Return the largest absolute difference between two tensors of one shape; NaN equals NaN."""
+    difference = (one - other).abs()
+    difference[(one == other) | (one.isnan() & other.isnan())] = 0
+    return float(difference.max())
 
 
 def continue_text(model: Any, prompt: str, length: int, boundary: int) -> tuple[str, str, int]:
-    """Let a causal language model, loaded with its tokenizer, go on with a text until it is `length` tokens long.
+    """Generate text with a causal language model up to `length` tokens, including the prompt.
 
-    Returns the text before the token position `boundary`, that behind it, and how many tokens there are.
+    Returns the text before token `boundary`, the text from there on, and the number of tokens.
     """
     import torch
     from transformers import AutoTokenizer

@@ -22,7 +22,7 @@ from ctxextend.errors import TrainingError, counted, printable
 from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_eval_model, open_files
 from ctxextend.held_out import shared_texts
-from ctxextend.models.devices import running
+from ctxextend.models.devices import torch_threads
 from ctxextend.models.load import match_parameters
 from ctxextend.plan.find_tables import open_model
 from ctxextend.plan.output_files import (
@@ -194,7 +194,7 @@ def train_recipe(
             saves = dict.fromkeys((f"{SAVE}1", f"{SAVE}2"), setup.trainable.save_bytes)
             sizes = {name: layout.size for name, layout in weights.layouts.items()}
             check_disk_space(nearest_existing_parent(path), sizes | saves)
-        with running(model.model, settings.threads):
+        with torch_threads(model.model, settings.threads):
             result = run_training(setup, folder, progress, notify)
         planned_steps = task.planned_steps if task.planned_steps != settings.steps else None
         warnings = plan.warnings if plan is not None else tuple(file_warnings(opened.checkpoint))

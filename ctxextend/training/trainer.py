@@ -23,7 +23,7 @@ from ctxextend.checkpoints.atomic_output import SIGNALS, disk_space
 from ctxextend.checkpoints.copy import sync
 from ctxextend.errors import OutputError, TrainingError, one_line
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER
-from ctxextend.models.load import quiet
+from ctxextend.models.load import quiet_transformers
 from ctxextend.progress import Progress
 from ctxextend.training.memory import checkpoint_layers
 from ctxextend.training.setup import TrainingSetup
@@ -53,7 +53,7 @@ def run_training(
     """
     task = setup.task
     attempts = [(size, False) for size in task.micro_batches] + [(task.micro_batches[-1], True)]
-    with quiet(), StopRequest() as stop:
+    with quiet_transformers(), StopRequest() as stop:
         for per_device_batch_size, is_checkpointed in attempts:
             if is_checkpointed and not checkpoint_layers(setup.objective.model):
                 break

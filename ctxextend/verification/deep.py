@@ -5,8 +5,8 @@ from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
-from ctxextend.models.devices import running
-from ctxextend.models.load import Loaded, check_loadable, largest_difference, load, read_text
+from ctxextend.models.devices import torch_threads
+from ctxextend.models.load import LoadedModel, check_loadable, largest_difference, load, run_on_tokens
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.verification.checks import Check, ExpectedResize
 
@@ -46,12 +46,12 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
     return [*checks, *_check_outputs(expected, before, after)]
 
 
-def _key_issues(loaded: Loaded) -> list[str]:
+def _key_issues(loaded: LoadedModel) -> list[str]:
     kinds = ("missing", "unexpected", "mismatched")  # as in transformers' loading info
     return [f"{kind} key: {key}" for kind in kinds for key in getattr(loaded, kind)]
 
 
-def _run_inputs(plan: ResizePlan, loaded: Loaded, lengths: list[int]) -> Outputs:
+def _run_inputs(plan: ResizePlan, loaded: LoadedModel, lengths: list[int]) -> Outputs:
     found: dict[tuple[str, int], Any] = {}
     parameters = {name for name, _ in loaded.model.named_parameters(remove_duplicate=False)}
     for table in plan.tables:
@@ -59,8 +59,8 @@ def _run_inputs(plan: ResizePlan, loaded: Loaded, lengths: list[int]) -> Outputs
         name = next((name for name in table.location.names if name in parameters), table.name)
         for length in lengths:
             try:
-                with running(loaded.model, None):
-                    found[table.name, length] = read_text(loaded.model, name, length)
+                with torch_threads(loaded.model, None):
+                    found[table.name, length] = run_on_tokens(loaded.model, name, length)
             except (IndexError, RuntimeError, ValueError) as error:
                 found[table.name, length] = f"{type(error).__name__}: {error}"[:200]
     return found
