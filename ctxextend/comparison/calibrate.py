@@ -26,8 +26,8 @@ from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
 Values = NDArray[np.float64]
 
-# With fewer samples, standard errors are too rough; more than these are not read. Ranks of documents tell less than the
-# losses of windows, and nothing with few documents.
+# With fewer samples, standard errors are unreliable. Ranks of documents are noisier than losses of windows, so encoders
+# use more samples.
 MIN_SAMPLES, WINDOWS, DOCUMENTS = 8, 16, 64
 
 # Values tried next to those estimated from the table; a sigma, in rows, is at most this share of the table.
@@ -77,7 +77,7 @@ def calibrate(
     Raises:
         CtxextendError: As `compare`.
         DataError: The text has fewer than 8 windows or documents of the new length.
-        ResizeError: The new length needs no new rows, or all settings are given.
+        ResizeError: The new length creates no new rows, or all settings are given.
     """
     text = Evaluate(path_names(data), tokens=tokens, precision=precision, seed=seed, text_field=text_field)
     ref, others = split_ref(reference, settings)
@@ -106,8 +106,8 @@ def calibrate_model(
     settings, table = plan.settings, plan.tables[0]
     if table.rows_after <= table.rows_before:
         raise ResizeError(
-            f"{opened.ref.source} has a context length of {files.max_len} tokens, so --to {settings.to} needs no new "
-            "rows to tune.",
+            f"{opened.ref.source} has a context length of {files.max_len} tokens, so --to {settings.to} creates no "
+            "new rows to tune.",
             "Increase --to, or remove --data.",
         )
     base = load_eval_model(files, text.precision, text.device)
@@ -176,7 +176,7 @@ class Search:
     measure: Callable[[Resize], tuple[Values, ...]]  # returns the scores of each window or document, each of shape (k,)
     sign: int  # 1 if lower scores are better, else -1
     scores: dict[Resize, tuple[Values, ...]] = field(default_factory=dict)  # of each trial, in order
-    is_only: bool = False  # whether the settings apply to no other table, with other typical rows
+    is_only: bool = False  # whether there is one table; with more, each estimates `within`
 
     def run(self) -> Resize:
         """Return the best settings: sigma is tuned first, then the range to repeat, then the gain.

@@ -198,7 +198,7 @@ class ComparisonRun:
     trainer: InMemoryTrainer | None  # None: no training
     candidates: list[Candidate]
     left_out: dict[str, str]  # skipped methods, with the reason
-    failures: list[str] = field(default_factory=list)  # messages of failed trainings
+    failures: list[str] = field(default_factory=list)  # messages of failed training runs
     started: float = field(default_factory=time.perf_counter)
 
     def measure(self, progress: Progress) -> None:
@@ -302,8 +302,8 @@ def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan],
     to = plan_model(files, Resize(settings.to)).max_len_after
     if to <= files.max_len:
         raise ResizeError(
-            f"{files.ref.source} has a context length of {files.max_len} tokens, so --to {to} needs no new rows to "
-            "compare.",
+            f"{files.ref.source} has a context length of {files.max_len} tokens, so --to {to} creates no new rows "
+            "to compare.",
             f"Increase --to, such as --to {4 * files.max_len}.",
         )
     plans, left_out = dict[str, ResizePlan](), dict[str, str]()

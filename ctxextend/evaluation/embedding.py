@@ -83,7 +83,7 @@ class Embedder:
 
 
 def open_embedder(model: EvalModel, batch_size: int | None = None) -> Embedder:
-    """Return the embedder of an encoder, with the pooling that its folder states; fail if it cannot embed a text."""
+    """Return an encoder's embedder, pooled as its folder states; raise if it cannot embed a text."""
     embedder = Embedder(model, read_pooling(model.root), batch_size)
     with needs_only_text(model, "embeddings"):
         embedder.embed([model.tokenizer.encode("a")])
@@ -92,7 +92,7 @@ def open_embedder(model: EvalModel, batch_size: int | None = None) -> Embedder:
 
 def last_states(model: EvalModel, ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None) -> "torch.Tensor":
     """Return a model's last hidden states, (b, w, d), float32, of inputs (b, w), int64."""
-    # The base model, because a language model's output has logits in place of the last hidden states.
+    # The base model, because a language model's output has logits instead of the last hidden states.
     output = model.model.base_model(**prepare_inputs(model.model, ids, position_ids))
     states: torch.Tensor = output.last_hidden_state.float()
     return states
@@ -139,7 +139,7 @@ def read_pooling(root: Path) -> tuple[str, ...]:
 def ranks(queries: NDArray[np.float32], documents: NDArray[np.float32], owners: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the rank of each query's own document among all documents by cosine, from 1, shape (q,).
 
-    Ties and NaN rank before the own document: a model that embeds all documents alike retrieves none of them.
+    Ties and NaN count against the own document: a model that embeds all documents alike retrieves none of them.
     Queries, (q, d), and documents, (n, d), have length 1; `owners`, (q,), are indices of documents.
     """
     wide = documents.astype(np.float64)

@@ -64,10 +64,10 @@ class TextTokenizer:
         # Without tokenizer files, transformers can return a tokenizer with an empty vocabulary.
         if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
             raise CheckpointError(f"No tokenizer found in {name}.", hint)
-        bare = tokenizer("a", add_special_tokens=False)["input_ids"]
-        whole = tokenizer("a")["input_ids"]
-        start = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), len(whole))
-        return cls(tokenizer, tuple(whole[:start]), tuple(whole[start + len(bare) :]))
+        plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+        full = tokenizer("a")["input_ids"]
+        start = next((i for i in range(len(full)) if full[i : i + len(plain)] == plain), len(full))
+        return cls(tokenizer, tuple(full[:start]), tuple(full[start + len(plain) :]))
 
     @property
     def num_special(self) -> int:
@@ -132,7 +132,7 @@ class ModelFiles(OpenedModel):
 
     @property
     def trained_on(self) -> Mapping[TextKey, Collection[TrainedText]]:
-        """The trainings on each text, as recorded in its recipe."""
+        """The training runs on each text, as recorded in its recipe."""
         written, own = read_provenance(self.checkpoint), self.checkpoint.root / self.checkpoint.model
         known, runs = (written.base.tokenizer if written else None) or own, trainings(written)
         if self.ref.tokenizer and os.path.realpath(self.ref.tokenizer) != os.path.realpath(known):
@@ -176,7 +176,7 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
 
 
 def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str]) -> None:
-    """Raise CheckpointError if weights differ from a recipe's hashes: of whole tables, and of samples of the rest."""
+    """Raise CheckpointError if weights differ from a recipe's hashes of tables, or of samples of other tensors."""
     for name, known in hashes.items():
         if name == FINGERPRINT:
             found = checkpoint.weights_fingerprint()
@@ -214,7 +214,7 @@ def load_eval_model(files: ModelFiles, precision: str = "auto", device: str | No
     if wrong:
         some = ", ".join(wrong[:3]) + ", ..." * (len(wrong) > 3)
         hint = "Download the checkpoint again, or use the config.json that belongs to these weights."
-        raise CheckpointError(f"{len(wrong)} tensors of {name} are missing or do not fit its config: {some}.", hint)
+        raise CheckpointError(f"Tensors of {name} are missing or have the wrong shape ({len(wrong)}): {some}.", hint)
     if kind == MASKED and files.tokenizer.tokenizer.mask_token_id is None:
         raise CheckpointError(f"The tokenizer of {name} has no mask token.", "Use the model's own tokenizer.")
     notes, stated = checkpoint.notes, checkpoint.model_class
@@ -276,7 +276,7 @@ def batches(lengths: Sequence[int], batch_size: int | None = None) -> Iterator[l
 
 @contextmanager
 def needs_only_text(model: EvalModel, what: str) -> Iterator[None]:
-    """Raise UnsupportedModelError if the model fails to compute `what` from a text only."""
+    """Raise UnsupportedModelError if the model fails to compute `what` from text only."""
     try:
         yield
     except Exception as error:  # model classes fail in various ways when inputs are missing
@@ -289,8 +289,8 @@ def check_vocabulary(model: EvalModel, ids: Ids) -> None:
     with needs_only_text(model, "embeddings"):
         vocab_size = getattr(model.model.get_input_embeddings(), "num_embeddings", None)
     if vocab_size is not None and ids.max(initial=0) >= vocab_size:
-        message = f"The tokenizer of {model.name} returns token {ids.max()}, but the model has only {vocab_size:,}."
-        raise CheckpointError(message, "Copy the tokenizer files that belong to the model into the folder.")
+        message = f"{model.name} has a vocabulary of {vocab_size:,}, but its tokenizer returned token {ids.max()}."
+        raise CheckpointError(message, "Copy the model's own tokenizer files into the folder.")
 
 
 def check_same_tokens(model: EvalModel, base: EvalModel, window: Ids) -> None:

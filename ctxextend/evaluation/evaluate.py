@@ -47,11 +47,11 @@ from ctxextend.text_data import TextSource, check_paths, empty_files, path_names
 
 LM_MEASURES = ("position", "context", "passkey")
 MEASURES_BY_KIND = {CAUSAL: LM_MEASURES, MASKED: LM_MEASURES, ENCODER: ("passkey", "retrieval")}
-KINDS = {CAUSAL: "a causal language model", MASKED: "a masked language model", ENCODER: "an encoder without a head"}
+KINDS = {CAUSAL: "a causal language model", MASKED: "a masked language model", ENCODER: "an encoder without an LM head"}
 
 SHORTEST_CONTEXT, DOUBLINGS = 128, 3  # start from a shorter context if fewer doublings would fit
-# Per requested token: characters read of a document (few texts have longer tokens), and tokens read to find documents
-# as long as a window.
+# Per requested token: characters read per document (tokens are rarely longer), and tokens read to find documents that
+# are as long as a window.
 CHARACTERS_PER_TOKEN, TOKENS_SEARCHED = 100, 8
 
 
@@ -82,7 +82,7 @@ def evaluate(
         data: Files and folders with text: a document per text file, per line of .jsonl or per row of .parquet; or Hub
             datasets, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``. Of files that the checkpoint's recipe lists as
             training data (recognized by content), only the held-out windows are used, or everything with a warning.
-            Not recognized: trainings by other tools, the same text in another file, changes after the first 64 MiB,
+            Not recognized: training with other tools, the same text in another file, changes after the first 64 MiB,
             and files after the first 200 of a training.
         progress: Called with the number of tokens read since the last call, and the total.
         settings: The other fields of `Evaluate`: ``length``, ``tokens``, ``measure``, …; and ``revision``,
@@ -236,7 +236,7 @@ def plan_evaluation(
 
     @contextmanager
     def optional() -> Iterator[None]:
-        """Note why a measure is skipped, or raise if it was requested by name."""
+        """Note why a measure is skipped; raise if it was requested by name."""
         try:
             yield
         except DataError as error:
@@ -270,8 +270,8 @@ def plan_evaluation(
 def read_unseen(model: EvalModel, settings: Evaluate, minimum: int) -> tuple[Iterator[Ids], list[str]]:
     """Return the documents of a text, and warnings; of files that the model was trained on, the held-out windows.
 
-    A file is read whole if its held-out windows are unknown; all are if held-out windows of all of them have fewer than
-    `minimum` tokens together.
+    Files with unknown held-out windows are used in full. So are all files if each has held-out windows, but together
+    they have fewer than `minimum` tokens.
     """
     maximum, tokenizer, sources = max(settings.tokens, model.max_len), model.tokenizer, check_paths(settings.data)
     held_out, seen = dict[TextSource, list[Ids]](), list[TextSource]()

@@ -162,7 +162,7 @@ def spans(scored: tuple[int, int], tokens: int, size: int, stride: int, *, centr
 
 @dataclass(frozen=True, eq=False)
 class ReadingMode:
-    """One way to score a text: with which model, context length and stride."""
+    """How to score a text: with which model, context length and stride."""
 
     measure: str  # ``position``: scores every token; ``context``: scores the targets that all contexts share
     name: str  # `MODEL`, or for the base `TRUNCATED` or `SLIDING`

@@ -93,7 +93,7 @@ class PasskeyTask:
 
     def answer(self, length: int, depth: float, trial: int) -> int:
         """Return the index of the number that a trial hides; ten trials hide each number once."""
-        # The order starts at another number per depth, so that a model's favourite number does not fill a column.
+        # Each depth starts at another number, so that a model's favourite number does not fill a column.
         order = np.random.default_rng((self.seed, length, trial // NUMBERS)).permutation(NUMBERS)
         return int(order[(trial + DEPTHS.index(depth) * NUMBERS // len(DEPTHS)) % NUMBERS])
 
@@ -153,7 +153,7 @@ def _numbers(tokenizer: TextTokenizer, digits: int, spelling: str, seed: int) ->
 
 
 def _template(sentences: list[list[int]]) -> tuple[Ids, dict[int, int]]:
-    """Return the ids that sentences share, with a blank for the number, and its token by sentence if it is only one."""
+    """Return the ids that sentences share, with a blank, and by sentence the token of its number if it is only one."""
     start = _common(sentences)
     end = _common([ids[start:][::-1] for ids in sentences])
     between = {i: ids[start] for i, ids in enumerate(sentences) if len(ids) - start - end == 1}

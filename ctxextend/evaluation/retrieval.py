@@ -1,7 +1,7 @@
 """Document retrieval with queries cut from text beyond the base checkpoint's context length.
 
 Queries are embedded by the base. Documents are embedded in three modes: by the base, truncated to its context length;
-by the base, as the mean embedding of consecutive chunks; and by the model, whole. Documents are ranked by cosine.
+by the base, as the mean embedding of consecutive chunks; and by the model, in full. Documents are ranked by cosine.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ class RetrievalTask:
         self.ranks = {TRUNCATED: self._ranks(truncated), CHUNKS: self._ranks(chunks)}
 
     def measure(self, advance: Callable[[int], None]) -> None:
-        """Embed whole documents with the model, after the base if it was not measured yet."""
+        """Embed full documents with the model, after the base if it was not measured yet."""
         self.ranks.pop(MODEL, None)
         if not self.ranks:
             self.read_base(advance)
