@@ -13,7 +13,7 @@ from ctxextend.errors import ResizeError
 from ctxextend.tables import methods
 from ctxextend.tables.apply import MethodOptions, choose_settings, resize_table
 from ctxextend.tables.bands import (
-    SHORTEST,
+    MIN_ROWS,
     BandSplit,
     auto,
     bands,
@@ -122,7 +122,7 @@ def test_choose_split_uses_the_settings_that_are_passed() -> None:
         first, stop = choose_split(TWO_BANDS, sigma=8.0, repeat=repeat).repeat
         assert 0 <= first < stop <= 128
         assert np.isfinite(bands(TWO_BANDS, 300, sigma=8.0, repeat=repeat)).all()
-    for learned in (SHORTEST, SHORTEST + 1, 47):
+    for learned in (MIN_ROWS, MIN_ROWS + 1, 47):
         assert 3 <= choose_split(high_rows(learned)).sigma <= learned / 8
 
 
@@ -223,7 +223,7 @@ def test_auto_uses_bands_or_linear_for_short_tables_and_reports_which() -> None:
     assert reason.startswith(f"auto chose bands with sigma {split.sigma:.3g}")
     assert "repeat {}:{}".format(*split.repeat) in reason
     assert "gain 1.4" in reason
-    short = TWO_BANDS[: SHORTEST - 1]
+    short = TWO_BANDS[: MIN_ROWS - 1]
     np.testing.assert_allclose(auto(short, 100), methods.linear(short, 100), rtol=0, atol=1e-12)
     assert choose_auto(short, 512)[1] == "auto chose linear: 31 rows are too few to split"
 
@@ -243,7 +243,7 @@ def test_choose_settings_returns_settings_that_create_identical_rows(
     try:
         expected = resize_table(table, 300, options)
     except ResizeError:  # a table of 20 rows cannot be split
-        assert len(table) < SHORTEST
+        assert len(table) < MIN_ROWS
         return
     chosen = choose_settings(table, 300, options).options
     assert "gain=" in chosen.method

@@ -13,10 +13,10 @@ BERT_TABLE = "embeddings.position_embeddings.weight"
 # Positions start after padding_idx, and the key includes all rows: fairseq's `utils.make_positions`.
 AFTER_PADDING = ReservedRows(rows=1, config_key="pad_token_id", inside_key=True)
 # No reserved rows, but the key, shared with another table, is the number of rows.
-NONE_INSIDE = ReservedRows(inside_key=True)
+KEY_IS_ROWS = ReservedRows(inside_key=True)
 # fairseq's offset of two reserved rows, independent of the pad id.
-TWO_INSIDE = ReservedRows(rows=2, inside_key=True)
-TWO_ON_TOP = ReservedRows(rows=2)
+TWO_COUNTED = ReservedRows(rows=2, inside_key=True)
+TWO_EXTRA = ReservedRows(rows=2)
 
 IDS = (Buffer("embeddings.position_ids", "arange"), Buffer("embeddings.token_type_ids", "zeros"))
 IMAGE_FIRST = "image tokens (49 by default) use the first rows too, so keep at least that many"
@@ -195,7 +195,7 @@ _FAMILIES = (
     after_padding("roberta-prelayernorm", "roberta_prelayernorm."),
     after_padding("xlm-roberta-xl", "roberta.", length=514),
     after_padding("ibert", "ibert.", buffers=(*IDS, Buffer(f"{BERT_TABLE}_integer", "rows", is_kept=True))),
-    encoder("mpnet", "mpnet.", reserved=TWO_INSIDE, buffers=IDS[:1]),
+    encoder("mpnet", "mpnet.", reserved=TWO_COUNTED, buffers=IDS[:1]),
     several(
         "lilt",
         table("text", reserved=AFTER_PADDING, buffers=IDS),
@@ -206,21 +206,21 @@ _FAMILIES = (
         "luke",
         table("text", reserved=AFTER_PADDING, buffers=IDS),
         # Entities use the positions of their words, from 0, in a table with as many rows as the text's.
-        table("entity", "entity_embeddings.position_embeddings.weight", reserved=NONE_INSIDE),
+        table("entity", "entity_embeddings.position_embeddings.weight", reserved=KEY_IS_ROWS),
         pad=1,
     ),
     Family(
         "mra",
         ("", "mra."),
-        (table("", reserved=TWO_ON_TOP, buffers=KEPT_IDS),),
+        (table("", reserved=TWO_EXTRA, buffers=KEPT_IDS),),
         {LENGTH: 512, "block_per_row": 4},
         # transformers' `MraSelfAttention`: the length sets how many blocks of 32 tokens every input attends to.
         pins=(Pin("block_per_row", keeps="blocks", block_size=32),),
         note="unless the length is doubled or quadrupled, short inputs attend to different blocks",
     ),
-    encoder("nystromformer", "nystromformer.", length=510, reserved=TWO_ON_TOP),
-    encoder("yoso", "yoso.", length=4096, reserved=TWO_ON_TOP),
-    *(encoder_decoder(name, 1024, reserved=TWO_ON_TOP) for name in ("bart", "mbart", "mvp", "plbart")),
+    encoder("nystromformer", "nystromformer.", length=510, reserved=TWO_EXTRA),
+    encoder("yoso", "yoso.", length=4096, reserved=TWO_EXTRA),
+    *(encoder_decoder(name, 1024, reserved=TWO_EXTRA) for name in ("bart", "mbart", "mvp", "plbart")),
     encoder_decoder("bigbird_pegasus", 4096),
     encoder_decoder("blenderbot", 128),
     encoder_decoder("blenderbot-small", 512),
@@ -243,11 +243,11 @@ _FAMILIES = (
         ),
         {"max_encoder_position_embeddings": 16384, "max_decoder_position_embeddings": 1024, "attention_window": 512},
     ),
-    decoder("biogpt", "embed_positions.weight", "biogpt.", length=1024, reserved=TWO_ON_TOP),
-    decoder("opt", "decoder.embed_positions.weight", "model.", length=2048, reserved=TWO_ON_TOP),
-    decoder("pp_formulanet_text", "embed_positions.weight", length=2560, reserved=TWO_ON_TOP),
+    decoder("biogpt", "embed_positions.weight", "biogpt.", length=1024, reserved=TWO_EXTRA),
+    decoder("opt", "decoder.embed_positions.weight", "model.", length=2048, reserved=TWO_EXTRA),
+    decoder("pp_formulanet_text", "embed_positions.weight", length=2560, reserved=TWO_EXTRA),
     replace(
-        decoder("trocr", "decoder.embed_positions.weight", length=512, reserved=TWO_ON_TOP),
+        decoder("trocr", "decoder.embed_positions.weight", length=512, reserved=TWO_EXTRA),
         prefixes=("model.", ""),
         requires=(Requirement("use_learned_position_embeddings", True, UNBOUNDED),),
     ),

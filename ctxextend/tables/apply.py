@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, refuse
-from ctxextend.tables.bands import SHORTEST
+from ctxextend.tables.bands import MIN_ROWS
 from ctxextend.tables.method_facts import INTEGER, METHOD_NAMES, TRUNCATE, Method, Setting, method_text
 from ctxextend.tables.methods import METHODS, find_method
 from ctxextend.tables.sinusoids import BLOCK_ROWS
@@ -214,9 +214,9 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
         )
     settings = options.settings if method.name == "bands" else {}
     for name in ("sigma", "repeat"):
-        if settings.get(name) and learned - last < SHORTEST:
+        if settings.get(name) and learned - last < MIN_ROWS:
             raise ResizeError(
-                f"--method {options.method}: {name} requires at least {SHORTEST} source rows, got {learned - last}.",
+                f"--method {options.method}: {name} requires at least {MIN_ROWS} source rows, got {learned - last}.",
                 f"Remove {name}: shorter tables are interpolated.",
             )
     for name in ("repeat", "within"):

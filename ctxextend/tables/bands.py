@@ -21,7 +21,7 @@ Indices = NDArray[np.int64]
 
 # Rows on either side of a seam that are compared and blended, and the fewest rows that can be split.
 SEAM = 8
-SHORTEST = 4 * SEAM
+MIN_ROWS = 4 * SEAM
 # Settings that turn `bands` into linear interpolation.
 LINEAR: dict[str, Any] = {"sigma": 0.0, "gain": 1.0}
 # The smallest and the largest standard deviation of the Gaussian filter that are tried, in rows, and the largest as a
@@ -49,7 +49,7 @@ MIN_NORM = 0.2
 # Columns whose spectra are computed at once, to limit memory.
 COLUMNS = 64
 # Effect of both methods on inputs beyond the old length.
-ALIKE = "order is kept, and local structure if the table has a high-frequency part, but more positions look alike"
+ALIKE = "order is kept, and local structure if there is a high-frequency part, but more positions have similar rows"
 
 
 def has_free_settings(*, sigma: Any = None, repeat: Any = None, gain: Any = None, within: Any = None) -> bool:
@@ -78,7 +78,7 @@ def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = 
         reason = f"bands without a high-frequency part{residual}: plain interpolation"
     else:
         reason = f"bands with sigma {split.sigma:.3g} ({residual}), repeat {split.repeat[0]}:{split.repeat[1]}"
-        reason += f" (ends correlate by {split.match:.2f})"
+        reason += f" (correlation of its ends {split.match:.2f})"
     return method_text("bands", chosen), f"{reason}, {used_gain}"
 
 
@@ -171,7 +171,7 @@ def _tiled_rows(split: "BandSplit", rows: Indices) -> tuple[Indices, Indices, Ro
 
 def choose_auto(table: Rows, rows: int, *, keep: int = 0) -> tuple[str, str]:
     """Choose the settings of `bands` for `auto`; returns the method as text, and the reason."""
-    is_short = len(table) < SHORTEST
+    is_short = len(table) < MIN_ROWS
     method, reason = choose_bands(table, rows, keep=keep, **(LINEAR if is_short else {}))
     too_few = f"linear: {len(table)} rows are too few to split"
     return method, f"auto chose {too_few if is_short else reason}"
@@ -192,7 +192,7 @@ def auto(table: Rows, rows: int, *, keep: int = 0) -> Rows:
 
     Source: ctxextend.
     """
-    return bands(table, rows, keep=keep, **(LINEAR if len(table) < SHORTEST else {}))
+    return bands(table, rows, keep=keep, **(LINEAR if len(table) < MIN_ROWS else {}))
 
 
 @dataclass(frozen=True)
@@ -290,12 +290,12 @@ def smoothed(rows: Rows, sigma: float) -> Rows:
 
 
 def _can_be_split(rows: Rows) -> bool:
-    return len(rows) >= SHORTEST and bool(np.isfinite(rows).all())
+    return len(rows) >= MIN_ROWS and bool(np.isfinite(rows).all())
 
 
 def _typical_rows(table: Rows) -> BandSplit:
     """Return a split that excludes outlier and untrained rows at both ends."""
-    if len(table) < SHORTEST:
+    if len(table) < MIN_ROWS:
         return BandSplit(0, len(table))
     norms, cosines, _ = norms_and_neighbours(table)
     outliers = set(find_outliers(norms, cosines))

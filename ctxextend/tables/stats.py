@@ -281,7 +281,7 @@ def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...
     found: dict[int, tuple[int, ...]] = {}
     for length in [*sorted(lengths), *powers]:
         if length in jumps:
-            # A step as long as a learned one is a copy of it, forwards or reflected, and no seam.
+            # A step of the same length as a learned one is a copy of it, forwards or reflected, not a seam.
             learned = set(stats.steps[: length - 1].tolist())
             multiples = (position for position in range(length, rows, length) if position in jumps)
             seams = tuple(position for position in multiples if stats.steps[position - 1] not in learned)
