@@ -261,7 +261,7 @@ def _count_faults(settings: Any, minimum: int, *names: str, maximum: int = MAX_I
         value = getattr(settings, name)
         for number in value if isinstance(value, tuple) else (value,):
             if number is not None and (type(number) is not int or number < minimum):
-                expected = f"at least {minimum}" if type(number) is int else "a whole number"
+                expected = f"at least {minimum}" if type(number) is int else "an integer"
                 yield ResizeError(f"{flag_name(name)} must be {expected}, got {number!r}.")
             elif number is not None and number > maximum:
                 yield ResizeError(f"{flag_name(name)} must be at most {maximum:,}, got {number:,}.")

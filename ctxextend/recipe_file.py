@@ -32,9 +32,9 @@ PATH_KEYS = {"source": True, "tokenizer": True, "base": True, "data": False, "ev
 # Suffixes of config keys that contain the path that something was loaded from.
 CONFIG_PATHS = ("name_or_path", "tokenizer_file", "special_tokens_map_file")
 TYPE_NAMES: dict[Any, str] = {
-    **{str: "a string", int: "a whole number", float: "a number", bool: "true or false"},
+    **{str: "a string", int: "an integer", float: "a number", bool: "true or false"},
     **{dict: "a mapping", list: "a list", int | str: "a length, such as 4096, 4k or 4x"},
-    **{tuple[str, ...]: "a string or a list of strings", tuple[int, ...]: "a whole number or a list of them"},
+    **{tuple[str, ...]: "a string or a list of strings", tuple[int, ...]: "an integer or a list of them"},
 }
 # Finds the setting that an error message is about.
 MENTIONED = re.compile(r"(?:--|Unknown )([a-z][a-z-]*)")

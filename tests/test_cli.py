@@ -187,7 +187,7 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(arguments: str, cod
         ("inspect m --rows 5:5", "--rows 5:5 is not a valid range"),
         ("inspect m --tensor wpe --part encoder", "--part cannot be used with --tensor"),
         ("evaluate m --data a b", "extra argument(s) (b) To pass several values, repeat the flag: --data a.txt"),
-        ("evaluate m --data a --length 64 --length x", "--length must be a whole number, got x."),
+        ("evaluate m --data a --length 64 --length x", "--length must be an integer, got x."),
         ("evaluate m --data a --device cudda", "got cudda. Did you mean cuda?"),
         ("train m --data a --steps 5 --device cudda:1", "got cudda. Did you mean cuda?"),
         (
@@ -199,7 +199,7 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(arguments: str, cod
             "must be one of auto, fp32, bf16, fp16, got bf61. Did you mean",
         ),
         ("train m --data a --steps 5 --lr -1", "--lr must be positive, got -1."),
-        ("train m --data a --steps x", "--steps must be a whole number, got x."),
+        ("train m --data a --steps x", "--steps must be an integer, got x."),
         ("compare m --to 512 --data a --steps -1", "--steps must be at least 1, got -1."),
         ("verify m --base b --config-key k", "Add --tensor"),
         ("run gpt2-4096 --set foo", "--set foo: expected key=value"),

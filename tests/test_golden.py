@@ -64,7 +64,7 @@ def is_near(name: str) -> bool:
     return str(REQUESTS[name].get("method")).partition(":")[0] in NEAR
 
 
-# ---- the checkpoints, made of whole numbers and powers of two, so that they are the same on every machine
+# ---- the checkpoints, made of integers and powers of two, so that they are the same on every machine
 
 
 def numbers(name: str, *shape: int) -> torch.Tensor:

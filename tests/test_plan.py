@@ -306,7 +306,7 @@ def assert_rejected(source: Path, error: type[Exception], message: str, **option
     ("options", "message"),
     [
         ({"to": 0}, "--to must be at least 1, got 0"),
-        ({"to": 4.5}, "--to must be a whole number, got 4.5"),
+        ({"to": 4.5}, "--to must be an integer, got 4.5"),
         ({"keep_first": 16}, "--keep-first 16 with --method copy: none of the 16 learned positions is left"),
         ({"drop_last": 16}, "--drop-last 16 with --method copy: none of the 16 learned positions is left"),
         (
