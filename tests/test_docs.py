@@ -244,7 +244,7 @@ def test_design_examples_pass_their_tests(tmp_path: Path) -> None:
         changed = text.replace(old, new) if old else text + new
         (tmp_path / path).write_text(text if new in text else changed)
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    commands = re.findall(r"`python (-m pytest [^`]*)`", PAGES["design.md"].read_text())
+    commands = re.findall(r"`python (-m pytest\s[^`]*)`", PAGES["design.md"].read_text())
     assert len(commands) == 3
     for command in commands:
         subprocess.run([sys.executable, *shlex.split(command)], cwd=tmp_path, env=environment, check=True)
