@@ -26,13 +26,11 @@ from ctxextend.cli.tables import Page
 from ctxextend.errors import SAY_WHICH, CtxextendError, VerificationError, did_you_mean
 from ctxextend.version import __version__
 
-# In the order of --help; each command is a function in a module of the same name.
-COMMANDS = (
+COMMANDS = (  # in the order of --help; each is a function in the module of the same name
     *("resize", "train", "inspect", "verify", "evaluate", "compare"),
     *("run", "recipes", "families", "methods", "demo"),
 )
-# Typer puts a textual default in parentheses.
-TEXT_DEFAULT = re.compile(r"default: \((.*)\)")
+TEXT_DEFAULT = re.compile(r"default: \((.*)\)")  # Typer puts a textual default in parentheses
 
 
 def write_help(command: Any, ctx: Any, formatter: Any) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ctxextend.cli import options
+from ctxextend.cli.options import complete_method, measures
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
@@ -18,7 +19,7 @@ def compare(
     data: options.Data,
     method: Annotated[
         list[str] | None,
-        options.measures("--method NAME", "E.g. stretch:keep-first=5.", "all", autocompletion=options.complete_method),
+        measures("--method NAME", "Method, e.g. stretch:keep-first=5.", "all", autocompletion=complete_method),
     ] = None,
     length: options.Length = None,
     measure: options.Measure = None,

@@ -23,12 +23,10 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 INTERRUPTED = 130  # exit code after Ctrl-C
 FAILED_CHECK = 3  # exit code if a check failed
-# A line of output as (text, style name) pairs.
-Pieces = list[tuple[str, str]]
+Pieces = list[tuple[str, str]]  # a line of output as (text, style name) pairs
 # Paths of figures and reports (None: not requested), each with the function that writes it.
 Files = Sequence[tuple[Path | None, Callable[[Path], None]]]
-# Keyword arguments of `typer.style`.
-STYLES: dict[str, dict[str, Any]] = {
+STYLES: dict[str, dict[str, Any]] = {  # keyword arguments of `typer.style`
     **{"": {}, "title": {"bold": True}, "faint": {"dim": True}, "label": {"bold": True, "fg": "cyan"}},
     **{"wrong": {"bold": True, "fg": "red"}, "right": {"fg": "green"}, "learned": {"fg": "cyan"}},
     **{"second": {"fg": "green"}, "third": {"fg": "magenta"}, "new": {"fg": "yellow"}, "reserved": {"fg": "magenta"}},

@@ -20,8 +20,7 @@ from ctxextend.errors import printable
 if TYPE_CHECKING:
     from ctxextend.report.numbers import NumberFormat
 
-# Text, or (text, style name).
-Cell = str | tuple[str, str]
+Cell = str | tuple[str, str]  # text, or (text, style name)
 
 MARGIN, GAP = 12, 2
 MIN_WIDTH = 40  # minimum line width; text is unreadable below

@@ -9,8 +9,7 @@ from ctxextend.cli import options
 from ctxextend.cli.output import FAILED_CHECK, Output
 from ctxextend.cli.tables import Page
 
-# Maximum lines of evidence printed per check; --json lists all.
-MAX_EVIDENCE = 12
+MAX_EVIDENCE = 12  # lines printed per check; --json lists all
 
 
 def verify(
