@@ -61,10 +61,10 @@ class VerificationError(CtxextendError):
 
 def refuse(faults: Iterable[ResizeError]) -> None:
     """Raise the first of the faults, with the others in its `others`; do nothing if there are none."""
-    found = tuple(faults)
-    if found:
-        found[0].others = found[1:]
-        raise found[0]
+    errors = tuple(faults)
+    if errors:
+        errors[0].others = errors[1:]
+        raise errors[0]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -116,8 +116,8 @@ def printable(text: str) -> str:
     Names in a checkpoint may contain terminal escape codes, bidirectional controls or invalid UTF-8.
     """
 
-    def escape(found: re.Match[str]) -> str:
-        is_byte = "\udc80" <= found[0] <= "\udcff"  # an undecodable byte of a file name (surrogateescape)
-        return f"\\x{ord(found[0]) - 0xDC00:02x}" if is_byte else found[0].encode("unicode_escape").decode("ascii")
+    def escape(match: re.Match[str]) -> str:
+        is_byte = "\udc80" <= match[0] <= "\udcff"  # an undecodable byte of a file name (surrogateescape)
+        return f"\\x{ord(match[0]) - 0xDC00:02x}" if is_byte else match[0].encode("unicode_escape").decode("ascii")
 
     return HIDDEN.sub(escape, without_tokens(text))

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ctxextend import __version__, plan_resize
-from ctxextend.cli.app import app_of
+from ctxextend.cli.app import build_app
 from ctxextend.errors import printable, size_text, time_text
 from ctxextend.tables.methods import METHODS, list_methods
 from tests import pico
@@ -28,7 +28,7 @@ COMMAND = [sys.executable, "-m", "ctxextend"]
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app_of(), list(arguments))
+    return CliRunner().invoke(build_app(), list(arguments))
 
 
 def test_resize_prints_the_output_path_on_stdout_and_the_rest_on_stderr() -> None:

@@ -12,12 +12,12 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from ctxextend.cli.app import app_of, help_sections, summary
+from ctxextend.cli.app import build_app, help_sections, summary
 from ctxextend.cli.options import PANELS
 from ctxextend.tables.methods import METHODS
 from tests.terminal import on_terminal
 
-APP: Any = get_command(app_of())
+APP: Any = get_command(build_app())
 COMMANDS: dict[str, Any] = APP.commands
 PROGRAM = [sys.executable, "-c", "import sys; sys.argv[0] = 'ctxextend'; from ctxextend.cli.app import main; main()"]
 EXAMPLE = re.compile(r"^  (ctxextend .*)$", re.MULTILINE)
@@ -25,7 +25,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def help_of(*arguments: str, columns: int = 80) -> str:
-    done = CliRunner().invoke(app_of(), [*arguments, "--help"], prog_name="ctxextend", env={"COLUMNS": str(columns)})
+    done = CliRunner().invoke(build_app(), [*arguments, "--help"], prog_name="ctxextend", env={"COLUMNS": str(columns)})
     assert done.exit_code == 0
     return done.stdout
 
@@ -77,7 +77,7 @@ DRY_RUN = ["resize", "tiny-gpt2", "--to", "1024", "--method", "linear", "--keep-
 
 
 def test_output_in_a_pipe_is_plain_text_in_every_environment() -> None:
-    expected = CliRunner().invoke(app_of(), DRY_RUN, prog_name="ctxextend", env={"COLUMNS": ""}).stdout
+    expected = CliRunner().invoke(build_app(), DRY_RUN, prog_name="ctxextend", env={"COLUMNS": ""}).stdout
     assert expected.isascii()
     for changes in ({"TERM": "xterm", "FORCE_COLOR": "1"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}):
         done = subprocess.run(
@@ -98,7 +98,7 @@ def test_help_on_a_terminal_is_the_same_text_in_colour() -> None:
 def test_methods_wraps_to_the_terminal() -> None:
     shown = COLOUR.sub("", on_terminal([*PROGRAM, "methods"], environment(TERM="xterm", COLUMNS="40")))
     assert max(map(len, shown.splitlines())) <= 40
-    piped = CliRunner().invoke(app_of(), ["methods"], env={"COLUMNS": ""}).stdout
+    piped = CliRunner().invoke(build_app(), ["methods"], env={"COLUMNS": ""}).stdout
     assert 60 < max(map(len, piped.splitlines())) <= 80
     assert "".join(shown.split()) == "".join(piped.split())
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ctxextend import demo as demonstration
-from ctxextend.cli.app import app_of
+from ctxextend.cli.app import build_app
 from ctxextend.comparison.compare import Compare, compare_model, read_methods
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.demo import compare_demo
@@ -23,7 +23,7 @@ from ctxextend.text_data import read_documents
 
 
 def demo(*arguments: str) -> Result:
-    return CliRunner().invoke(app_of(), ["demo", *arguments])
+    return CliRunner().invoke(build_app(), ["demo", *arguments])
 
 
 def compare_few(opened: OpenedModel, settings: Compare, *others: Any) -> Comparison:

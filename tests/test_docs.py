@@ -22,7 +22,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from ctxextend import list_families, list_methods, resize
-from ctxextend.cli.app import app_of, help_sections, summary
+from ctxextend.cli.app import build_app, help_sections, summary
 from ctxextend.cli.inspect import add_inspections
 from ctxextend.cli.output import styled
 from ctxextend.cli.tables import Page
@@ -69,7 +69,7 @@ def run_here(command: str) -> str:
     words = shlex.split(command)
     if words[0] != "ctxextend" or "|" in words:
         return run(command)
-    return CliRunner().invoke(app_of(), words[1:], prog_name="ctxextend", env={"COLUMNS": "80"}).output
+    return CliRunner().invoke(build_app(), words[1:], prog_name="ctxextend", env={"COLUMNS": "80"}).output
 
 
 def families_table() -> str:
@@ -99,7 +99,7 @@ def methods_table() -> str:
 
 def commands_reference() -> str:
     """Return the usage, summary, arguments and options of every command."""
-    group: Any = get_command(app_of())
+    group: Any = get_command(build_app())
     context = group.make_context("ctxextend", [], resilient_parsing=True)
     every = [_reference(group, context)]
     for name, command in group.commands.items():

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import ctxextend
 from ctxextend.cli import options
-from ctxextend.cli.app import app_of
+from ctxextend.cli.app import build_app
 from ctxextend.errors import CheckpointError, DataError, ResizeError, UnsupportedModelError
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, open_eval_model
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
@@ -206,7 +206,7 @@ def test_evaluate_flags_accept_the_values_of_recipes() -> None:
 
 def test_evaluate_prints_identical_json_except_seconds(extended: Path, texts: Path) -> None:
     arguments = ["evaluate", str(extended), "--data", str(texts), "--tokens", "1024"]
-    first, second = (CliRunner().invoke(app_of(), [*arguments, "--json"]) for _ in range(2))
+    first, second = (CliRunner().invoke(build_app(), [*arguments, "--json"]) for _ in range(2))
     assert (first.exit_code, second.exit_code) == (0, 0), first.stderr
     values = json.loads(first.stdout)
     assert json.loads(second.stdout) | {"seconds": values["seconds"]} == values
@@ -230,7 +230,7 @@ def test_evaluate_interrupted_prints_results_so_far(
     monkeypatch.setattr(LossTask, "targets", interrupt)
     monkeypatch.setattr("ctxextend.cli.output.ignore_ctrl_c", lambda: None)  # would affect the other tests
     arguments = ["evaluate", str(extended), "--data", str(texts), "--batch-size", "2", "--json"]
-    done = CliRunner().invoke(app_of(), arguments)
+    done = CliRunner().invoke(build_app(), arguments)
     assert done.exit_code == 130, done.stderr
     values = json.loads(done.stdout)
     assert values["complete"] is False

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import ctxextend
 from ctxextend import resize
-from ctxextend.cli.app import app_of
+from ctxextend.cli.app import build_app
 
 PACKAGE = Path(__file__).parents[1] / "ctxextend"
 OPENING = ("open_checkpoint", "identify_model")
@@ -32,7 +32,7 @@ def trace(*command: str) -> tuple[list[str], list[int]]:
     threading.setprofile(profile)
     sys.setprofile(profile)
     try:
-        done = CliRunner().invoke(app_of(), command)
+        done = CliRunner().invoke(build_app(), command)
     finally:
         sys.setprofile(None)
         threading.setprofile(None)

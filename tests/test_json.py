@@ -12,7 +12,7 @@ from referencing import Registry, Resource
 from typer.testing import CliRunner
 
 from ctxextend import resize
-from ctxextend.cli.app import COMMANDS, app_of
+from ctxextend.cli.app import COMMANDS, build_app
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import Evaluation, LossEstimate
 from ctxextend.json_output import to_json
@@ -73,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_json(arguments: str) -> tuple[int, Any]:
-    done = CliRunner().invoke(app_of(), [*arguments.split(), "--json", *["--quiet"] * arguments.startswith("res")])
+    done = CliRunner().invoke(build_app(), [*arguments.split(), "--json", *["--quiet"] * arguments.startswith("res")])
     return done.exit_code, json.loads(done.stdout)
 
 

@@ -20,7 +20,7 @@ import corpus
 import mini_bert
 import tiny_gpt2
 from ctxextend import list_families, resize
-from ctxextend.cli.app import app_of
+from ctxextend.cli.app import build_app
 from ctxextend.recipe_file import read_recipe, shipped_recipes
 from tests import pico
 from tests.trainings import make_encoder, make_source
@@ -76,21 +76,21 @@ def test_every_recipe_is_run_and_shipped() -> None:
 
 
 def test_recipes_lists_each_in_a_line_and_prints_one() -> None:
-    listed = CliRunner().invoke(app_of(), ["recipes"], env={"COLUMNS": "120"}).stdout.splitlines()
+    listed = CliRunner().invoke(build_app(), ["recipes"], env={"COLUMNS": "120"}).stdout.splitlines()
     assert [line.split()[0] for line in listed] == list(RECIPES)
-    assert CliRunner().invoke(app_of(), ["recipes", "gpt2-4096"]).stdout == RECIPES["gpt2-4096"].read_text()
+    assert CliRunner().invoke(build_app(), ["recipes", "gpt2-4096"]).stdout == RECIPES["gpt2-4096"].read_text()
 
 
 def test_run_finds_a_shipped_recipe_by_name_unless_a_file_is_there(tmp_path: Path) -> None:
     source = make_source(tmp_path / "source", "gpt2")
     typed = ["run", "gpt2-4096", "--set", f"source={source}", "--set", "train=null", "--set", "evaluate=null"]
     typed += ["--set", "resize.to=32"]
-    assert CliRunner().invoke(app_of(), typed).stdout == "gpt2-4096\n"
+    assert CliRunner().invoke(build_app(), typed).stdout == "gpt2-4096\n"
     assert Path("gpt2-4096", "config.json").is_file()
     Path("gpt2-4096").rename("moved")
     Path("gpt2-4096").write_text("source: tiny-gpt2\nresize: {to: 160}\noutput: by-file")
-    assert CliRunner().invoke(app_of(), ["run", "gpt2-4096"]).stdout == "by-file\n"
-    wrong = CliRunner().invoke(app_of(), ["run", "gpt2-4906"])
+    assert CliRunner().invoke(build_app(), ["run", "gpt2-4096"]).stdout == "by-file\n"
+    wrong = CliRunner().invoke(build_app(), ["run", "gpt2-4906"])
     assert (wrong.exit_code, "Did you mean gpt2-4096?" in wrong.stderr) == (1, True)
 
 
@@ -124,7 +124,7 @@ def test_recipe_runs_on_a_pico_model_of_its_family(name: str, tmp_path: Path, bo
     changes = [f"source={source}", "evaluate=null", *case.changes]
     changes += [f"train.data={book}", "train.steps=2", "train.save=last"] if "train" in asked else []
     set_flags = [word for change in changes for word in ("--set", change)]
-    done = CliRunner().invoke(app_of(), ["run", str(RECIPES[name]), *set_flags, "-o", str(output), "--json"])
+    done = CliRunner().invoke(build_app(), ["run", str(RECIPES[name]), *set_flags, "-o", str(output), "--json"])
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
     assert (said["command"], said["output"]) == ("run", str(output))

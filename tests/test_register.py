@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner, Result
 
 import ctxextend
-from ctxextend.cli.app import app_of
+from ctxextend.cli.app import build_app
 from ctxextend.errors import CtxextendError, RecipeError, ResizeError
 from ctxextend.tables.methods import METHODS
 from tests import pico
@@ -28,7 +28,7 @@ def fade(rows: Any, length: int, *, power: float = 1.0) -> Any:
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app_of(), [str(one) for one in arguments])
+    return CliRunner().invoke(build_app(), [str(one) for one in arguments])
 
 
 @pytest.fixture

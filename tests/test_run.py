@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 import ctxextend
 from ctxextend import RecipeError, RunResult, pipeline, resize
 from ctxextend.checkpoints.source import BUNDLED
-from ctxextend.cli.app import app_of
+from ctxextend.cli.app import build_app
 from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.plan.find_tables import open_reference
 from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
@@ -25,7 +25,7 @@ from tests.evaluations import INTERRUPTED
 
 
 def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(app_of(), ["run", *arguments])
+    return CliRunner().invoke(build_app(), ["run", *arguments])
 
 
 def write(text: str) -> str:
@@ -102,7 +102,7 @@ def test_run_rejects_a_source_whose_other_weights_changed(offset: float, as_pick
     assert "has changed since the recipe was written: its tables are the same, but other" in done.stderr
     Path("book.txt").write_text("The quick brown fox jumps over a lazy dog. " * 200)
     compared = ["evaluate", "first", "--data", "book.txt", "--tokens", "320", "--measure", "position"]
-    assert "has changed since the recipe was written: its tables are" in CliRunner().invoke(app_of(), compared).stderr
+    assert "has changed since the recipe was written: its tables are" in CliRunner().invoke(build_app(), compared).stderr
 
 
 def test_run_misses_changes_between_the_samples_of_a_large_tensor() -> None:
@@ -281,7 +281,7 @@ def test_run_dry_run_prints_the_plan_and_writes_nothing() -> None:
         "evaluate: {data: c.txt, length: 128}\n"
     )
     resize = ["resize", "tiny-gpt2", "--to", "256", "--method", "linear", "--dry-run"]
-    plan = CliRunner().invoke(app_of(), resize).stdout
+    plan = CliRunner().invoke(build_app(), resize).stdout
     done = invoke(recipe, "--dry-run")
     assert done.exit_code == 0
     assert done.stdout.startswith(plan)

@@ -15,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 from ctxextend import ResizeError, TrainingError, evaluate, progress, resize, train
-from ctxextend.cli.app import app_of
+from ctxextend.cli.app import build_app
 from ctxextend.models import devices
 from ctxextend.progress import no_progress, with_estimate
 from ctxextend.training.memory import open_devices
@@ -107,7 +107,7 @@ def test_threads_flag_sets_torch_threads(typed: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     write_book()
     few = "--steps 1 --batch-size 1" if typed.startswith("train") else "--tokens 256 --measure position"
-    done = CliRunner().invoke(app_of(), [*typed.split(), "--data", "book.txt", "--threads", "3", *few.split()])
+    done = CliRunner().invoke(build_app(), [*typed.split(), "--data", "book.txt", "--threads", "3", *few.split()])
     assert done.exit_code == 0, done.output
     assert threads == [3, torch.get_num_threads()]
 
@@ -135,7 +135,7 @@ def test_command_line_sets_omp_wait_policy_by_default(given: dict[str, str], exp
 def test_open_device_rejects_unavailable_devices_and_lists_others(monkeypatch: pytest.MonkeyPatch) -> None:
     write_book()
     for typed in ("evaluate tiny-gpt2", "train tiny-gpt2 --steps 1", "compare tiny-gpt2 --to 256"):
-        done = CliRunner().invoke(app_of(), [*typed.split(), "--data", "book.txt", "--device", "xpu"])
+        done = CliRunner().invoke(build_app(), [*typed.split(), "--data", "book.txt", "--device", "xpu"])
         assert (done.exit_code, done.stderr) == (1, "Error: Device 'xpu' is not available.\nUse cpu.\n")
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
@@ -189,9 +189,9 @@ def test_estimate_is_printed_in_a_pipe_but_not_with_quiet(monkeypatch: pytest.Mo
     monkeypatch.setattr(progress, "MIN_REPORTED", 0.0)
     write_book()
     typed = ["evaluate", "tiny-gpt2", "--data", "book.txt", "--tokens", "512", "--threads", "1", "--batch-size", "1"]
-    done = CliRunner().invoke(app_of(), typed)
+    done = CliRunner().invoke(build_app(), typed)
     assert done.stderr.count("About 0 min left.\n") == 1
-    assert "min left" not in CliRunner().invoke(app_of(), [*typed, "--quiet"]).stderr
+    assert "min left" not in CliRunner().invoke(build_app(), [*typed, "--quiet"]).stderr
 
 
 def test_evaluate_hides_messages_of_transformers(make_pico: Callable[..., Pico]) -> None:

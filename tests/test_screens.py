@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from ctxextend import inspect as check
 from ctxextend import resize
-from ctxextend.cli.app import app_of
+from ctxextend.cli.app import build_app
 from tests import pico
 from tests import test_result_screens as results
 from tests.terminal import on_terminal
@@ -36,7 +36,7 @@ MakePico = Callable[..., pico.Pico]
 
 
 def inspect(*arguments: object, charset: str = "utf-8", allowed: tuple[int, ...] = (0,)) -> str:
-    done = CliRunner(charset=charset).invoke(app_of(), ["inspect", *map(str, arguments), "--quiet"])
+    done = CliRunner(charset=charset).invoke(build_app(), ["inspect", *map(str, arguments), "--quiet"])
     assert done.exit_code in allowed, done.output
     return done.stdout
 

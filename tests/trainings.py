@@ -12,7 +12,7 @@ from safetensors import safe_open
 from typer.testing import CliRunner, Result
 
 from ctxextend import resize
-from ctxextend.cli.app import app_of
+from ctxextend.cli.app import build_app
 from ctxextend.training.trainer import RunCallback
 from tests import pico
 from tests.words import add_tokenizer, text_of
@@ -23,7 +23,7 @@ TABLES = {"gpt2": "transformer.wpe.weight", "bert": "bert.embeddings.position_em
 
 def invoke(*arguments: object) -> Result:
     """Run a command; a bug's traceback is raised."""
-    done = CliRunner().invoke(app_of(), [*map(str, arguments)])
+    done = CliRunner().invoke(build_app(), [*map(str, arguments)])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done

@@ -39,7 +39,7 @@ def write_help(command: Any, ctx: Any, formatter: Any) -> None:
     def coloured(text: str, **style: Any) -> str:
         return typer.style(text, **style) if in_colour() else text
 
-    formatter.width = Page.of_stdout().width
+    formatter.width = Page.for_stdout().width
     command.format_usage(ctx, formatter)
     for paragraph in _paragraphs(command):
         first, *lines = paragraph.splitlines()
@@ -63,14 +63,14 @@ class Command(TyperCommand):
 
 def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
     """Return the arguments and options of a command by group: declaration, and help text with the default."""
-    found: dict[str, list[tuple[str, str]]] = {panel: [] for panel in ("Commands", *PANELS)}
-    found["Commands"] = [(name, summary(inner)) for name, inner in getattr(command, "commands", {}).items()]
+    groups: dict[str, list[tuple[str, str]]] = {panel: [] for panel in ("Commands", *PANELS)}
+    groups["Commands"] = [(name, summary(inner)) for name, inner in getattr(command, "commands", {}).items()]
     for parameter in command.params:  # --help itself is not among them
         name, text = parameter.get_help_record(context)
         if parameter.param_type_name == "argument":  # the usage line shows that it is required
             name, text = parameter.metavar, text.removesuffix("  [required]")
-        found[parameter.rich_help_panel or PANELS[0]].append((name, TEXT_DEFAULT.sub(r"default: \1", text)))
-    return {panel: rows for panel, rows in found.items() if rows}
+        groups[parameter.rich_help_panel or PANELS[0]].append((name, TEXT_DEFAULT.sub(r"default: \1", text)))
+    return {panel: rows for panel, rows in groups.items() if rows}
 
 
 def summary(command: Any) -> str:
@@ -137,7 +137,7 @@ def explain_usage(error: Any, hint: str) -> tuple[str, str]:
     return error.message or error.format_message(), hint
 
 
-def app_of(names: Iterable[str] = COMMANDS) -> typer.Typer:
+def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """Build the app with only some commands: building all of them takes a tenth of the start-up time."""
     settings = {"help_option_names": ["--help", "-h"]}
     app = typer.Typer(
@@ -191,8 +191,8 @@ def _raise_later(unraisable: Any) -> None:
 
 def main() -> None:
     """Run the command line; Ctrl-C, SIGTERM and SIGHUP (unless ignored, as under nohup) clean up and exit silently."""
-    found = (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
-    handled = [number for number in found if number and signal.getsignal(number) is not signal.SIG_IGN]
+    signals = (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
+    handled = [number for number in signals if number and signal.getsignal(number) is not signal.SIG_IGN]
     for number in handled:
         signal.signal(number, _handle_signal)
     sys.unraisablehook = _raise_later
@@ -209,7 +209,7 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        app_of([name for name in COMMANDS if name in sys.argv[1:2]] or COMMANDS)()
+        build_app([name for name in COMMANDS if name in sys.argv[1:2]] or COMMANDS)()
     finally:
         for number in handled:
             signal.signal(number, lambda number, frame: os._exit(128 + number))

@@ -66,25 +66,25 @@ def compare(
         ref = options.from_flags(CheckpointRef, flags)
         settings = Compare.from_flags(methods=method or (), **options.given_flags(flags, Evaluate, Train), to=to)
     try:
-        with sink.progress("Comparing", of="tokens") as progress:
-            found = compare_model(open_model(ref), settings, progress)
+        with sink.progress("Comparing", unit="tokens") as progress:
+            result = compare_model(open_model(ref), settings, progress)
     except ComparisonInterrupted as stop:
-        found = stop.comparison
-    show_comparison(sink, "compare", found, report, plot)
+        result = stop.comparison
+    show_comparison(sink, "compare", result, report, plot)
 
 
 def show_comparison(
-    sink: Output, command: str, found: "Comparison", report: Path | None, plot: Path | None = None, value: Any = None
+    sink: Output, command: str, result: "Comparison", report: Path | None, plot: Path | None = None, value: Any = None
 ) -> None:
     """Write the report and the figure, and print the comparison."""
     from ctxextend.report.figures import write_figure
     from ctxextend.report.html import comparison_figure, write_report
 
-    add_comparison(page := Page.of_stdout(), found)
-    figure = (plot, lambda path: write_figure(path, lambda: comparison_figure(found)))
-    files = [(report, lambda path: write_report(found, path, options.command_line())), figure] if found.rows else []
-    sink.note(*(f"Skipped {name}: {reason}" for name, reason in found.left_out.items()))
-    sink.measured(command, found, page.lines, files, value)
+    add_comparison(page := Page.for_stdout(), result)
+    figure = (plot, lambda path: write_figure(path, lambda: comparison_figure(result)))
+    files = [(report, lambda path: write_report(result, path, options.command_line())), figure] if result.rows else []
+    sink.note(*(f"Skipped {name}: {reason}" for name, reason in result.left_out.items()))
+    sink.measured(command, result, page.lines, files, value)
 
 
 def add_comparison(page: Page, comparison: "Comparison") -> None:

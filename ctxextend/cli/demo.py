@@ -49,10 +49,10 @@ def demo(
     )
     sink.note("Comparing all methods on Python's documentation (about a minute) ...")
     try:
-        with sink.progress("Comparing", of="tokens") as progress:
-            found = compare_demo(progress, threads)
+        with sink.progress("Comparing", unit="tokens") as progress:
+            comparison = compare_demo(progress, threads)
     except ComparisonInterrupted as stop:
-        found = stop.comparison
-    values = to_json(result) | {"output": str(output) if output else None, "comparison": to_json(found)}
-    show_comparison(sink, "demo", found, page, value=values)
+        comparison = stop.comparison
+    values = to_json(result) | {"output": str(output) if output else None, "comparison": to_json(comparison)}
+    show_comparison(sink, "demo", comparison, page, value=values)
     sink.note(f"Open {page} in a browser." if page else "For an HTML report: pip install 'ctxextend[plot]'")

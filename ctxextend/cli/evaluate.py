@@ -64,17 +64,17 @@ def evaluate(
     options.check_files(plot, report)
     ref, settings = options.from_flags(CheckpointRef, flags), options.from_flags(Evaluate, flags)
     try:
-        with sink.progress("Reading", of="tokens") as progress:
-            found = evaluate_checkpoint(ref, settings, progress)
+        with sink.progress("Reading", unit="tokens") as progress:
+            evaluation = evaluate_checkpoint(ref, settings, progress)
     except EvaluationInterrupted as stop:
-        found = stop.evaluation
+        evaluation = stop.evaluation
     from ctxextend.report.figures import evaluation_figure, write_figure
     from ctxextend.report.html import write_report
 
-    add_evaluation(page := Page.of_stdout(), found)
-    figure = (plot, lambda path: write_figure(path, lambda: evaluation_figure(found)))
-    files = [(report, lambda path: write_report(found, path, options.command_line())), figure]
-    sink.measured("evaluate", found, page.lines, files)
+    add_evaluation(page := Page.for_stdout(), evaluation)
+    figure = (plot, lambda path: write_figure(path, lambda: evaluation_figure(evaluation)))
+    files = [(report, lambda path: write_report(evaluation, path, options.command_line())), figure]
+    sink.measured("evaluate", evaluation, page.lines, files)
 
 
 def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
@@ -179,7 +179,7 @@ def _add_passkey(page: Page, passkey: "Passkey", base: int | None) -> None:
     header = [f"{length}*" if base and length > base else str(length) for length in passkey.lengths]
     page.text("Passkey retrieval accuracy (%) by context length and depth", "title")
     rows = [
-        [f"{100 * depth:>3.0f} %", *(_share(page, found[index], passkey) for found in passkey.found)]
+        [f"{100 * depth:>3.0f} %", *(_share(page, shares[index], passkey) for shares in passkey.found)]
         for index, depth in enumerate(passkey.depths)
     ]
     page.table(["depth", *header], rows)

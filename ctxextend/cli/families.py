@@ -38,14 +38,14 @@ def families(
     from ctxextend.families.lookup import FamilyTable, list_families
     from ctxextend.families.unsupported import POSITION_SCHEMES
 
-    sink, page = Output(as_json), Page.of_stdout()
+    sink, page = Output(as_json), Page.for_stdout()
     # Asking for a known type without a table is not a usage error.
     with options.usage_errors(*() if POSITION_SCHEMES.keys() & (model_types or ()) else (UnsupportedModelError,)):
-        found = list_families(model_types)
+        tables = list_families(model_types)
     hidden = {"model_type": ""} if model_types else {"model_type": "", "table": "", "config_key": "", "notes": ()}
     groups: dict[tuple[FamilyTable, ...], list[str]] = {}
-    for name, tables in groupby(found, attrgetter("model_type")):
-        groups.setdefault(tuple(replace(table, **hidden) for table in tables), []).append(name)
+    for name, group in groupby(tables, attrgetter("model_type")):
+        groups.setdefault(tuple(replace(table, **hidden) for table in group), []).append(name)
     for layout, names in groups.items():
         if model_types:
             page.text(", ".join(names), "title")
@@ -61,4 +61,4 @@ def families(
             page.text(f"{parts}; reserved rows: {reserved or 'none'}", "title")
             page.text(", ".join(names), indent="  ")
     sink.screen(page.lines)
-    sink.result("families", {"families": to_json(found)})
+    sink.result("families", {"families": to_json(tables)})

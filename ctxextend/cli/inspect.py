@@ -58,32 +58,32 @@ def inspect(
     from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef
 
-    sink, page = Output(as_json, quiet), Page.of_stdout(width)
+    sink, page = Output(as_json, quiet), Page.for_stdout(width)
     ends = options.read_range(f"{rows}:{int(rows) + 1}" if rows and rows.isdecimal() else rows)
     if width is not None and width < MIN_WIDTH:
         raise typer.BadParameter(f"--width must be at least {MIN_WIDTH}, got {width}.")
     options.check_files(plot, report)
     refs = [options.from_flags(CheckpointRef, flags, source=model) for model in models]
-    found = [inspect_model(open_model(ref), part) for ref in refs]
-    sink.note(*dict.fromkeys(note for inspection in found for note in inspection.notes))
+    inspections = [inspect_model(open_model(ref), part) for ref in refs]
+    sink.note(*dict.fromkeys(note for inspection in inspections for note in inspection.notes))
     if report is not None:
         from ctxextend.report.html import write_report
 
-        write_report(found, report, options.command_line())
+        write_report(inspections, report, options.command_line())
     if plot is not None:
         from ctxextend.report.figures import tables_figure, write_figure
 
-        write_figure(plot, lambda: tables_figure(found))
-    values = [to_json(inspection) for inspection in found]
+        write_figure(plot, lambda: tables_figure(inspections))
+    values = [to_json(inspection) for inspection in inspections]
     if ends is None or check:
-        add_inspections(page, found, only_verdicts=check)
+        add_inspections(page, inspections, only_verdicts=check)
     if ends is not None:
         chosen = slice(*ends)
-        for value, inspection in zip(values, found, strict=True):
+        for value, inspection in zip(values, inspections, strict=True):
             value["rows"] = {shown.name: _add_rows(page, inspection, shown, chosen) for shown in inspection.tables}
     sink.screen(page.lines)
     sink.result("inspect", {"models": values})
-    if check and not all(inspection.agrees for inspection in found):
+    if check and not all(inspection.agrees for inspection in inspections):
         raise typer.Exit(FAILED_CHECK)
 
 

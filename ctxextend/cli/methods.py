@@ -32,20 +32,20 @@ def methods(
     """
     from ctxextend.tables.methods import find_method, list_methods
 
-    sink, page = Output(as_json), Page.of_stdout()
+    sink, page = Output(as_json), Page.for_stdout()
     with options.usage_errors():
-        found = [find_method(name) for name in names] if names else list_methods()
+        selected = [find_method(name) for name in names] if names else list_methods()
     if names:
-        for method in found:
+        for method in selected:
             if page.lines:
                 page.line()
             page.line((method.name, "title"))
             page.values(_details(method), margin=16)
     else:
-        page.values(((method.name, method.summary) for method in found), margin=14)
+        page.values(((method.name, method.summary) for method in selected), margin=14)
         page.text("Default: copy. For details, run ctxextend methods NAME.", "faint")
     sink.screen(page.lines)
-    sink.result("methods", {"methods": found})
+    sink.result("methods", {"methods": selected})
 
 
 def _details(method: Method) -> Iterator[tuple[str, str]]:

@@ -125,8 +125,8 @@ def read_range(text: str | None) -> tuple[int | None, int | None] | None:
     """Parse A:B, A:, :B or : into the ends of a slice."""
     if text is None:
         return None
-    found = re.fullmatch(r"(-?\d+)?:(-?\d+)?", text)
-    start, stop = (int(end) if end else None for end in found.groups()) if found else (0, 0)
+    match = re.fullmatch(r"(-?\d+)?:(-?\d+)?", text)
+    start, stop = (int(end) if end else None for end in match.groups()) if match else (0, 0)
     if start is not None and stop is not None and 0 <= stop <= start:
         raise typer.BadParameter(f"--rows {text} is not a valid range: use A:B for rows A to B-1.")
     return start, stop

@@ -99,10 +99,10 @@ class Output:
                 _print(without_tokens(json.dumps({"error": error}, indent=2)))
 
     def measured(
-        self, command: str, found: "Evaluation | Comparison", lines: Iterable[Pieces], files: Files, value: Any = None
+        self, command: str, result: "Evaluation | Comparison", lines: Iterable[Pieces], files: Files, value: Any = None
     ) -> None:
         """Write the files and print the result; exit if the run was interrupted or a file could not be written."""
-        if not found.complete:
+        if not result.complete:
             ignore_ctrl_c()
         failures = []
         for path, write in files:  # before printing, which fails when the reader of a pipe exits
@@ -111,18 +111,18 @@ class Output:
                     write(path)
             except OutputError as error:  # still print what may have taken hours to measure
                 failures.append(str(error))
-        self.note(*found.notes)
-        self.warning(*found.warnings)
+        self.note(*result.notes)
+        self.warning(*result.warnings)
         self.screen(lines)
-        self.result(command, value or found, [*found.warnings, *failures])
+        self.result(command, value or result, [*result.warnings, *failures])
         self.note(*(f"Error: {failure}" for failure in failures))
-        if not found.complete:
+        if not result.complete:
             raise typer.Exit(INTERRUPTED)
         if failures:
             raise typer.Exit(1)
 
     @contextmanager
-    def progress(self, what: str, of: str = "bytes") -> Iterator[Progress]:
+    def progress(self, action: str, unit: str = "bytes") -> Iterator[Progress]:
         """Show a progress bar with speed and remaining time on a terminal."""
         if self.quiet or self.silent or not sys.stderr.isatty():
             yield no_progress if self.quiet or self.silent else with_estimate(no_progress, self.note)
@@ -133,12 +133,12 @@ class Output:
         columns = ("{task.description}", bars.BarColumn(), bars.TaskProgressColumn(), "{task.fields[speed]}")
         remaining = bars.TimeRemainingColumn(compact=True)
         with bars.Progress(*columns, remaining, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(what, total=None, speed="")
+            task = bar.add_task(action, total=None, speed="")
 
             def move(advance: int, total: int, label: str = "") -> None:
                 rate = bar.tasks[0].speed
-                speed = (f"{size_text(rate)}/s" if of == "bytes" else f"{rate:,.0f} {of}/s") if rate else ""
-                bar.update(task, advance=advance, total=total, description=f"{what} {label}".rstrip(), speed=speed)
+                speed = (f"{size_text(rate)}/s" if unit == "bytes" else f"{rate:,.0f} {unit}/s") if rate else ""
+                bar.update(task, advance=advance, total=total, description=f"{action} {label}".rstrip(), speed=speed)
 
             yield with_estimate(move, self.note)
 

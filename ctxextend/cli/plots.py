@@ -78,8 +78,10 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
         """Return the relative height of each value, 0 to 1; NaN if it is not finite."""
         numbers = np.array(values, dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.clip((scale(numbers) - low) / (high - low), 0, 1) if high > low else np.full(len(numbers), 0.5)
-        return np.where(np.isfinite(numbers), found, np.nan)
+            relative = (
+                np.clip((scale(numbers) - low) / (high - low), 0, 1) if high > low else np.full(len(numbers), 0.5)
+            )
+        return np.where(np.isfinite(numbers), relative, np.nan)
 
     margin = max(map(len, labels.values())) + 1
     reserved = max(len(curve.reserved) for curve in curves)
@@ -99,10 +101,10 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
     for row in range(height):
         pieces = [(f"{labels.get(row, ''):>{margin}}{tick if row in labels else side}", "faint")]
         for column in range(first + columns):
-            found = [(marks[bits[row, column]], styles[column]) for bits, marks, styles in drawn if bits[row, column]]
+            cells = [(marks[bits[row, column]], styles[column]) for bits, marks, styles in drawn if bits[row, column]]
             if front and column == front:
-                found = [(border, "faint")]
-            pieces.append((SHARED[unicode], "faint") if len(found) > 1 else (*found, (" ", ""))[0])
+                cells = [(border, "faint")]
+            pieces.append((SHARED[unicode], "faint") if len(cells) > 1 else (*cells, (" ", ""))[0])
         by_style = groupby(pieces, itemgetter(1))
         lines.append([("".join(text for text, _ in same), style) for style, same in by_style])
     return [*lines, *_axis(margin, front, columns, length, unicode=unicode)]

@@ -24,7 +24,7 @@ def recipes(
     """
     from ctxextend.recipe_file import shipped_recipes
 
-    sink, page, shipped = Output(as_json), Page.of_stdout(), shipped_recipes()
+    sink, page, shipped = Output(as_json), Page.for_stdout(), shipped_recipes()
     if name is not None and name not in shipped:
         with options.usage_errors(RecipeError):
             raise RecipeError(f"No built-in recipe {name}.", did_you_mean(name, shipped) or "See `ctxextend recipes`.")
@@ -36,5 +36,5 @@ def recipes(
     else:
         page.values(about.items(), margin=max(map(len, about)) + 2)
         sink.screen(page.lines)
-    found = [{"name": key, "about": about[key], "text": text} for key, text in texts.items()]
-    sink.result("recipes", {"recipes": found})
+    values = [{"name": key, "about": about[key], "text": text} for key, text in texts.items()]
+    sink.result("recipes", {"recipes": values})

@@ -84,11 +84,11 @@ def resize(
 
         if not (dry_run or training):
             plan.check_output(output, force=force)  # fail before the calibration
-        with sink.progress("Calibrating", of="tokens") as progress:
-            found = calibrate_model(plan.model, plan.settings, Evaluate(tuple(data)), progress, sink.warning)
-        sink.note(*(note for note in found.notes if note not in plan.notes), calibration_text(found))
-        also["calibration"], warned = to_json(found), found.warnings
-        plan = plan_model(plan.model, replace(plan.settings, method=found.method))
+        with sink.progress("Calibrating", unit="tokens") as progress:
+            calibration = calibrate_model(plan.model, plan.settings, Evaluate(tuple(data)), progress, sink.warning)
+        sink.note(*(note for note in calibration.notes if note not in plan.notes), calibration_text(calibration))
+        also["calibration"], warned = to_json(calibration), calibration.warnings
+        plan = plan_model(plan.model, replace(plan.settings, method=calibration.method))
     if dry_run:
         shown, warnings = show_plan(sink, recipe, plan, output, force=force)
         also |= {"train": shown["train"]} if training else {}
@@ -118,14 +118,14 @@ def resize(
         sink.result("resize", to_json(result) | also, (*warned, *result.warnings))
 
 
-def calibration_text(found: "Calibration") -> str:
+def calibration_text(calibration: "Calibration") -> str:
     """Describe the chosen method, the text that was used, and the gain."""
-    samples, unit = ("windows", "nats/token") if found.is_loss else ("documents", "MRR")
-    gain = f"better by {found.better_by.mean:.2g} \u00b1 {found.better_by.ci95 or 0.0:.1g} (95 %) {unit}"
-    if found.after == found.before:
+    samples, unit = ("windows", "nats/token") if calibration.is_loss else ("documents", "MRR")
+    gain = f"better by {calibration.better_by.mean:.2g} \u00b1 {calibration.better_by.ci95 or 0.0:.1g} (95 %) {unit}"
+    if calibration.after == calibration.before:
         gain = "no candidate was better by more than a standard error"
-    text = f"{found.windows} {samples} of {found.length:,} tokens in {time_text(found.seconds)}"
-    return f"calibrated on {text}: {found.method}; {gain}"
+    text = f"{calibration.windows} {samples} of {calibration.length:,} tokens in {time_text(calibration.seconds)}"
+    return f"calibrated on {text}: {calibration.method}; {gain}"
 
 
 def show_plan(

@@ -67,6 +67,6 @@ def run(
     if result.evaluation is None:
         sink.result("run", values)
     else:
-        add_evaluation(page := Page.of_stdout(), result.evaluation)
+        add_evaluation(page := Page.for_stdout(), result.evaluation)
         sink = replace(sink, is_path_only=result.output is not None)
         sink.measured("run", result.evaluation, page.lines, [], values)

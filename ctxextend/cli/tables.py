@@ -36,7 +36,7 @@ class Page:
     lines: list[Pieces] = field(default_factory=list)
 
     @classmethod
-    def of_stdout(cls, width: int | None = None) -> "Page":
+    def for_stdout(cls, width: int | None = None) -> "Page":
         """Return an empty page of the given width; by default the terminal's, or 80 columns in a pipe."""
         encoded = "\u28ff\u2588\u2524".encode(getattr(sys.stdout, "encoding", None) or "ascii", "replace")
         return cls(max(width or shutil.get_terminal_size((80, 24)).columns, MIN_WIDTH), b"?" not in encoded)
@@ -126,5 +126,5 @@ class Page:
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Wrap text after spaces, dots, slashes and underscores, and elsewhere only if necessary."""
-    found = re.findall(rf".{{1,{width}}}(?:(?<=\w[\s._/])|$)|.{{1,{width}}}", text) or [text]
-    return [line.rstrip() for line in found]
+    lines = re.findall(rf".{{1,{width}}}(?:(?<=\w[\s._/])|$)|.{{1,{width}}}", text) or [text]
+    return [line.rstrip() for line in lines]

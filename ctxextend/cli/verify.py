@@ -42,16 +42,16 @@ def verify(
     options.from_flags(CheckpointRef, flags, source=base or "")
     given = {name: value for name, value in options.given_flags(flags, CheckpointRef).items() if value}
     with sink.progress("Comparing") as progress:
-        found = verify_resized(resized, base, given, deep=deep, progress=progress)
-    sink.note(*found.notes)
-    page = Page.of_stdout() if sys.stdout.isatty() else Page()  # do not wrap lines in a pipe
-    page.text(found.conclusion, "right" if found.passed else "wrong")
-    for check in found.checks:
+        verification = verify_resized(resized, base, given, deep=deep, progress=progress)
+    sink.note(*verification.notes)
+    page = Page.for_stdout() if sys.stdout.isatty() else Page()  # do not wrap lines in a pipe
+    page.text(verification.conclusion, "right" if verification.passed else "wrong")
+    for check in verification.checks:
         label = f"{'passed' if check.passed else 'unchecked' if check.is_unchecked else 'FAILED'}  {check.name}"
         more = len(check.evidence) - MAX_EVIDENCE
         evidence = [*check.evidence[:MAX_EVIDENCE], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
         page.values([(label, line) for line in evidence], margin=17, style="label" if check.passed else "wrong")
     sink.screen(page.lines)
-    sink.result("verify", found)
-    if not found.passed:
+    sink.result("verify", verification)
+    if not verification.passed:
         raise typer.Exit(FAILED_CHECK)
