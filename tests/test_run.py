@@ -102,7 +102,9 @@ def test_run_rejects_a_source_whose_other_weights_changed(offset: float, as_pick
     assert "has changed since the recipe was written: its tables are the same, but other" in done.stderr
     Path("book.txt").write_text("The quick brown fox jumps over a lazy dog. " * 200)
     compared = ["evaluate", "first", "--data", "book.txt", "--tokens", "320", "--measure", "position"]
-    assert "has changed since the recipe was written: its tables are" in CliRunner().invoke(build_app(), compared).stderr
+    assert (
+        "has changed since the recipe was written: its tables are" in CliRunner().invoke(build_app(), compared).stderr
+    )
 
 
 def test_run_misses_changes_between_the_samples_of_a_large_tensor() -> None:
