@@ -64,8 +64,8 @@ MANY = 1_000_000
 
 # Files that safetensors also rejects, with the expected message.
 HOSTILE: dict[str, tuple[bytes, str]] = {
-    "empty file": (b"", "header length is 0 bytes"),
-    "length of 2^63": (pack(b"{}", b"", 2**63), "header length is 9,223,372,036,854,775,808 bytes"),
+    "empty file": (b"", "header is truncated: it should have 0 bytes"),
+    "length of 2^63": (pack(b"{}", b"", 2**63), "header is truncated: it should have 9,223,372,036,854,775,808 bytes"),
     "list": (pack([1, 2]), "header is not a JSON object"),
     "two values": (pack(b"{}{}"), "not valid JSON"),
     "byte order mark": (pack(f'\ufeff{{"a":{ONE}}}'.encode(), b"1234"), "not valid JSON"),

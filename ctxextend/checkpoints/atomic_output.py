@@ -1,9 +1,8 @@
 """Atomic output: write to a temporary folder or file, sync it to disk, then rename it into place.
 
-The temporary folder `.NAME.ctxextend-new-XXXXXXXX` is next to the output, and locked with flock, so that other runs
-remove only leftovers of killed runs. An existing output is replaced with one `renameat2` (RENAME_EXCHANGE) if the
-kernel supports it; otherwise it is first renamed to a backup, `.NAME.ctxextend-old-XXXXXXXX`, which a later run
-restores if it finds no output.
+`.NAME.ctxextend-new-XXXXXXXX` next to the output is locked with flock, so that other runs remove only leftovers of
+killed runs. An existing output is replaced with one `renameat2` (RENAME_EXCHANGE) if the kernel supports it; else it
+is first renamed to a backup, `.NAME.ctxextend-old-XXXXXXXX`, which a later run restores if there is no output.
 """
 
 import contextlib
@@ -33,7 +32,7 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV, errno.EINTR}
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-DISK_FULL_HINT = "Free some space, or use -o on another disk."
+DISK_FULL_HINT = "Free disk space, or choose an output on another disk with -o."
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
@@ -126,7 +125,7 @@ def _check_replaceable(output: Path, files: Mapping[str, int], force: bool) -> N
         raise OutputError(f"The output {output} exists.", "Replace it with --force, or choose another name with -o.")
     has_config = any((output / name).is_file() for name in CHECKPOINT_MARKS)
     if not has_config or not any(any(output.glob(pattern)) for pattern in CHECKPOINT_WEIGHTS):
-        raise OutputError(f"{output} is not a checkpoint folder, so --force does not replace it.", "Choose another -o.")
+        raise OutputError(f"{output} is not a checkpoint folder, so --force does not replace it.", "Use another -o.")
     for path in sorted(output.rglob("*")):
         name = path.relative_to(output).as_posix()
         is_filled = path.is_dir() and not path.is_symlink() and any(path.iterdir())

@@ -14,7 +14,7 @@ from typing import BinaryIO, TypeAlias
 from ctxextend.errors import CheckpointError
 
 # Called with a file and the number of bytes appended to it since the last call.
-Written: TypeAlias = Callable[[BinaryIO, int], None]
+OnWrite: TypeAlias = Callable[[BinaryIO, int], None]
 # Size in bytes, modification time and inode change time in ns. Programs cannot set the change time, so it also detects
 # a replacement of equal size and modification time.
 Fingerprint: TypeAlias = tuple[int, int, int]
@@ -26,7 +26,7 @@ DISK_BLOCK = 4096  # the block size of nearly all disks; reflinks share whole bl
 
 
 def copy_range(
-    source: FileIO, destination: BinaryIO, start: int, length: int, written: Written = lambda file, count: None
+    source: FileIO, destination: BinaryIO, start: int, length: int, on_write: OnWrite = lambda file, count: None
 ) -> None:
     """Append `length` bytes of one unbuffered file, from `start` on, to another at its position."""
     in_kernel = hasattr(os, "copy_file_range")
@@ -46,14 +46,14 @@ def copy_range(
             write_all(destination, memoryview(data))
             count = len(data)
         start, length = start + count, length - count
-        written(destination, count)
+        on_write(destination, count)
 
 
-def copy_file(source: Path, destination: Path, written: Written = lambda file, count: None) -> None:
+def copy_file(source: Path, destination: Path, on_write: OnWrite = lambda file, count: None) -> None:
     """Copy a file's bytes and permission bits to a new file."""
     with open_source(source) as file, destination.open("xb", buffering=0) as copy:
         status = os.fstat(file.fileno())
-        copy_range(file, copy, 0, status.st_size, written)
+        copy_range(file, copy, 0, status.st_size, on_write)
     destination.chmod(status.st_mode & 0o777)
 
 

@@ -179,10 +179,10 @@ class Checkpoint:
 def open_checkpoint(source: Source, variant: str | None = None, check: ConfigCheck = lambda *_: None) -> Checkpoint:
     """Read a folder's config, validated by `check`, and its weights' headers, and list the other files to copy."""
     with reading(source.folder):
-        return _open(source, variant, check)
+        return _open_folder(source, variant, check)
 
 
-def _open(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint:
+def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint:
     root = source.folder
     # A single weights file without a config may be in any folder, so other files there are ignored.
     has_config = any(os.path.lexists(root / name) for name in (CONFIG, ADAPTER_CONFIG, MODULES))
@@ -200,7 +200,7 @@ def _open(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint
         config = {}  # the adapter's base model is elsewhere
     elif not is_single_file and not has_file(source, root / NANOGPT_FILE):
         raise _no_config(root, source.notes)
-    weights_name = _index_of(folder, source) or source.file or first_weights(folder, variant)
+    weights_name = _find_index(folder, source) or source.file or first_weights(folder, variant)
     if weights_name is None or not has_file(source, folder / weights_name):
         check(config or {}, False)
         raise _no_weights(folder, config, variant, source)
@@ -226,7 +226,7 @@ def _open(source: Source, variant: str | None, check: ConfigCheck) -> Checkpoint
     paths = [folder / weights_name, *(file.path for file in weights.values())]
     used = {path.relative_to(root).as_posix() for path in paths}
     reasons = {
-        name: _reason_omitted(source, model, name) for name in (*listed, *source.not_fetched) if name not in used
+        name: _reason_omitted(source, model, name) for name in (*listed, *source.not_downloaded) if name not in used
     }
     adapter_of = None
     if weights_name.startswith("adapter_model."):
@@ -275,7 +275,7 @@ def _no_config(folder: Path, notes: tuple[str, ...]) -> CheckpointError:
 # ---- weights
 
 
-def _index_of(folder: Path, source: Source) -> str | None:
+def _find_index(folder: Path, source: Source) -> str | None:
     """Return the name of the index that lists the passed file as a shard; None if there is none."""
     for path in sorted(folder.glob("*.index*.json")) if source.file is not None else ():
         weight_map = load_object(path).get("weight_map") if has_file(source, path) else None
@@ -336,7 +336,7 @@ def _open_shards(path: Path, index: Mapping[str, Any], source: Source, ties: boo
 def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | None, source: Source) -> CheckpointError:
     """Return the error for a folder without supported weights, with a command as hint."""
     local = sorted(path.name for path in folder.iterdir())
-    names = (*local, *source.not_fetched)
+    names = (*local, *source.not_downloaded)
     for pattern, (library, flag) in FOREIGN.items():
         if any(fnmatch(name, pattern) for name in names):
             load = f"transformers.{_model_class(config or {}) or 'AutoModel'}.from_pretrained"
@@ -375,7 +375,7 @@ def _model_class(config: Mapping[str, Any]) -> str | None:
 def _reason_omitted(source: Source, model: PurePosixPath, name: str) -> str | None:
     """Return why a file is skipped; None if it is copied."""
     path, local = PurePosixPath(name), source.folder / name
-    is_local = name not in source.not_fetched
+    is_local = name not in source.not_downloaded
     for part in path.parts:
         if part in IGNORED_NAMES:
             return f"{IGNORED_NAMES[part]}, not part of the checkpoint"

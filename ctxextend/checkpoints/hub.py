@@ -39,7 +39,7 @@ MESSAGES = {
         ),
     ),
     "HTTP 429": (FAILED + "too many requests ({reason}).", f"Wait a few minutes. {AGAIN}."),
-    "HTTP 5xx": (FAILED + "Hub server error ({reason}).", f"Wait, and check https://status.huggingface.co. {AGAIN}."),
+    "HTTP 5xx": (FAILED + "the Hub failed ({reason}).", f"Wait, and check https://status.huggingface.co. {AGAIN}."),
     "HTTP 4xx": (FAILED + "the Hub rejected the request ({reason}).", f"Check HF_ENDPOINT if it is set. {AGAIN}."),
     **dict.fromkeys(
         ("ConnectError", "ProxyError", "TimeoutException", "UnsupportedProtocol", "InvalidURL"),
@@ -64,9 +64,9 @@ def download(
     choose: Callable[[list[str]], list[str]],
     check: Callable[[Path], None],
 ) -> tuple[Path, list[str]]:
-    """Download the files that `choose` selects from a Hub model's; return the local folder and all file names.
+    """Download the files of a Hub model that `choose` selects; return the local folder and all file names.
 
-    `config` comes first, so that `check` can reject it. If the Hub is unreachable, return the cached folder, no names.
+    `config` comes first, for `check` to reject. If the Hub is unreachable, return the cached folder and no names.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
@@ -98,7 +98,7 @@ def download(
 
 
 def push_folder(folder: Path, repo_id: str, texts: Mapping[str, bytes]) -> str:
-    """Upload a folder except `LOGS`, with `texts` replacing files by name, to a new or existing repository."""
+    """Upload a folder except `LOGS`, with `texts` replacing files by name, to a Hub repository; return its URL."""
     from huggingface_hub import CommitOperationAdd, HfApi
 
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

@@ -18,7 +18,7 @@ _DECODER = json.JSONDecoder()
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a whole text file of a checkpoint."""
+    """Read a text file of a checkpoint as bytes."""
     with reading(path):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe blocks, and a device may never end
@@ -45,7 +45,7 @@ def load_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def parse_json(text: str, where: str) -> Any:
+def parse_json(text: str, location: str) -> Any:
     """Parse one JSON value; raise CheckpointError also for duplicate keys and deep nesting."""
     try:
         value = json.loads(text, object_pairs_hook=unique_keys)
@@ -58,7 +58,7 @@ def parse_json(text: str, where: str) -> Any:
         return value
     except (RecursionError, ValueError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise CheckpointError(f"{where} is not valid JSON: {reason}.", "Download the file again.") from None
+        raise CheckpointError(f"{location} is not valid JSON: {reason}.", "Download the file again.") from None
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from ctxextend.families.lookup import nested
 from ctxextend.json_output import not_in_json
 
 Kind: TypeAlias = Literal["tokenizer", "sentence", "truncation", "padding", "generation"]
-# File pattern, kind and key path of each limit. transformers uses those of kind tokenizer and generation, sentence-
-# transformers those of kind sentence (its file name contains one of several model types), tokenizers the others.
+# File pattern, kind and key path of each limit. Kinds tokenizer and generation are used by transformers, kind sentence
+# by sentence-transformers (with one of several model types in the file name), the others by tokenizers.
 LOCATIONS: tuple[tuple[str, Kind, tuple[str, ...]], ...] = (
     ("tokenizer_config.json", "tokenizer", ("model_max_length",)),
     ("tokenizer.json", "truncation", ("truncation", "max_length")),

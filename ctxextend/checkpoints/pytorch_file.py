@@ -1,4 +1,4 @@
-"""PyTorch files (`torch.save`), presented as the safetensors files they are converted to; their code is never executed.
+"""Read PyTorch files (`torch.save`) as the safetensors files they are converted to, without executing code.
 
 The format is a pickle of all tensor names and the tensors' bytes, in one zip file since torch 1.6; see
 https://docs.pytorch.org/docs/stable/notes/serialization.html, section "Serialized file format for torch.save".
@@ -90,7 +90,7 @@ class PytorchFile(TensorFile):
 
 
 def unpickle(path: Path) -> tuple[Any, range | None]:
-    """Load a PyTorch file without executing code; also return its mapped addresses, None if it was read into memory."""
+    """Load a PyTorch file without executing code; return its content and mapped addresses, None if not mapped."""
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):  # CVE-2025-32434, in spite of weights_only
         message = f"torch {torch.__version__} may execute code from a file that it loads."
         raise CheckpointError(message, "Upgrade it: pip install 'torch>=2.6'")
@@ -142,7 +142,7 @@ def _data_offsets(path: Path) -> set[int] | None:
 def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
     """Return the model's tensors by their names in transformers, in file order.
 
-    `content`, loaded from `path`, is a state dict or contains one. Tensors without a dtype in safetensors raise.
+    `content`, loaded from `path`, is a state dict or contains one. Raise CheckpointError for unsupported tensors.
     """
     state = content
     if isinstance(content, dict) and not all(map(_is_tensor, content.values())):
@@ -182,14 +182,15 @@ def _problem(key: Any, value: Any) -> str | None:
     if value.is_meta or value.is_nested or value.is_quantized or value.layout != torch.strided:
         return f"not a dense tensor ({value.layout}, {value.dtype}, on {value.device})"
     if str(value.dtype).removeprefix("torch.") not in DTYPES or value.is_conj() or value.is_neg():
-        return f"a conjugate view, a negative view or of {value.dtype}, which safetensors cannot store"
+        kind = "a conjugate or negative view" if value.is_conj() or value.is_neg() else f"of dtype {value.dtype}"
+        return f"{kind}, which safetensors cannot store"
     stored = value.untyped_storage().nbytes()
     is_expanded = value.numel() * value.element_size() > stored + MAX_EXPANSION
     return f"expanded from {stored:,} bytes to shape {tuple(value.shape)}" if is_expanded else None
 
 
 def as_tensor_file(path: Path, tensors: Mapping[str, torch.Tensor], mapped: range | None, *, ties: bool) -> PytorchFile:
-    """Return the safetensors view of tensors; with `ties`, keep one name of those that transformers ties on loading."""
+    """Describe tensors as a safetensors file; with `ties`, drop names that transformers ties on loading."""
     tied = _tied_names(tensors) if ties else set()
     kept = {name: tensor for name, tensor in tensors.items() if name not in tied}
     described: dict[str, Any] = {METADATA: {"format": "pt"}, **dict.fromkeys(kept)}

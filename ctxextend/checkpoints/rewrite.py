@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copy import CHUNK, DISK_BLOCK, Written, copy_file, copy_range, open_source, write_all
+from ctxextend.checkpoints.copy import CHUNK, DISK_BLOCK, OnWrite, copy_file, copy_range, open_source, write_all
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import BITS, MAX_HEADER_BYTES, METADATA, TensorFile
 from ctxextend.errors import CheckpointError
@@ -124,21 +124,21 @@ def rewrite(
     layout: Layout,
     tensor_of: Callable[[str], NDArray[Any]],
     destination: Path,
-    written: Written = lambda file, count: None,
+    on_write: OnWrite = lambda file, count: None,
 ) -> None:
     """Write a file in a layout and with its old mode; `tensor_of` is called once per new tensor and returns it."""
     with open_source(file.path) as source, destination.open("xb", buffering=0) as output:
         write_all(output, memoryview(layout.header))
-        written(output, len(layout.header))
+        on_write(output, len(layout.header))
         for name, size, offset, is_new in layout.ranges:
             if offset is not None:
-                copy_range(source, output, offset, size, written)
+                copy_range(source, output, offset, size, on_write)
                 continue
             tensor = tensor_of(name) if is_new else file.read_bytes(name)
             data = np.ascontiguousarray(tensor).view(np.uint8).reshape(-1).data
             for start in range(0, size, CHUNK):
                 write_all(output, data[start : start + CHUNK])
-                written(output, min(CHUNK, size - start))
+                on_write(output, min(CHUNK, size - start))
     destination.chmod(file.path.stat().st_mode & 0o777)
 
 
@@ -155,25 +155,25 @@ def write_files(
     layouts: Mapping[str, Layout],
     tensor_of: Callable[[str], NDArray[Any]],
     texts: Mapping[str, bytes],
-    written: Callable[[int], None] = lambda count: None,
+    on_write: Callable[[int], None] = lambda count: None,
 ) -> None:
     """Write weights in their layouts, with new tensors from `tensor_of`, copies and texts; then check the source."""
     is_early = sum(file_sizes(checkpoint, layouts, texts).values()) <= EARLY_BYTES and hasattr(os, "posix_fadvise")
 
-    def wrote(file: BinaryIO, count: int) -> None:
+    def written(file: BinaryIO, count: int) -> None:
         if is_early:
             with contextlib.suppress(OSError):  # only a hint, which some file systems reject
                 os.posix_fadvise(file.fileno(), file.tell() - count, count, os.POSIX_FADV_DONTNEED)
-        written(count)
+        on_write(count)
 
     for name, file in checkpoint.weights.items():
         if name in layouts:
-            rewrite(file, layouts[name], tensor_of, folder / name, wrote)
+            rewrite(file, layouts[name], tensor_of, folder / name, written)
     for name in sorted(checkpoint.files - layouts.keys() - texts.keys()):
-        copy_file(checkpoint.root / name, folder / name, wrote)
+        copy_file(checkpoint.root / name, folder / name, written)
     for name, text in texts.items():
         (folder / name).write_bytes(text)
         if name in checkpoint.files:
             (folder / name).chmod((checkpoint.root / name).stat().st_mode & 0o777)
-        written(len(text))
+        on_write(len(text))
     checkpoint.check_unchanged()

@@ -94,7 +94,7 @@ def open_safetensors(path: Path) -> TensorFile:
         with reading(path), path.open("rb") as file:
             length, size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
             if 8 + length > size:
-                raise ValueError(f"the header length is {length:,} bytes, the file size {size:,}")
+                raise ValueError(f"the header is truncated: it should have {length:,} bytes, the file has {size:,}")
             if length > MAX_HEADER_BYTES:
                 raise ValueError(f"the header of {length:,} bytes exceeds safetensors' limit of {MAX_HEADER_BYTES:,}")
             header, entries = parse_header(file.read(length))
@@ -114,7 +114,7 @@ def open_safetensors(path: Path) -> TensorFile:
 
 
 def parse_header(text: bytes) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
-    """Parse a header and check each entry; raise ValueError with a clause that completes an error about the file."""
+    """Parse a header and check each entry; raise ValueError with the problem, as part of a sentence."""
     try:
         header = json.loads(text.decode(), object_pairs_hook=unique_keys)
         # Python reads NaN and lone surrogates, but cannot write them as JSON.

@@ -39,7 +39,7 @@ class Source:
     hub_id: str | None = None  # owner/name, if known
     revision: str | None = None  # commit hash on the Hub, if known
     notes: tuple[str, ...] = ()  # how the reference was understood
-    not_fetched: tuple[str, ...] = ()  # files of the Hub repository that were not downloaded, if known
+    not_downloaded: tuple[str, ...] = ()  # files of the Hub repository that were not downloaded, if known
     file: str | None = None  # the weights file that was passed instead of its folder
 
 
@@ -85,8 +85,8 @@ def resolve_source(
     if not os.path.isdir(folder):  # noqa: PTH112 - never raises
         raise SourceError(f"{source.reference} has no subfolder {subfolder}.", "Check --subfolder.")
     prefix = f"{PurePosixPath(subfolder).as_posix()}/"
-    below = tuple(name.removeprefix(prefix) for name in source.not_fetched if name.startswith(prefix))
-    return replace(source, folder=folder, name=f"{source.name}-{folder.name}", not_fetched=below)
+    below = tuple(name.removeprefix(prefix) for name in source.not_downloaded if name.startswith(prefix))
+    return replace(source, folder=folder, name=f"{source.name}-{folder.name}", not_downloaded=below)
 
 
 def bundled_source(name: str) -> Source:
@@ -137,8 +137,8 @@ def _hub_source(
     folder, files = download(hub_id, revision, f"{below}config.json", choose, lambda path: check(load_object(path)))
     snapshot = CACHE_SNAPSHOT.fullmatch(folder.as_posix())
     sha = snapshot["sha"] if snapshot else None
-    not_fetched = tuple(file for file in files if not (folder / file).exists())
-    return Source(hub_id, "hub", folder, hub_id.split("/")[-1], hub_id, sha, not_fetched=not_fetched)
+    not_downloaded = tuple(file for file in files if not (folder / file).exists())
+    return Source(hub_id, "hub", folder, hub_id.split("/")[-1], hub_id, sha, not_downloaded=not_downloaded)
 
 
 OUTSIDE = "a symlink that points outside the folder"

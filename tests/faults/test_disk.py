@@ -167,7 +167,7 @@ def test_resize_checks_disk_space_before_it_writes(source: Path) -> None:
     with tmpfs(1 << 16) as small:
         with pytest.raises(OutputError, match=r"needs [\d,]+ bytes, and .* has 65,536 free") as caught:
             resize(source, to=4096, output=small / "out")
-        assert "Free some space" in (caught.value.hint or "")
+        assert "Free disk space" in (caught.value.hint or "")
         assert list(small.iterdir()) == []
         with pytest.raises(OutputError, match="needs"):
             plan_resize(source, to=4096).check_output(small / "out")

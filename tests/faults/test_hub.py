@@ -80,7 +80,7 @@ RESPONSES = [
     (404, "EntryNotFound", "owner/model lists a file that does not exist on the Hub: ", "--revision"),
     (404, "", "rejected the request (Client error '404", "HF_ENDPOINT"),
     (429, "", "too many requests (Client error '429", "Wait a few minutes"),
-    (503, "", "Hub server error (Server error '503", "status.huggingface.co"),
+    (503, "", "the Hub failed (Server error '503", "status.huggingface.co"),
 ]
 
 
@@ -278,7 +278,7 @@ def test_resolve_source_skips_files_of_version_control(hub: Hub, repo: Repo) -> 
     repo.files |= unusual | hooks
     source = resolve_source("owner/model")
     assert hub.downloaded() == set(repo.files) - set(hooks)
-    assert set(source.not_fetched) == set(hooks)
+    assert set(source.not_downloaded) == set(hooks)
     done = invoke("resize", "owner/model", "--to", 40, "--dry-run")
     assert done.exit_code == 0, done.output
     assert "\x1b" not in done.output
