@@ -234,7 +234,7 @@ def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
 
 @method(
     summary="extrapolate the leading principal components with fitted sinusoids",
-    convention="64 components, up to 16 common frequencies; new rows at most twice as far from the mean",
+    convention="64 components, up to 16 common frequencies; distance from the mean up to twice the largest learned one",
     long_inputs="the periodic part of the learned rows continues, the rest does not",
     when="you fine-tune afterwards, and the table is smooth and periodic (see ctxextend inspect)",
     tolerance=TOLERANCE,
