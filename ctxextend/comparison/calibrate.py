@@ -126,7 +126,7 @@ def calibrate_model(
         return run.scores
 
     if run.base is not None:
-        run.read_base(advance)
+        run.run_base(advance)
     # Settings refer to the rows of the first table.
     rows = resized.learned[table.name][table.reserved_rows :]
     source = rows[: len(rows) - settings.drop_last].astype(np.float64)

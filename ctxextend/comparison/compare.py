@@ -213,7 +213,7 @@ class ComparisonRun:
         def advance(name: str) -> Callable[[int], None]:
             return lambda tokens: progress(tokens, total, name)
 
-        evaluation.read_base(advance("the base"))
+        evaluation.run_base(advance("the base"))
         for trainer in (None, self.trainer) if self.trainer else (None,):
             for candidate in self.candidates:
                 started, moved = time.perf_counter(), advance(candidate.name)

@@ -35,7 +35,7 @@ SENTENCE_MODULES = "modules.json"  # marks a folder of sentence-transformers
 PASS_BASE = "Pass its base checkpoint with --base of evaluate (evaluate.base in a recipe)."
 
 COMPARED = 512  # tokens of the text by which two tokenizers are compared
-TOKENS_AT_ONCE = 4096  # per batch, unless a batch size is given
+TOKENS_PER_BATCH = 4096  # unless a batch size is given
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ def batches(lengths: Sequence[int], batch_size: int | None = None) -> Iterator[l
     """Yield batches of indices of equally long texts, which need no padding; by default up to 4,096 tokens."""
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     for length, group in groupby(order, key=lengths.__getitem__):
-        indices, size = list(group), batch_size or max(TOKENS_AT_ONCE // length, 1)
+        indices, size = list(group), batch_size or max(TOKENS_PER_BATCH // length, 1)
         yield from (indices[start : start + size] for start in range(0, len(indices), size))
 
 

@@ -175,11 +175,11 @@ class EvaluationRun:
         ranking = self.losses or self.retrieval
         return ranking.scores if ranking else ()
 
-    def read_base(self, advance: Callable[[int], None]) -> None:
+    def run_base(self, advance: Callable[[int], None]) -> None:
         """Run the base, whose results are reused for each model."""
         for task in (self.losses, self.retrieval):
             if task is not None:
-                task.read_base(advance)
+                task.run_base(advance)
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Run all tasks, keeping results as they arrive; call `advance` with the tokens of each step."""

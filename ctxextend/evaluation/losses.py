@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 Losses = NDArray[np.float64]
 
-LOGITS_AT_ONCE = 2**25  # upper limit per LM head call: 128 MiB in float32, 667 tokens of GPT-2
-ROWS_AT_ONCE = 8  # rows of logits per logsumexp
+MAX_LOGITS = 2**25  # upper limit per LM head call: 128 MiB in float32, 667 tokens of GPT-2
+ROWS_PER_CHUNK = 8  # rows of logits per logsumexp
 MASKED_SHARE = 0.15  # of a masked model's tokens, as in BERT: Devlin et al. 2018, section 3.1
 # Share of a window whose tokens are scored at each context length; a larger share leaves less text before the first.
 SCORED_SHARE = 1 / 8
@@ -72,7 +72,7 @@ class Scorer:
             with torch.inference_mode():
                 with identity_lm_head(head):
                     outputs = model(**prepare_inputs(model, ids)).logits  # hidden states with a separate head
-                size = max(LOGITS_AT_ONCE // (head.out_features if self.has_separate_head else outputs.shape[-1]), 1)
+                size = max(MAX_LOGITS // (head.out_features if self.has_separate_head else outputs.shape[-1]), 1)
                 for i, output in zip(batch, outputs, strict=True):
                     both = torch.from_numpy(np.stack([windows[i].outputs, windows[i].labels])).to(output.device)
                     chunks = torch.split(both, size, dim=1)
@@ -124,7 +124,7 @@ def _cross_entropy(logits: "torch.Tensor", targets: "torch.Tensor") -> "torch.Te
     import torch
 
     # Few rows at a time fit the CPU cache.
-    normalizers = torch.cat([rows.logsumexp(1) for rows in torch.split(logits, ROWS_AT_ONCE)])
+    normalizers = torch.cat([rows.logsumexp(1) for rows in torch.split(logits, ROWS_PER_CHUNK)])
     scores = logits.gather(1, targets[:, None])[:, 0]
     # Move to the CPU first: some devices do not support float64.
     normalizers, scores = torch.stack([normalizers, scores]).cpu().double()
@@ -224,7 +224,7 @@ class LossTask:
         size, scored = self.length - self.scorer.model.tokenizer.num_special, self._scored
         return sum(span.stop - span.start for mode in modes for span in mode.spans(scored[mode.measure], size))
 
-    def read_base(self, advance: Callable[[int], None]) -> None:
+    def run_base(self, advance: Callable[[int], None]) -> None:
         """Score the base, whose losses are reused for each model."""
         self._read([mode for mode in self.modes if mode.name != MODEL], advance)
 

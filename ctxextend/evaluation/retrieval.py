@@ -43,7 +43,7 @@ class RetrievalTask:
 
     base_tokens = tokens
 
-    def read_base(self, advance: Callable[[int], None]) -> None:
+    def run_base(self, advance: Callable[[int], None]) -> None:
         """Embed queries and documents with the base, whose results are reused for each model."""
         queries, truncated, chunks = [], [], []
         for document in self.documents:
@@ -59,7 +59,7 @@ class RetrievalTask:
         """Embed full documents with the model, after the base if it was not measured yet."""
         self.ranks.pop(MODEL, None)
         if not self.ranks:
-            self.read_base(advance)
+            self.run_base(advance)
         embeddings = []
         for document in self.documents:
             embeddings.append(self.model.embed([document])[0])

@@ -11,7 +11,7 @@ from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.embedding import POOLINGS, last_states
 from ctxextend.evaluation.eval_model import (
     CAUSAL,
-    TOKENS_AT_ONCE,
+    TOKENS_PER_BATCH,
     EvalModel,
     check_same_tokens,
     needs_only_text,
@@ -131,7 +131,7 @@ class Distillation(torch.nn.Module):
         """Return the teacher's states of windows, special tokens included, (windows, b, s, d), float32."""
         self.teacher.model.to(input_ids.device)
         ids = torch.cat([self._select_window(input_ids, window) for window in windows])
-        batches = torch.split(ids, max(TOKENS_AT_ONCE // ids.shape[1], 1))
+        batches = torch.split(ids, max(TOKENS_PER_BATCH // ids.shape[1], 1))
         with torch.no_grad():
             states = [last_states(self.teacher, batch) for batch in batches]
         return torch.cat(states).view(len(windows), -1, *states[0].shape[1:])
