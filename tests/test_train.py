@@ -176,7 +176,7 @@ def test_train_of_a_trained_checkpoint_mentions_log_and_recipe_once_in_the_card(
     assert counts == [2, 1, 1]
     done = invoke("verify", "twice", "--base", source)
     assert done.exit_code == 0
-    compared = "16 -> 16 rows; 1 of 16 rows are what they were (by its recipe), bit for bit; then it was trained"
+    compared = "16 -> 16 rows; 1 of 16 rows match the base (from the recipe) bit for bit; trained afterwards"
     assert f"transformer.wpe.weight: {compared}" in done.stdout
 
 
@@ -195,7 +195,9 @@ def test_train_equals_resize_with_train_and_its_recipe_reproduces_it(gpt2: Path)
     assert not list(Path.cwd().glob("*.training"))
 
 
-@pytest.mark.parametrize(("trainable", "shown"), [("new", "new rows"), ("positions", "table"), ("all", "all")])
+@pytest.mark.parametrize(
+    ("trainable", "shown"), [("new", "new rows"), ("positions", "table"), ("all", "all parameters")]
+)
 def test_train_output_is_verified_inspected_and_evaluated_against_its_first_base(
     gpt2: Path, trainable: str, shown: str
 ) -> None:
@@ -206,11 +208,11 @@ def test_train_output_is_verified_inspected_and_evaluated_against_its_first_base
         verdict = "is not a pure resize" if trainable == "all" else "Verified: out differs from"
         assert (done.exit_code, verdict in done.stdout) == (3 if trainable == "all" else 0, True), done.stdout
     inspected = invoke("inspect", "out").stdout
-    assert f"(gpt2, made by copy, {shown} trained)" in inspected
+    assert f"(gpt2, rows created by copy, {shown} trained)" in inspected
     assert "new positions: 16-31\n" in inspected
     if trainable == "new":
-        measured = invoke("evaluate", "out", "--data", "book.txt", "--measure", "position", "--tokens", 64)
-        assert f"its base, {source}, reads 16" in " ".join(measured.stdout.split())
+        evaluated = invoke("evaluate", "out", "--data", "book.txt", "--measure", "position", "--tokens", 64)
+        assert f"base {source}: 16 tokens" in " ".join(evaluated.stdout.split())
 
 
 def test_train_precision_overrides_that_of_a_launcher(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_train_saves_the_step_with_the_lowest_held_out_loss(precision: str, gpt2
         f"{best}, {losses[STEPS]:.4f} after step {STEPS}. Saved the weights of step {best}. Use a lower --lr "
         "than 0.1."
     )
-    assert f"wrote step {best} of {STEPS}, the best\n" in result["stderr"]
+    assert f"saved step {best} of {STEPS} (best)\n" in result["stderr"]
     # The saved weights have that loss.
     again = train(Path("out"), "again", 1e-9, "--precision", precision, steps=1)
     assert again["loss_before"] == pytest.approx(losses[best], abs=1e-5)
@@ -98,7 +98,7 @@ def test_train_evaluates_the_same_sequences_with_every_batch_size(model_type: st
         assert (result["held_out_sequences"], result["window"]) == (4, OLD)
         found.append((result["held_out_tokens"], result["loss_before"], losses_of(f"out{batch}")[0]))
     assert found[0][0] == (4 * (OLD - 1) if model_type == "gpt2" else 8)
-    assert f"measured on 4 sequences, {found[0][0]} tokens; wrote" in result["stderr"]
+    assert f"evaluated on 4 sequences, {found[0][0]} tokens; saved" in result["stderr"]
     for other in found[1:]:
         assert other == pytest.approx(found[0], abs=1e-5)
     assert train(source, "seeded", 1e-9, "--seed", 7, steps=1)["held_out_sequences"] == 4
