@@ -1,12 +1,12 @@
-"""The bytes that every method writes for every form of checkpoint, as they were at commit 420734f.
+"""Golden test: outputs of every method for every checkpoint form are those of commit 420734f.
 
-``golden.json`` holds digests of the tensors and of all files but the weights' headers, the model card and the recipe.
-To write it again from any commit, with the checkpoints of this file::
+``golden.json`` contains digests of all tensors and files, except weight headers, model cards and recipes. To regenerate
+it from any commit::
 
     git worktree add /tmp/reference 420734f
     PYTHONPATH=/tmp/reference python tests/test_golden.py
 
-This file imports nothing of the other tests, and of ctxextend only `resize`, so that it runs beside any commit.
+This file imports only `resize` from ctxextend, and no other tests, so that it runs with any commit.
 """
 
 import base64
@@ -29,7 +29,7 @@ OLD, NEW, WIDTH, VOCAB, RESERVED = 32, 70, 8, 24, 2
 Tensors = dict[str, torch.Tensor]
 Values = dict[str, Any]
 
-# A resize each, by a name. The first are the methods with their default settings.
+# Methods whose output is compared bit for bit.
 EXACT = (
     "copy",
     "linear",
@@ -43,11 +43,12 @@ EXACT = (
     "mean",
     "random",
 )
-# Their last bits depend on the machine's LAPACK: compared within this share of the largest number.
+# Methods whose last bits depend on LAPACK; compared within a tolerance relative to the largest value.
 TOLERANCE = 1e-3
-NEAR = ("spectral", "rotation", "bands", "auto")
+APPROXIMATE = ("spectral", "rotation", "bands", "auto")
+# Arguments of `resize` by name of the request; the names are keys of golden.json.
 REQUESTS: dict[str, Values] = {
-    **{method: {"to": NEW, "method": method} for method in (*EXACT, *NEAR)},
+    **{method: {"to": NEW, "method": method} for method in (*EXACT, *APPROXIMATE)},
     "copy, rows left out": {"to": NEW, "method": "copy", "keep_first": 3, "drop_last": 2},
     "linear, rows left out": {"to": NEW, "method": "linear", "keep_first": 3, "drop_last": 2},
     "mirror, rows left out": {"to": NEW, "method": "mirror", "keep_first": 1, "drop_last": 4},
@@ -60,21 +61,21 @@ REQUESTS: dict[str, Values] = {
 }
 
 
-def is_near(name: str) -> bool:
-    return str(REQUESTS[name].get("method")).partition(":")[0] in NEAR
+def is_approximate(name: str) -> bool:
+    return str(REQUESTS[name].get("method")).partition(":")[0] in APPROXIMATE
 
 
-# ---- the checkpoints, made of integers and powers of two, so that they are the same on every machine
+# ---- checkpoints, built from integers and powers of two so that they are identical on every machine
 
 
 def numbers(name: str, *shape: int) -> torch.Tensor:
-    """Values that depend on the name alone: multiples of 1/1024 below 1."""
+    """Return values that depend only on the name: multiples of 1/1024 between -1 and 1."""
     rng = np.random.default_rng(list(name.encode()))
     return torch.from_numpy((rng.integers(-1024, 1024, shape) / 1024).astype(np.float32))
 
 
 def table(name: str, rows: int = OLD, reserved: int = 0) -> torch.Tensor:
-    """A position table as they are learned: slow waves, a little noise, and reserved rows before them."""
+    """Return a table like a learned one: low-frequency waves with a little noise, after reserved rows."""
     angles = np.arange(rows)[:, None] * 2 * np.pi * (1 + np.arange(WIDTH) // 2) / rows / 2
     waves = np.where(np.arange(WIDTH) % 2, np.cos(angles), np.sin(angles)) / 4
     smooth = torch.from_numpy((np.round(waves * 512) / 512).astype(np.float32))
@@ -110,7 +111,7 @@ def write_config(folder: Path, model_type: str, **values: Any) -> None:
 
 
 def write_tokenizer(folder: Path, **more: Any) -> None:
-    """Write the files that state a length beside a model."""
+    """Write the tokenizer and generation files that state a length."""
     write_json(folder / "tokenizer_config.json", {"model_max_length": OLD, "tokenizer_class": "Größe", **more})
     padding = {"strategy": {"Fixed": OLD}, "direction": "Right", "pad_id": 0}
     truncation = {"direction": "Right", "max_length": OLD, "strategy": "LongestFirst", "stride": 0}
@@ -160,10 +161,10 @@ def nanogpt(folder: Path) -> Path:
         **{"ln_1.weight": (WIDTH,), "attn.c_attn.weight": (3 * WIDTH, WIDTH), "attn.c_proj.weight": (WIDTH, WIDTH)},
         **{"ln_2.weight": (WIDTH,), "mlp.c_fc.weight": (4 * WIDTH, WIDTH), "mlp.c_proj.weight": (WIDTH, 4 * WIDTH)},
     }
-    words = numbers("words", VOCAB, WIDTH)
-    model = {"transformer.wte.weight": words, "transformer.wpe.weight": table("wpe")}
+    embeddings = numbers("words", VOCAB, WIDTH)
+    model = {"transformer.wte.weight": embeddings, "transformer.wpe.weight": table("wpe")}
     model |= {f"transformer.h.0.{name}": numbers(name, *shape) for name, shape in shapes.items()}
-    model |= {"transformer.ln_f.weight": numbers("ln_f", WIDTH), "lm_head.weight": words}
+    model |= {"transformer.ln_f.weight": numbers("ln_f", WIDTH), "lm_head.weight": embeddings}
     sizes = {"n_layer": 1, "n_head": 2, "n_embd": WIDTH, "block_size": OLD, "bias": False, "vocab_size": VOCAB}
     arguments = {**sizes, "dropout": 0.1}
     content = {"model": {f"_orig_mod.{name}": value for name, value in model.items()}, "model_args": arguments}
@@ -219,7 +220,7 @@ def brain(folder: Path) -> Path:
     return folder
 
 
-# Each form's checkpoint, and the flags that it needs.
+# How to create each form of checkpoint, and the flags that it requires.
 FORMS: Mapping[str, tuple[Callable[[Path], Path], Values]] = {
     "safetensors": (single, {}),
     "shards": (sharded, {}),
@@ -232,7 +233,7 @@ FORMS: Mapping[str, tuple[Callable[[Path], Path], Values]] = {
 }
 
 
-# ---- what is observed of an output
+# ---- digests of an output
 
 
 def digest(data: bytes) -> str:
@@ -250,15 +251,15 @@ def read_tensors(path: Path) -> Iterator[tuple[str, str, list[int], bytes]]:
             yield name, entry["dtype"], entry["shape"], data[start + first : start + last]
 
 
-def observe(folder: Path, *, near: bool) -> dict[str, str]:
-    """Return a digest for every tensor and file of an output; where bits may differ, a table's numbers instead."""
+def observe(folder: Path, *, approximate: bool) -> dict[str, str]:
+    """Return a digest of every tensor and file of an output; for approximate methods, tables in base64 instead."""
     found = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
         if path.suffix == ".safetensors":
             for tensor, dtype, shape, data in read_tensors(path):
                 is_table = tensor.endswith(("wpe.weight", "position_embeddings.weight"))
-                value = f"base64:{base64.b64encode(data).decode()}" if near and is_table else digest(data)
+                value = f"base64:{base64.b64encode(data).decode()}" if approximate and is_table else digest(data)
                 found[f"{name} {tensor} {dtype}{shape}".replace(", ", ",")] = value
         elif name not in ("README.md", "ctxextend.yaml"):
             found[name] = digest(path.read_bytes())
@@ -273,7 +274,7 @@ def values(observed: str, dtype: str) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("golden")
-    return {form: make(folder / form) for form, (make, _) in FORMS.items()}
+    return {form: create(folder / form) for form, (create, _) in FORMS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -284,37 +285,37 @@ def golden() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("request_", REQUESTS)
 @pytest.mark.parametrize("form", FORMS)
-def test_resize_writes_the_bytes_of_before(
+def test_resize_writes_the_golden_bytes(
     form: str, request_: str, sources: dict[str, Path], golden: dict[str, Any], tmp_path: Path
 ) -> None:
     resize(sources[form], output=tmp_path / "out", **REQUESTS[request_], **FORMS[form][1])
-    observed = observe(tmp_path / "out", near=is_near(request_))
+    observed = observe(tmp_path / "out", approximate=is_approximate(request_))
     expected = golden[form]["shared"].get(str(REQUESTS[request_]["to"]), {}) | golden[form][request_]
     for name in [name for name, value in expected.items() if value in golden["tables"]]:
         dtype = name.split()[-1].partition("[")[0]
-        ours, theirs = values(observed.pop(name), dtype), values(golden["tables"][expected.pop(name)], dtype)
-        spacing = torch.finfo(ours.dtype).eps  # a number may be rounded the other way
-        limit = float(theirs.float().abs().max()) * max(TOLERANCE, spacing)
-        torch.testing.assert_close(ours.float(), theirs.float(), atol=limit, rtol=0)
+        actual, target = values(observed.pop(name), dtype), values(golden["tables"][expected.pop(name)], dtype)
+        spacing = torch.finfo(actual.dtype).eps  # values can be rounded the other direction
+        limit = float(target.float().abs().max()) * max(TOLERANCE, spacing)
+        torch.testing.assert_close(actual.float(), target.float(), atol=limit, rtol=0)
     assert observed == expected
 
 
 def main() -> None:
-    """Write golden.json from the ctxextend that is imported."""
+    """Write golden.json with the imported ctxextend."""
     written: dict[str, Any] = {}
     tables: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as name:
-        for form, (make, flags) in FORMS.items():
-            source, found = make(Path(name) / form), dict[str, dict[str, str]]()
+        for form, (create, flags) in FORMS.items():
+            source, found = create(Path(name) / form), dict[str, dict[str, str]]()
             for request, settings in REQUESTS.items():
                 output = Path(name) / f"{form}-{request}"
                 resize(source, output=output, **settings, **flags)
-                found[request] = observe(output, near=is_near(request))
+                found[request] = observe(output, approximate=is_approximate(request))
                 for key, value in found[request].items():
                     if value.startswith("base64:"):
                         found[request][key] = f"table {digest(value.encode())}"
                         tables[found[request][key]] = value
-            # What every method writes for a length is kept once.
+            # Store what all methods write for a length once.
             shared: dict[str, dict[str, str]] = {}
             for to in {settings["to"] for settings in REQUESTS.values()}:
                 same = [found[request] for request, settings in REQUESTS.items() if settings["to"] == to]

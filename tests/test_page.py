@@ -1,4 +1,4 @@
-"""Reports of every command: what they say, that they are sound HTML, and that they escape what they show."""
+"""HTML reports of all commands: content, well-formedness, escaping and privacy."""
 
 import math
 import re
@@ -31,32 +31,32 @@ Found = Comparison | Evaluation | Sequence[Inspection]
 HOSTILE = "--></title><script>alert(1)</script>\"'&\x1b[31m\x00\n\u202e\ud800"
 
 
-class Reader(HTMLParser):
-    """Reads a page; fails where an element is not closed in its place."""
+class PageParser(HTMLParser):
+    """Parse a report; fail if elements are not nested correctly."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
         self.feed(page)
         self.close()
         assert not self.open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.tags.append((tag, dict(attrs)))
         if tag != "meta":
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.tags.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
         if self.open and self.open[-1] not in ("script", "style"):
-            self.words.append(data)
+            self.texts.append(data)
 
 
 def page_of(found: Found, folder: Path, command: str = "") -> str:
@@ -64,14 +64,14 @@ def page_of(found: Found, folder: Path, command: str = "") -> str:
     return (folder / "page.html").read_text("utf-8")
 
 
-def pictures(page: str) -> Iterator[ElementTree.Element]:
-    """Every picture but the swatches, read as XML."""
+def plots(page: str) -> Iterator[ElementTree.Element]:
+    """Yield every plot (not legend swatches), parsed as XML."""
     for text in re.findall(r'role="img"[^>]*>(<svg.*?</svg>)', page, re.DOTALL):
         yield ElementTree.fromstring(text.replace("<svg", '<svg xmlns:xlink="x"', 1))
 
 
 def cells(page: str) -> list[list[str]]:
-    """What stands in the ranking's rows."""
+    """Return the cell texts of the ranking by row."""
     (table,) = re.findall(r'<table class="ranking">.*?</table>', page, re.DOTALL)
     rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
     texts = [re.findall(r"<t[dh].*?</t[dh]>", row, re.DOTALL) for row in rows]
@@ -79,13 +79,13 @@ def cells(page: str) -> list[list[str]]:
 
 
 def changed(found: Comparison, outcome: Outcome) -> Comparison:
-    """The comparison with another outcome in its last row."""
+    """Replace the outcome of the last row of a comparison."""
     last = replace(found.rows[-1], untrained=outcome)
     return replace(found, rows=(*found.rows[:-1], last))
 
 
-def brief(found: Comparison) -> Comparison:
-    """The comparison without what is drawn for each method alone."""
+def without_small_plots(found: Comparison) -> Comparison:
+    """Remove the data of small plots (norms, passkeys) from a comparison."""
     rows = []
     for row in found.rows:
         evaluation = replace(row.untrained.evaluation, passkey=None)
@@ -93,23 +93,23 @@ def brief(found: Comparison) -> Comparison:
     return replace(found, rows=tuple(rows))
 
 
-def odd_outcome(mean: float, error: float | None) -> Outcome:
-    odd = LossEstimate(mean, error, 0, 9)
-    return Outcome(odd, odd, odd, extreme_evaluation(mean, error))
+def extreme_outcome(mean: float, error: float | None) -> Outcome:
+    extreme = LossEstimate(mean, error, 0, 9)
+    return Outcome(extreme, extreme, extreme, extreme_evaluation(mean, error))
 
 
-def on_one_window() -> Comparison:
+def single_window() -> Comparison:
     found = comparison(("bands", "copy"))
     return changed(found, replace(found.rows[1].untrained, delta=Estimate(0.5, None, 64, 1)))
 
 
 INTERRUPTED = COMPARISONS["compare-interrupted"]
 
-# What commands find, and how many pictures each page has.
-SHOWN: dict[str, tuple[Found, int]] = {
+# Results, and the number of plots in their reports.
+REPORTS: dict[str, tuple[Found, int]] = {
     "plain": (comparison(("linear", "copy", "last")), 2 + 2 + 3 + 3),
     "trained": (comparison(("bands", "stretch --keep-first 20"), steps=200), 2 + 2 + 2 + 2),
-    "encoder": (brief(encoders()), 1 + 2),
+    "encoder": (without_small_plots(encoders()), 1 + 2),
     "one": (comparison(("linear",)), 2 + 1 + 1),
     "evaluation": (EXTENDED, 2 + 1 + 2),
     "evaluated encoder": (ENCODER, 1 + 2),
@@ -120,13 +120,13 @@ SHOWN: dict[str, tuple[Found, int]] = {
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return {name: page_of(found, tmp_path_factory.mktemp(name)) for name, (found, _) in SHOWN.items()}
+    return {name: page_of(found, tmp_path_factory.mktemp(name)) for name, (found, _) in REPORTS.items()}
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_report_is_well_formed_html_that_loads_nothing(name: str, pages: dict[str, str]) -> None:
-    page, count = pages[name], SHOWN[name][1]
-    tags = Reader(page).found
+@pytest.mark.parametrize("name", REPORTS)
+def test_report_is_well_formed_html_and_loads_nothing(name: str, pages: dict[str, str]) -> None:
+    page, count = pages[name], REPORTS[name][1]
+    tags = PageParser(page).tags
     assert page.startswith("<!DOCTYPE html>\n")
     assert [tag for tag, _ in tags[:3]] == ["html", "head", "meta"]
     ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
@@ -134,65 +134,80 @@ def test_report_is_well_formed_html_that_loads_nothing(name: str, pages: dict[st
     assert set(re.findall(r'(?:url\(|href=")#([^)"]*)', page)) <= set(ids)
     without_maps = re.sub(r'xlink:href="data:image/png;base64,[^"]*"', "", page)
     assert not re.search(r"https?:|//\w|@import|url\([^#]|\bsrc=|\bhref=\"[^#]", without_maps)
-    (policy,) = (seen["content"] for tag, seen in tags if seen.get("http-equiv"))
+    (policy,) = (attributes["content"] for _, attributes in tags if attributes.get("http-equiv"))
     assert str(policy).startswith("default-src 'none'")
-    assert len(list(pictures(page))) == count
+    assert len(list(plots(page))) == count
 
 
-def test_report_holds_every_number_of_the_ranking(tmp_path: Path) -> None:
-    head, *rows, original = cells(page_of(brief(comparison()), tmp_path))
-    scores = ["perplexity", "loss", "behind the best", "against the base", "short texts"]
+def test_report_contains_the_ranking(tmp_path: Path) -> None:
+    head, *rows, base = cells(page_of(without_small_plots(comparison()), tmp_path))
+    scores = [
+        "perplexity",
+        "loss (nats)",
+        "delta vs. best (nats)",
+        "delta vs. base (nats)",
+        "cost on short inputs (nats)",
+    ]
     assert head == ["#", "method", *(f"{score} ± 95 %" for score in scores), "learned rows"]
     assert [row[1] for row in rows] == list(METHODS)
-    best = ("bands", "19.75 ± 0.87", "2.983 ± 0.044", "best", "-0.185 ± 0.012", "+0.0300 ± 0.0080", "moved")
+    best = ("bands", "19.75 ± 0.87", "2.983 ± 0.044", "best", "-0.185 ± 0.012", "+0.0300 ± 0.0080", "changed")
     assert rows[0] == ["1", *best]
     assert rows[1][4] == "+0.052 ± 0.069 tied"
     assert rows[5] == ["6", "copy", "28.7 ± 1.3", "3.356 ± 0.044", "+0.373 ± 0.031", "+0.187 ± 0.012", "0", "kept"]
-    assert original[1:4] == ["the base, in pieces of 128", "23.8 ± 1.0", "3.169 ± 0.042"]
+    assert base[1:4] == ["base, sliding windows of 128", "23.8 ± 1.0", "3.169 ± 0.042"]
 
 
-def test_report_holds_both_stages_of_a_training(pages: dict[str, str]) -> None:
+def test_report_contains_scores_before_and_after_training(pages: dict[str, str]) -> None:
     head, first, second, *_ = cells(pages["trained"])
     assert first[head.index("perplexity ± 95 %")] == "20.54 ± 0.91"
     assert first[head.index("untrained ± 95 %")] == "19.75 ± 0.87 best"
     assert second[head.index("untrained ± 95 %")] == "20.80 ± 0.92 tied"
-    assert "200 steps of the position table, by sequences over 512 positions" in pages["trained"]
+    assert "the position table, 200 steps, sequence length 512" in pages["trained"]
 
 
-def test_report_shows_what_encoders_find(pages: dict[str, str]) -> None:
+def test_report_of_encoders_contains_retrieval_scores(pages: dict[str, str]) -> None:
     page = pages["encoder"]
-    head, first, *_ = cells(page)
-    assert head[2:5] == [f"{score} ± 95 %" for score in ("reciprocal rank", "recall@1, %", "behind the best")]
+    head, first, *_, base = cells(page)
+    assert head[2:5] == [f"{score} ± 95 %" for score in ("MRR", "recall@1 (%)", "delta vs. best")]
+    assert base[1:3] == ["base, in chunks of 128", "0.522 ± 0.063"]
     assert first[2:5] == ["0.620 ± 0.061", "52.0 ± 7.0", "best"]
     assert "perplexity" not in page
     assert "Loss by" not in page
-    assert "base, chunks" in page
+    assert "base, in chunks" in page
+    assert "base, truncated" in page
 
 
-def test_report_has_every_loss_recipe_and_note(tmp_path: Path) -> None:
+def test_report_contains_all_losses_recipes_and_notes(tmp_path: Path) -> None:
     found = comparison(("linear", "copy"))
-    words = Reader(page_of(replace(found, complete=False), tmp_path)).words
+    texts = PageParser(page_of(replace(found, complete=False), tmp_path)).texts
     for row in found.rows:
         evaluation = row.final.evaluation
         assert evaluation.positions is not None
         assert evaluation.contexts is not None
         losses = [bucket.losses[MODEL] for bucket in evaluation.positions.buckets]
         for loss in (*losses, *(point.loss for point in evaluation.contexts.points)):
-            assert f"{loss.mean:.3f} ± 0.042" in words
-    said = (*(row.recipe for row in found.rows), *found.notes, *found.warnings, *found.left_out.values(), "Incomplete")
-    assert all(text in " ".join(words) for text in said)
+            assert f"{loss.mean:.3f} ± 0.042" in texts
+    expected = (
+        *(row.recipe for row in found.rows),
+        *found.notes,
+        *found.warnings,
+        *found.left_out.values(),
+        "Incomplete",
+    )
+    assert all(text in " ".join(texts) for text in expected)
 
 
-def test_report_names_every_picture_and_draws_it_in_colours_of_its_own(pages: dict[str, str]) -> None:
+def test_report_labels_every_plot_and_uses_css_variables_as_colours(pages: dict[str, str]) -> None:
     page = pages["plain"]
-    labels = [str(seen["aria-label"]) for _, seen in Reader(page).found if seen.get("role") == "img"]
-    assert "Passkeys: copy" in labels
-    assert "Loss by position. The numbers are in the table below." in labels
+    tags = PageParser(page).tags
+    labels = [str(attributes["aria-label"]) for _, attributes in tags if attributes.get("role") == "img"]
+    assert "Passkey retrieval accuracy (%): copy" in labels
+    assert "Loss by position. Data in the table below." in labels
     assert page.count('<section class="panel') == 5
-    assert page.count('class="numbers"') == 2  # the others are in the pictures or in the ranking
-    by_position = "".join(list(pictures(page))[2].itertext())
-    assert "position (tokens)" in by_position
-    assert "learned: 128" in by_position
+    assert page.count('class="numbers"') == 2  # other plots or the ranking show all numbers
+    by_position = "".join(list(plots(page))[2].itertext())
+    assert "position" in by_position
+    assert "base: 128" in by_position
     drawn = page.partition("<main>")[2]
     assert not re.search(r"#[0-9a-f]{6}\b", drawn)
     for name in ("c0", "c1", "ink", "soft", "hair", "heat", "paper"):
@@ -200,60 +215,60 @@ def test_report_names_every_picture_and_draws_it_in_colours_of_its_own(pages: di
         assert f"--{name}: #" in page
 
 
-def test_report_names_the_best_five_and_draws_the_others_alike_in_grey(tmp_path: Path) -> None:
-    page = page_of(brief(comparison()), tmp_path)
+def test_report_labels_the_best_five_methods_and_draws_others_in_grey(tmp_path: Path) -> None:
+    page = page_of(without_small_plots(comparison()), tmp_path)
     (legend, _) = re.findall(r'<ul class="legend">(.*?)</ul>', page, re.DOTALL)
     entries = re.findall(r'class="swatch ([^"]*)".*?</svg> ([^<]*)</li>', legend, re.DOTALL)
     best = [(f"c{number} d{number}", name) for number, name in enumerate(list(METHODS)[:5])]
-    assert entries == [*best, ("base", "the base, in pieces")]
-    by_position = ElementTree.tostring(list(pictures(page))[2]).decode()
+    assert entries == [*best, ("base", "base, sliding windows")]
+    by_position = ElementTree.tostring(list(plots(page))[2]).decode()
     assert [by_position.count(f"stroke: var(--c{number});") for number in range(5)] == [1] * 5
     assert by_position.count("stroke: var(--other);") == len(METHODS) - 5
-    assert page.count('swatch other"') == 2 * (len(METHODS) - 5)  # in the ranking and beside the recipes
+    assert page.count('swatch other"') == 2 * (len(METHODS) - 5)  # in the ranking and the recipes
 
 
-def test_report_says_where_pictures_cut_values_off(tmp_path: Path) -> None:
-    found = brief(comparison(("linear", "copy", "mirror", "last")))
+def test_report_notes_clipped_values(tmp_path: Path) -> None:
+    found = without_small_plots(comparison(("linear", "copy", "mirror", "last")))
     page = page_of(found, tmp_path)
-    assert "cut off" not in page
+    assert "clipped" not in page
     assert "Incomplete" not in page
-    hopeless = replace(found.rows[-1].final, delta=Estimate(40.0, 0.1, 99, 61))
-    page = page_of(changed(found, hopeless), tmp_path)
-    assert page.count("cut off") == 1
+    extreme = replace(found.rows[-1].final, delta=Estimate(40.0, 0.1, 99, 61))
+    page = page_of(changed(found, extreme), tmp_path)
+    assert page.count("are clipped; see the ranking.") == page.count("clipped") == 1
     assert "+40.00 ± 0.20" in page
 
 
-def test_report_draws_no_passkeys_that_guessing_finds(tmp_path: Path) -> None:
+def test_report_omits_passkey_plots_at_chance_level(tmp_path: Path) -> None:
     found = comparison(("linear", "copy"))
-    asked = found.rows[1].final.evaluation.passkey
-    assert asked is not None
-    guessed = replace(asked, found=((0.1,) * len(asked.depths),) * len(asked.lengths))
-    evaluation = replace(found.rows[1].final.evaluation, passkey=guessed)
+    passkey = found.rows[1].final.evaluation.passkey
+    assert passkey is not None
+    at_chance = replace(passkey, found=((0.1,) * len(passkey.depths),) * len(passkey.lengths))
+    evaluation = replace(found.rows[1].final.evaluation, passkey=at_chance)
     page = page_of(changed(found, replace(found.rows[1].untrained, evaluation=evaluation)), tmp_path)
-    assert "found no more often than by guessing: copy" in page
-    assert "Passkeys: linear" in page
-    assert "Passkeys: copy" not in page
+    assert "not above chance: copy" in page
+    assert "Passkey retrieval accuracy (%): linear" in page
+    assert "Passkey retrieval accuracy (%): copy" not in page
     write_report(evaluation, tmp_path / "evaluation.html")
-    assert "found no more often than by guessing" in (tmp_path / "evaluation.html").read_text("utf-8")
+    assert "Not above chance, so no heat map is shown." in (tmp_path / "evaluation.html").read_text("utf-8")
 
 
-def test_report_escapes_all_that_it_shows(tmp_path: Path) -> None:
+def test_report_escapes_all_values(tmp_path: Path) -> None:
     found = comparison(("linear", "copy"))
     rows = tuple(replace(row, method=HOSTILE, recipe=yaml.safe_dump({"to": HOSTILE})) for row in found.rows)
-    places: dict[str, Any] = dict.fromkeys(("model_type", "table", "kind", "trainable", "precision"), HOSTILE)
-    places |= {
+    fields: dict[str, Any] = dict.fromkeys(("model_type", "table", "kind", "trainable", "precision"), HOSTILE)
+    fields |= {
         "source": HOSTILE.replace("/", ""),
         "rows": rows,
         "notes": (HOSTILE,),
         "warnings": (HOSTILE,),
         "left_out": {HOSTILE: HOSTILE},
     }
-    page = page_of(replace(found, **places), tmp_path)
-    tags = Reader(page).found
+    page = page_of(replace(found, **fields), tmp_path)
+    tags = PageParser(page).tags
     assert [tag for tag, _ in tags].count("script") == 1
     assert not {"\x1b", "\0", "\u202e"} & set(page)
     assert not [key for _, attributes in tags for key in attributes if key.startswith("on")]
-    assert list(pictures(page))
+    assert list(plots(page))
     assert page.count("&lt;script&gt;") > 26
 
 
@@ -264,18 +279,18 @@ SHARED = (
 
 
 @pytest.mark.parametrize("source", [f"{HOME}/minilm", f"{HOME}/minilm/", "../alice/minilm", "alice/minilm", "./minilm"])
-def test_report_names_models_and_files_without_their_folders(source: str, tmp_path: Path) -> None:
+def test_report_contains_no_folder_names(source: str, tmp_path: Path) -> None:
     Path("alice").mkdir()
     compared = comparison(("linear", "copy"))
     rows = [replace(row, recipe=f"source: {source}\ntrain:\n  data: [alice/b.txt]\n") for row in compared.rows]
-    marks: dict[str, Any] = {"source": source, "notes": (SHARED,), "warnings": (f"In {source}: few windows.",)}
+    texts: dict[str, Any] = {"source": source, "notes": (SHARED,), "warnings": (f"In {source}: few windows.",)}
     (table,) = inspect("tiny-gpt2").tables
     limit = replace(inspect("tiny-gpt2").limits[0], reason="too short", fix=f"ctxextend resize {source} --to 512")
-    seen = [replace(inspect("tiny-gpt2"), source=path, limits=(limit,)) for path in (source, f"{HOME}/x/minilm")]
+    inspections = [replace(inspect("tiny-gpt2"), source=path, limits=(limit,)) for path in (source, f"{HOME}/x/minilm")]
     found: list[Found] = [
-        replace(compared, **marks, rows=tuple(rows), left_out={"mean": f"{HOME}/minilm has no mean."}),
-        replace(EXTENDED, **marks, base=f"{HOME}/tiny-gpt2"),
-        seen,
+        replace(compared, **texts, rows=tuple(rows), left_out={"mean": f"{HOME}/minilm has no mean."}),
+        replace(EXTENDED, **texts, base=f"{HOME}/tiny-gpt2"),
+        inspections,
     ]
     for one in found:
         page = page_of(one, tmp_path, "ctxextend compare minilm")
@@ -285,58 +300,61 @@ def test_report_names_models_and_files_without_their_folders(source: str, tmp_pa
         assert ("&lt;/s&gt;, a/b, 1 / 2" in page) == hasattr(one, "notes")
     assert table.name in page
     assert "ctxextend resize minilm --to 512" in page
-    assert "minilm (2)" in page  # two models of one name stay apart
+    assert "minilm (2)" in page  # two models of the same name
 
 
-def test_report_says_when_by_what_and_how_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_contains_date_versions_and_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     page = page_of(EXTENDED, tmp_path, "ctxextend evaluate gpt2-512 --data 'a b.txt'")
     libraries = [f"{name} {version(name)}" for name in ("ctxextend", "torch", "transformers", "numpy")]
     python = ".".join(map(str, sys.version_info[:3]))
-    words = Reader(page).words
-    assert " · ".join(["2023-11-14", *libraries, f"Python {python}"]) in words
-    assert "ctxextend evaluate gpt2-512 --data 'a b.txt'" in "".join(words)
+    texts = PageParser(page).texts
+    assert " · ".join(["2023-11-14", *libraries, f"Python {python}"]) in texts
+    assert "ctxextend evaluate gpt2-512 --data 'a b.txt'" in "".join(texts)
     assert page == page_of(EXTENDED, tmp_path, "ctxextend evaluate gpt2-512 --data 'a b.txt'")
     monkeypatch.delenv("SOURCE_DATE_EPOCH")
     assert "2023-11-14" not in page_of(EXTENDED, tmp_path)
 
 
-def test_report_of_an_evaluation_has_its_verdict_and_numbers_and_no_script(tmp_path: Path) -> None:
+def test_report_of_an_evaluation_contains_verdict_and_numbers_without_script(tmp_path: Path) -> None:
     page = page_of(EXTENDED, tmp_path)
     assert "script" not in page
-    words = [word.strip() for word in Reader(page).words]
-    assert "Longer context helps: -0.284 ± 0.012 nats/token at 512 vs. 128." in words
+    texts = [text.strip() for text in PageParser(page).texts]
+    assert "Longer context helps: -0.284 ± 0.012 nats/token at 512 vs. 128." in texts
     assert EXTENDED.contexts is not None
-    assert {NUMBERS.estimate(point.loss) for point in EXTENDED.contexts.points} <= set(words)
-    assert "0.571 ± 0.061" in words  # the reciprocal rank
-    assert [head for head in ("Loss by position", "Loss by context length", "Passkey", "Retrieval") if head in words]
+    assert {NUMBERS.estimate(point.loss) for point in EXTENDED.contexts.points} <= set(texts)
+    assert "0.571 ± 0.061" in texts  # mean reciprocal rank
+    headings = {"Loss by position", "Loss by context length", "Passkey retrieval accuracy (%)", "Document retrieval"}
+    assert headings <= set(texts)
     assert EXTENDED.passkey is not None
-    by_chance = replace(EXTENDED.passkey, found=((0.1, 0.1, 0.1, 0.1, 0.1),) * 4)
-    assert "not found more often than by guessing" in page_of(replace(EXTENDED, passkey=by_chance), tmp_path)
+    at_chance = replace(EXTENDED.passkey, found=((0.1, 0.1, 0.1, 0.1, 0.1),) * 4)
+    assert "Not above chance" in page_of(replace(EXTENDED, passkey=at_chance), tmp_path)
     incomplete = page_of(replace(EXTENDED, complete=False, warnings=("Few windows.",)), tmp_path)
     assert "Incomplete" in incomplete
     assert "Few windows." in incomplete
 
 
-def test_report_of_tables_has_the_limits_and_what_stands_out(tmp_path: Path) -> None:
+def test_report_of_tables_contains_limits_and_findings(tmp_path: Path) -> None:
     resize("tiny-gpt2", 512, output="longer")
     found = [inspect("tiny-gpt2"), inspect("longer")]
-    words = [word.strip() for word in Reader(page_of(found, tmp_path)).words]
+    texts = [text.strip() for text in PageParser(page_of(found, tmp_path)).texts]
     findings = [finding for one in found for finding in one.tables[0].findings()]
     assert len(findings) > 8
-    assert set(findings) <= set(words)
-    assert all(f": {one.verdict}" in " ".join(words) for one in found)
-    assert {limit.file for one in found for limit in one.limits} <= set(words)
+    assert set(findings) <= set(texts)
+    assert all(f": {one.verdict}" in " ".join(texts) for one in found)
+    assert {limit.file for one in found for limit in one.limits} <= set(texts)
+    assert "Effective limit per library, tiny-gpt2" in texts
+    assert "no truncation in tokenizer.json" in texts
 
 
 @pytest.mark.parametrize("command", ["evaluate", "inspect"])
-def test_command_writes_a_report_that_names_it(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_writes_a_report_with_its_command_line(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("book.txt").write_text("The quick brown fox jumps over the lazy dog. " * 200)
     resize("tiny-gpt2", 256, output="alice/longer")
     data = ["--data", Path("book.txt").absolute(), "--measure", "position"] if command == "evaluate" else []
-    typed = [command, Path("alice/longer").absolute(), *data, "--report=alice/page.html"]
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/ctxextend", *map(str, typed)])
-    assert invoke(*typed).exit_code == 0
+    arguments = [command, Path("alice/longer").absolute(), *data, "--report=alice/page.html"]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/ctxextend", *map(str, arguments)])
+    assert invoke(*arguments).exit_code == 0
     page = Path("alice/page.html").read_text()
     measured = " --data book.txt --measure position" * (command == "evaluate")
     assert f"<code>ctxextend {command} longer{measured} --report=page.html</code>" in page
@@ -344,58 +362,70 @@ def test_command_writes_a_report_that_names_it(command: str, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("mean", "error"), EXTREMES)
-def test_report_and_figure_of_odd_numbers(mean: float, error: float | None, tmp_path: Path) -> None:
-    found = changed(brief(comparison(("linear", "copy", "last"))), odd_outcome(mean, error))
+def test_report_and_figure_of_extreme_numbers(mean: float, error: float | None, tmp_path: Path) -> None:
+    found = changed(without_small_plots(comparison(("linear", "copy", "last"))), extreme_outcome(mean, error))
     found = replace(found, base=Estimate(mean, error, 0, 9), source=HOSTILE)
     page = page_of(found, tmp_path)
-    Reader(page)
-    for picture in pictures(page):
-        places = " ".join(value for mark in picture.iter() for value in mark.attrib.values())
-        assert not re.search(r"\b(nan|inf)\b", places)
+    PageParser(page)
+    for plot in plots(page):
+        values = " ".join(value for element in plot.iter() for value in element.attrib.values())
+        assert not re.search(r"\b(nan|inf)\b", values)
     write_figure(tmp_path / "figure.svg", lambda: comparison_figure(found))
 
 
-def test_report_of_an_evaluation_that_was_not_finished(tmp_path: Path) -> None:
-    found = brief(comparison(("linear", "copy")))
+def test_report_of_an_unfinished_evaluation(tmp_path: Path) -> None:
+    found = without_small_plots(comparison(("linear", "copy")))
     evaluation = replace(found.rows[-1].final.evaluation, positions=None, contexts=None)
     nothing = Outcome(Estimate(3.0, None, 1, 9), None, None, evaluation)
-    Reader(page_of(changed(found, nothing), tmp_path))
+    PageParser(page_of(changed(found, nothing), tmp_path))
     page = page_of(replace(found, rows=tuple(replace(row, untrained=nothing) for row in found.rows)), tmp_path)
     assert "passkey-heading" not in page
     assert "by position" not in page
 
 
-def test_report_stays_small_however_long_the_table(tmp_path: Path) -> None:
-    norms = [1.0 + 0.1 * math.sin(1e4 * place) for place in range(40_000)]
+def test_report_of_a_long_table_stays_small(tmp_path: Path) -> None:
+    norms = [1.0 + 0.1 * math.sin(1e4 * position) for position in range(40_000)]
     norms[20_003], norms[7] = 9.5, math.nan
     found = comparison(("copy",))
     row = replace(found.rows[0], norms=tuple(norms))
     page = page_of(replace(found, rows=(row,), max_len_after=40_000), tmp_path)
     assert len(page) < 150_000
-    assert "Values beyond the picture's edge are cut off." in page
+    assert "Values beyond the axis limit are clipped." in page
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("found", "expected"),
     [
         (comparison(), "`bands` is best at 512 tokens: perplexity 19.75 ± 0.87; `stretch --keep-first 20` is tied"),
-        (comparison(), "tied with it; the 11 other methods are worse by 0.072 ± 0.012 nats/token or more. The base"),
-        (comparison(), "has 23.8 ± 1.0; `bands` is better than that by 0.185 ± 0.012 nats/token."),
-        (comparison(("copy", "last")), "; `last` is worse by 0.158 ± 0.018 nats/token. The base in pieces of 128"),
+        (
+            comparison(),
+            "tied with it; the other 11 are worse by at least 0.072 ± 0.012 nats/token. The base in sliding",
+        ),
+        (comparison(), "tokens: perplexity 23.8 ± 1.0; `bands` is better than the base by 0.185 ± 0.012 nats/token."),
+        (
+            comparison(("copy", "last")),
+            "; `last` is worse by 0.158 ± 0.018 nats/token. The base in sliding windows of 128",
+        ),
         (comparison(("copy", "last", "random")), "`last` and `random` are worse by 0.158 ± 0.018 and 0.810 ± 0.057"),
-        (comparison(("copy",)), "`copy` is worse than that by 0.187 ± 0.012 nats/token."),
+        (comparison(("copy",)), "`copy` is worse than the base by 0.187 ± 0.012 nats/token."),
         (comparison(steps=1), "at 512 tokens after 1 step of training the position table: perplexity"),
         (encoders(), "`bands` is best at 512 tokens: mean reciprocal rank 0.620 ± 0.061;"),
-        (encoders(), "worse by 0.060 ± 0.035 or more. The base in pieces of 128 tokens has 0.522 ± 0.063."),
-        (replace(comparison(("copy",)), base=None), "`copy` is best at 512 tokens: perplexity 28.7 ± 1.3."),
-        (changed(comparison(("random",)), odd_outcome(math.nan, None)), "No method has a finite loss at 512 tokens."),
         (
-            on_one_window(),
-            "`copy` is worse by 0.500 nats/token; this is one window or document, so the order may be chance. The base",
+            encoders(),
+            "worse by at least 0.060 ± 0.035. The base in chunks of 128 tokens: mean reciprocal rank 0.522 ± 0.063.",
+        ),
+        (replace(comparison(("copy",)), base=None), "`copy` is best at 512 tokens: perplexity 28.7 ± 1.3."),
+        (
+            changed(comparison(("random",)), extreme_outcome(math.nan, None)),
+            "No method has a finite loss at 512 tokens.",
+        ),
+        (
+            single_window(),
+            "worse by 0.500 nats/token; the ranking is based on one window or document, so it may be due to chance. ",
         ),
         (INTERRUPTED, "`bands` is best at 512 tokens after 100 steps of training the position table: perplexity 20.54"),
         (replace(INTERRUPTED, rows=INTERRUPTED.rows[2:]), "`copy` is best at 512 tokens: perplexity 28.7 ± 1.3."),
     ],
 )
-def test_comparison_verdict(found: Comparison, words: str) -> None:
-    assert words in comparison_verdict(found, NUMBERS)
+def test_comparison_verdict(found: Comparison, expected: str) -> None:
+    assert expected in comparison_verdict(found, NUMBERS)

@@ -1,4 +1,4 @@
-"""Reports in a real browser: they fit every window, load nothing, and sort."""
+"""HTML reports in a real browser: layout, network access and sorting."""
 
 import html
 import json
@@ -19,7 +19,7 @@ from tests.comparisons import METHODS, comparison, encoders
 from tests.evaluations import EXTENDED
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
 
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars"),
@@ -27,11 +27,11 @@ FLAGS = (
 )
 OPEN = "document.querySelectorAll('details').forEach((details) => { details.open = true; });"
 WIDTH = "document.documentElement.scrollWidth"
-# What reaches beyond the window, and is in nothing that scrolls or cuts.
-TOO_WIDE = """[...document.querySelectorAll('body *')].filter((mark) => {
-  const box = mark.getBoundingClientRect();
-  return box.right > innerWidth + 1 && !mark.closest('.scroll, pre, svg, figcaption');
-}).map((mark) => mark.tagName + '.' + mark.className)"""
+# Elements that overflow the window and are not in a container that scrolls or clips.
+TOO_WIDE = """[...document.querySelectorAll('body *')].filter((element) => {
+  const box = element.getBoundingClientRect();
+  return box.right > innerWidth + 1 && !element.closest('.scroll, pre, svg, figcaption');
+}).map((element) => element.tagName + '.' + element.className)"""
 IMAGE = '<img src="data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA=">'
 LOADED = "document.images[0].naturalWidth"
 PAPER = "getComputedStyle(document.documentElement).backgroundColor"
@@ -43,20 +43,20 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Give the values of expressions of JavaScript in a page, which is shown in a frame as wide as is asked for."""
+    """Return a function that evaluates JavaScript expressions in a page, shown in a frame of a given width."""
 
     def run(page: str, *expressions: str, before: str = "", width: int = 1280, dark: bool = False) -> list[Any]:
-        answer = f"{before}; parent.postMessage(JSON.stringify([{', '.join(expressions)}]), '*');"
-        script = f"<script>addEventListener('load', () => {{ {answer} }});</script>"
+        send = f"{before}; parent.postMessage(JSON.stringify([{', '.join(expressions)}]), '*');"
+        script = f"<script>addEventListener('load', () => {{ {send} }});</script>"
         (tmp_path / "framed.html").write_text(page.replace("</body>", f"{script}</body>"), "utf-8")
         frame = f'<iframe src="framed.html" width="{width}" height="900" style="border: 0"></iframe>'
-        shown = "addEventListener('message', (said) => { document.body.innerText = 'FOUND' + said.data; });"
-        (tmp_path / "frame.html").write_text(f"<script>{shown}</script><body>{frame}</body>")
+        receive = "addEventListener('message', (event) => { document.body.innerText = 'FOUND' + event.data; });"
+        (tmp_path / "frame.html").write_text(f"<script>{receive}</script><body>{frame}</body>")
         scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
-        asked = (f"--user-data-dir={tmp_path / 'profile'}", scheme, "--virtual-time-budget=5000", "--dump-dom")
-        command = [str(CHROMIUM), *FLAGS, *asked, (tmp_path / "frame.html").as_uri()]
-        dumped = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-        (found,) = re.findall(r"<body>FOUND(.*?)</body>", dumped, re.DOTALL)
+        flags = (f"--user-data-dir={tmp_path / 'profile'}", scheme, "--virtual-time-budget=5000", "--dump-dom")
+        command = [str(CHROMIUM), *FLAGS, *flags, (tmp_path / "frame.html").as_uri()]
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+        (found,) = re.findall(r"<body>FOUND(.*?)</body>", output, re.DOTALL)
         return list(json.loads(html.unescape(found.replace("<br>", "\n"))))
 
     return run
@@ -70,13 +70,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
-def test_page_fits_every_window_in_light_and_dark(page: str, width: int, dark: bool, run: Run) -> None:
+def test_comparison_report_fits_the_window_in_light_and_dark_mode(page: str, width: int, dark: bool, run: Run) -> None:
     paper = "rgb(21, 24, 29)" if dark else "rgb(255, 255, 255)"
     found = run(page, WIDTH, TOO_WIDE, PAPER, before=OPEN, width=width, dark=dark)
     assert found == [width, [], paper]
 
 
-def test_page_of_an_encoder_and_long_names_fits_a_narrow_window(run: Run, tmp_path: Path) -> None:
+def test_encoder_report_with_long_names_fits_a_narrow_window(run: Run, tmp_path: Path) -> None:
     found = encoders()
     long = replace(found.rows[0], method="m" * 80, recipe=f"source: {'s' * 300}\n")
     path = tmp_path / "page.html"
@@ -85,27 +85,26 @@ def test_page_of_an_encoder_and_long_names_fits_a_narrow_window(run: Run, tmp_pa
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, True), (360, False)])
-def test_pages_of_evaluate_and_inspect_fit_every_window(width: int, dark: bool, run: Run, tmp_path: Path) -> None:
+def test_reports_of_evaluate_and_inspect_fit_the_window(width: int, dark: bool, run: Run, tmp_path: Path) -> None:
     resize("tiny-gpt2", 512, output="longer")
     found: list[Any] = [EXTENDED, [inspect("tiny-gpt2"), inspect("longer")]]
     for one in found:
         write_report(one, tmp_path / "page.html", f"ctxextend evaluate {'m' * 200}")
         page = (tmp_path / "page.html").read_text("utf-8")
-        page = page.replace("style-src", "script-src 'unsafe-inline'; style-src")  # which the page itself does without
-        shown = run(page, WIDTH, TOO_WIDE, before=OPEN, width=width, dark=dark)
-        assert shown == [width, []]
+        page = page.replace("style-src", "script-src 'unsafe-inline'; style-src")  # these reports allow no scripts
+        assert run(page, WIDTH, TOO_WIDE, before=OPEN, width=width, dark=dark) == [width, []]
 
 
-def test_page_sorts_its_ranking_by_a_click(page: str, run: Run) -> None:
+def test_report_sorts_the_ranking_on_click(page: str, run: Run) -> None:
     state = "[...document.querySelectorAll('[aria-sort]')].map((head) => [head.innerText.trim(), head.ariaSort])"
     by_method, by_perplexity = (f"{HEADS}[{column}].click()" for column in (1, 2))
-    no_number = "delete document.querySelector('table.ranking tbody tr').cells[2].dataset.value"
+    remove_value = "delete document.querySelector('table.ranking tbody tr').cells[2].dataset.value"
     found = run(
         page,
         NAMES,
         *(f"({by_method}, {NAMES})", state),
         *(f"({by_perplexity}, {by_perplexity}, {NAMES})", state),
-        f"({no_number}, {by_perplexity}, {by_perplexity}, {NAMES}[{len(METHODS) - 1}])",  # in front but for that
+        f"({remove_value}, {by_perplexity}, {by_perplexity}, {NAMES}[{len(METHODS) - 1}])",  # last without a value
     )
     assert found == [
         list(METHODS),
@@ -115,12 +114,12 @@ def test_page_sorts_its_ranking_by_a_click(page: str, run: Run) -> None:
     ]
 
 
-def test_page_reads_as_a_plain_table_without_its_script(page: str, run: Run) -> None:
+def test_report_shows_a_plain_ranking_without_script(page: str, run: Run) -> None:
     start, stop = page.index("<script>"), page.index("</script>")
     assert run(page[:start] + "<script>" + page[stop:], NAMES, f"{HEADS}.length") == [list(METHODS), 0]
 
 
-def test_page_lets_nothing_be_loaded(page: str, run: Run) -> None:
+def test_report_blocks_loading_of_resources(page: str, run: Run) -> None:
     changed = page.replace("<main>", f"<main>{IMAGE}")
     assert run(changed, LOADED) == [0]
     assert run(re.sub("<meta http-equiv[^>]*>", "", changed), LOADED) == [1]

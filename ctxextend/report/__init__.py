@@ -1,1 +1,1 @@
-"""Figures of what was found, for people to look at."""
+"""Figures and HTML reports."""

@@ -1,4 +1,4 @@
-"""Figures, drawn by matplotlib: each panel once, for ``--plot`` and ``--report`` of every command."""
+"""Matplotlib panels and figures, shared by ``--plot`` and ``--report`` of all commands."""
 
 import importlib.util
 import io
@@ -24,42 +24,44 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Look = Mapping[str, Any]  # of a line or a bar, in matplotlib's terms
-Losses = Mapping[tuple[int, ...], Estimate]  # by first position and the one behind the last, or by (context,)
-Bar = tuple[str, Estimate, Look]
-TableCurves = tuple[TableReport, str, Look]  # a table, its name in legends, and how its curves look
+Style = Mapping[str, Any]  # matplotlib keyword arguments of a line or bar
+Losses = Mapping[tuple[int, ...], Estimate]  # by (start, stop) in positions, or by (context,)
+Bar = tuple[str, Estimate, Style]
+TableCurves = tuple[TableReport, str, Style]  # a table, its legend label and line style
 
-# In inches: a panel of a page, the width of a column of a paper (8.4 cm), and the room of a bar and of a legend's line.
-LARGE, SQUARE, COLUMN, BAR, LEGEND_LINE = (4.8, 2.8), (4.8, 3.1), 3.3, 0.23, 0.16
-DOTS_PER_INCH = 300
+# In inches: report panels, the column width of a paper (8.4 cm), and the height of a bar and of a legend entry.
+PANEL_SIZE, SQUARE_SIZE, COLUMN_WIDTH, BAR_HEIGHT, LEGEND_LINE = (4.8, 2.8), (4.8, 3.1), 3.3, 0.23, 0.16
+DPI = 300
 NUMBERS = NumberFormat()
-NAME = 32  # characters of a name in a legend or beside a bar
+MAX_NAME = 32  # characters of a legend or axis label
 
-# Told apart by every kind of colour vision, as are those of the page in dark mode.
+# Distinguishable with any colour vision deficiency, like the report's dark-mode colours.
 COLOURS = ("#2c4387", "#e45908", "#1c9789", "#8f39e2", "#82430a")
 INK, SOFT, OTHER, HAIR, HEAT = "#1b1d21", "#5a6069", "#a9afb8", "#dfe2e6", "#74a9dc"
 THEME = {"ink": INK, "soft": SOFT, "other": OTHER, "hair": HAIR, "heat": HEAT, "paper": "#ffffff"} | {
     f"c{number}": colour for number, colour in enumerate(COLOURS)
 }
-# A dash for each colour, so that curves differ in print too; the base has dots.
+# One dash pattern per colour, so that curves also differ in grayscale print; the base is dotted.
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (2, 1)), (0, (6, 1.4, 1.2, 1.4)), (0, (6, 1.2, 1.2, 1.2, 1.2, 1.2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-WIDE, THIN = 2.4, 1.1  # lines: those below are wide, so that curves that are equal over a stretch are both seen
-# Where methods are compared, the base has dots, and no method's colour.
-BASE_LOOK: Look = {"color": INK, "linestyle": (0, (0.1, 2)), "linewidth": 2, "dash_capstyle": "round"}
-MODES: Mapping[str, tuple[str, Look]] = {
+WIDE, THIN = 2.4, 1.1  # line widths: the bottom curve is wide, so that identical curves are both visible
+BASE_STYLE: Style = {"color": INK, "linestyle": (0, (0.1, 2)), "linewidth": 2, "dash_capstyle": "round"}
+# Labels are those of the tables in the terminal.
+MODES: Mapping[str, tuple[str, Style]] = {
     MODEL: ("model", {"color": COLOURS[0], "linestyle": "-", "linewidth": WIDE}),
     SLIDING: ("base, sliding windows", {"color": COLOURS[1], "linestyle": "--", "linewidth": THIN}),
     TRUNCATED: ("base, separate windows", {"color": COLOURS[2], "linestyle": ":", "linewidth": THIN + 0.3}),
 }
+PASSKEY_TITLE = "Passkey retrieval accuracy (%)"
+RETRIEVAL_LABELS = {"truncated": "base, truncated", "chunks": "base, in chunks", MODEL: "resized model"}
 
-MAP_POSITIONS, SPECTRUM = 512, 32  # positions of a heat map, and components of a spectrum, at most
-MIN_SHARE = 1e-6  # of the variance, in percent: below it there is nothing but rounding
-FITTING = 0.5  # the share of a component's variance that a sinusoid must explain for its period to be named
-PERIODS = "after names: periods of components 1 to 4\n(-: no sinusoid fits; *: longer than the table)"
-BAND = 0.045  # of a panel's height: what the band of a table's new rows takes
+MAX_MAP_POSITIONS, MAX_COMPONENTS = 512, 32  # of a heat map and a spectrum
+MIN_SHARE = 1e-6  # of the variance, in percent: anything below is rounding error
+MIN_FIT = 0.5  # minimum variance of a component explained by a sinusoid for its period to be shown
+PERIODS = "periods of components 1 to 4\n(-: no sinusoidal fit; *: longer than the table)"
+BAND = 0.045  # height of the band that marks new rows, as a share of the axes
 
-STYLE: dict[str, Any] = {
+RC_PARAMS: dict[str, Any] = {
     **{"svg.hashsalt": "ctxextend", "pdf.fonttype": 42, "text.parse_math": False, "font.size": 8, "axes.titlesize": 8},
     **{"legend.fontsize": 7, "legend.title_fontsize": 7, "legend.frameon": False, "hatch.linewidth": 0.6},
     **{"text.color": INK, "axes.labelcolor": SOFT, "xtick.color": SOFT, "ytick.color": SOFT, "axes.edgecolor": SOFT},
@@ -68,114 +70,114 @@ STYLE: dict[str, Any] = {
     **{"ytick.minor.size": 0, "axes.facecolor": "none", "axes.labelpad": 6},
     **{"legend.handlelength": 3, "axes.prop_cycle": f"cycler(color={list(COLOURS)})"},
 }
-# Papers take no fonts of type 3. No dates, so that the same figure has the same bytes.
+# Without dates, so that figures are reproducible byte for byte. (pdf.fonttype 42: journals reject Type 3 fonts.)
 METADATA: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of file: what such files are called, their endings, and the libraries that make them."""
+    """A kind of output file, with its file extensions and required libraries."""
 
-    plural: str
+    name: str
     formats: tuple[str, ...]
-    libraries: tuple[str, ...]  # of the extra `plot`
+    libraries: tuple[str, ...]  # in the extra `plot`
 
     def missing(self) -> list[str]:
-        """Return the libraries that are not installed here."""
+        """Return the required libraries that are not installed."""
         return [name for name in self.libraries if not importlib.util.find_spec(name)]
 
 
-FIGURE = FileKind("figures", (".png", ".svg", ".pdf"), ("matplotlib",))
-REPORT = FileKind("pages", (".html", ".htm"), ("matplotlib", "jinja2"))
+FIGURE = FileKind("figure", (".png", ".svg", ".pdf"), ("matplotlib",))
+REPORT = FileKind("report", (".html", ".htm"), ("matplotlib", "jinja2"))
 
 
 def check_format(path: Path, kind: FileKind) -> None:
-    """Refuse a name whose ending is no format of a kind of file."""
+    """Raise OutputError if the file extension is not supported."""
     if path.suffix.lower() not in kind.formats:
-        message = f"{path} does not end in a format that {kind.plural} have."
-        raise OutputError(message, f"Let it end in {', '.join(kind.formats)}.")
+        *others, last = kind.formats
+        raise OutputError(f"{path} has an unsupported {kind.name} format.", f"Use {', '.join(others)} or {last}.")
 
 
 def check_file(path: Path, kind: FileKind) -> None:
-    """Refuse a file that cannot be made or has no place to go, before there is any work in it."""
+    """Raise OutputError if a figure or report cannot be written, before any work is done."""
     check_format(path, kind)
     if missing := kind.missing():
-        message = f"{kind.plural.capitalize()} need {' and '.join(missing)}, not installed here."
+        message = f"Writing a {kind.name} requires {' and '.join(missing)} (not installed)."
         raise OutputError(message, "pip install 'ctxextend[plot]'")
-    folder, hint = path.absolute().parent, f"Choose another place for {path.name}."
+    folder, hint = path.absolute().parent, f"Choose another path for {path.name}."
     with os_errors_as_output_error(path, hint=hint):
         if path.exists() and not path.is_file():
-            raise OutputError(f"{path} is {'a folder' if path.is_dir() else 'no regular file'}.", hint)
+            raise OutputError(f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}.", hint)
         if not folder.is_dir():
-            raise OutputError(f"There is no folder {folder}.", "Make it first.")
+            raise OutputError(f"Folder {folder} does not exist.", "Create it first.")
         check_disk_space(folder, {})
 
 
 def save(path: Path, data: bytes) -> None:
-    """Write a file whole, replacing what is there, or leave what is there as it is."""
+    """Write a file atomically, replacing an existing one."""
     files = {path.name: len(data)}
-    with os_errors_as_output_error(path, files, f"Choose another place for {path.name}."), atomic_file(path) as staged:
+    with os_errors_as_output_error(path, files, f"Choose another path for {path.name}."), atomic_file(path) as staged:
         check_disk_space(staged.parent, files)
         staged.write_bytes(data)
 
 
 def public_name(reference: str) -> str:
-    """Return what a checkpoint, a file or a flag's value is called where others read it: an id, or a path's end."""
+    """Return a Hub id, or the last component of a path, so that reports and metadata contain no folders."""
     path = Path(reference.replace("\\", "/"))
     is_id = reference.startswith("hf:") or "://" in reference or (len(path.parts) == 2 and not path.parent.exists())
     return reference if is_id or not reference else path.absolute().name or reference
 
 
-def render(make: "Callable[[], Figure]", suffix: str, fonttype: str = "path") -> bytes:
-    """Return what `make` draws in a format (.png, .svg or .pdf); `fonttype` is how an SVG holds text."""
+def render(create: "Callable[[], Figure]", suffix: str, fonttype: str = "path") -> bytes:
+    """Return a figure's bytes in a format (.png, .svg or .pdf); `fonttype` is matplotlib's ``svg.fonttype``."""
     from matplotlib import style
 
-    # Reset first, so that a user's own matplotlibrc changes nothing.
-    with style.context([STYLE | {"svg.fonttype": fonttype}], after_reset=True), warnings.catch_warnings():
-        # A character that the font does not have is drawn as a box.
+    # Reset first, so that the user's matplotlibrc has no effect.
+    with style.context([RC_PARAMS | {"svg.fonttype": fonttype}], after_reset=True), warnings.catch_warnings():
+        # Missing characters are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        data, figure = io.BytesIO(), make()
+        data, figure = io.BytesIO(), create()
         metadata = METADATA[suffix] | {"Title": figure.get_label()}
-        figure.savefig(data, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=metadata)
+        figure.savefig(data, format=suffix[1:], dpi=DPI, metadata=metadata)
     return data.getvalue()
 
 
-def write_figure(path: Path, make: "Callable[[], Figure]") -> None:
-    """Write a figure in the format that its ending names; what is there is replaced once all is drawn."""
+def write_figure(path: Path, create: "Callable[[], Figure]") -> None:
+    """Write a figure in the format of the file extension, replacing an existing file."""
     check_file(path, FIGURE)
-    save(path, render(make, path.suffix.lower()))
+    save(path, render(create, path.suffix.lower()))
 
 
 class Plot(NamedTuple):
-    """One picture."""
+    """One plot of a panel."""
 
     title: str
     draw: Callable[["Axes"], None]
-    size: tuple[float, float] = LARGE  # in inches, on a page
-    number: int | None = None  # of the method that it is of alone
-    is_cut: bool = False  # whether values reach beyond its edge
+    size: tuple[float, float] = PANEL_SIZE  # in inches, in reports
+    number: int | None = None  # index of the method, for plots of a single method
+    is_clipped: bool = False  # whether values exceed the axis limit
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Pictures of one kind: one for each method, or one or two of all of them, with the same as a table."""
+    """A section of a report: one or two plots, or one small plot per method, and their data as a table."""
 
-    key: str  # a name of its own on the page; up to a hyphen, its kind
+    key: str  # unique id in the report: its kind, and a number after a hyphen
     title: str
     plots: Sequence[Plot]
-    # The same as a table, its head first; none where the pictures or the ranking hold all numbers.
+    # The data as a table, header first; empty if the plots or the ranking show all numbers.
     rows: Sequence[Sequence[str]] = ()
 
     @property
     def is_small(self) -> bool:
-        """Whether each method has a small picture of its own."""
+        """Whether it has one small plot per method."""
         return self.plots[0].number is not None
 
 
 def panel_figure(panels: Iterable[Panel], title: str) -> "Figure":
-    """Return a figure of all pictures but small ones, each as wide as a column of a paper, at most two in a row.
+    """Return a figure of all plots except small ones, each one column of a paper wide, at most two per row.
 
-    What a caption says is not drawn: `title` goes into the file's metadata, and a picture alone has no title.
+    `title` goes into the file's metadata, since papers have captions. A single plot has no title either.
     """
     from matplotlib.figure import Figure
 
@@ -183,7 +185,7 @@ def panel_figure(panels: Iterable[Panel], title: str) -> "Figure":
     rows = [plots[first : first + 2] for first in range(0, len(plots), 2)] or [[]]
     heights = [max((plot.size[1] for plot in row), default=1.0) for row in rows]
     width = len(rows[0]) or 1
-    figure = Figure(figsize=(width * COLUMN, sum(heights)), layout="constrained", label=printable(title))
+    figure = Figure(figsize=(width * COLUMN_WIDTH, sum(heights)), layout="constrained", label=printable(title))
     parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=heights)[:, 0]
     for part, row in zip(parts, rows, strict=True):
         axes = part.subplots(1, width, squeeze=False).ravel()
@@ -197,160 +199,160 @@ def panel_figure(panels: Iterable[Panel], title: str) -> "Figure":
 
 
 def short_name(text: str) -> str:
-    """Return a name for a legend or an axis; matplotlib leaves labels out of legends that begin with ``_``."""
+    """Return a label for a legend or an axis; the space before ``_`` keeps matplotlib from hiding the label."""
     name = printable(text)
-    name = name if len(name) <= NAME else f"{name[: NAME - 1]}…"
+    name = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
     return f" {name}" if name.startswith("_") else name
 
 
 def add_legend(axes: "Axes", title: str = "") -> None:
-    """Add the legend below the axes, where it covers nothing."""
+    """Add a legend below the axes."""
     count = len(axes.get_legend_handles_labels()[0])
     if count > 1 or (count and title):
         axes.legend(title=title, alignment="left", loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=5)
 
 
-def half_interval(one: Estimate) -> float:
-    """Return half the width of a 95 % interval, as figures draw it; 0 where it is not known."""
-    return one.ci95 if one.ci95 is not None and math.isfinite(one.ci95) else 0.0
+def error_bar(estimate: Estimate) -> float:
+    """Return half the width of the 95 % confidence interval; 0 if unknown."""
+    return estimate.ci95 if estimate.ci95 is not None and math.isfinite(estimate.ci95) else 0.0
 
 
-# Losses, bars, passkeys and norms, of evaluate and compare
+# Panels of evaluate and compare
 
 
 class LossCurve(NamedTuple):
-    """Losses of one model, or of one way to read."""
+    """Losses of one model in one reading mode."""
 
     name: str
     losses: Losses
-    look: Look
-    is_strong: bool = True  # named, not one of the many behind
-    is_whole: bool = True  # not cut off by the panel's edge
+    style: Style
+    is_labelled: bool = True  # else drawn in the background without a label
+    sets_limit: bool = True  # whether the axis must show it completely
 
 
-def losses_by(by: str, evaluation: Evaluation, way: str) -> dict[tuple[int, ...], Estimate]:
-    """Return the losses of one way to read by ``position`` or ``context``, where the base has only `SLIDING`."""
+def losses_by(by: str, evaluation: Evaluation, mode: str) -> dict[tuple[int, ...], Estimate]:
+    """Return the losses of a reading mode by ``position`` or ``context``; by context, the base is `SLIDING`."""
     if by == "position":
         buckets = evaluation.positions.buckets if evaluation.positions else ()
-        return {(bucket.start, bucket.stop): bucket.losses[way] for bucket in buckets if way in bucket.losses}
+        return {(bucket.start, bucket.stop): bucket.losses[mode] for bucket in buckets if mode in bucket.losses}
     points = evaluation.contexts.points if evaluation.contexts else ()
-    found = [(point.context, {MODEL: point.loss, SLIDING: point.base}.get(way)) for point in points]
+    found = [(point.context, {MODEL: point.loss, SLIDING: point.base}.get(mode)) for point in points]
     return {(context,): loss for context, loss in found if loss is not None}
 
 
 def loss_panel(
-    by: str, kind: str, curves: Sequence[LossCurve], learned: int | None, *, has_legend: bool = False
+    by: str, kind: str, curves: Sequence[LossCurve], base_max_len: int | None, *, has_legend: bool = False
 ) -> Panel:
-    """Return losses of models of a kind by ``position`` as steps, or by ``context`` as points.
+    """Return a panel of losses by ``position`` (steps) or by ``context`` length (points), for a `kind` of models.
 
-    Intervals are drawn of the first curve, and of all where they have a legend; a dashed line is at `learned`.
+    Confidence bands are drawn for the first curve or, with a legend, for all; a dashed line marks `base_max_len`.
     """
-    all_means = [(loss.mean, curve.is_whole) for curve in curves for loss in curve.losses.values()]
-    limit = upper_limit([mean for mean, _ in all_means], [mean for mean, is_whole in all_means if is_whole])
-    places = sorted({place for curve in curves for place in curve.losses})
-    longest = max((place[-1] for place in places), default=0)
+    all_means = [(loss.mean, curve.sets_limit) for curve in curves for loss in curve.losses.values()]
+    limit = upper_limit([mean for mean, _ in all_means], [mean for mean, sets_limit in all_means if sets_limit])
+    spans = sorted({span for curve in curves for span in curve.losses})
+    longest = max((span[-1] for span in spans), default=0)
 
     def draw(axes: "Axes") -> None:
-        axes.set(xlabel=f"{by} (tokens)", ylabel="loss (nats per token)")
+        axes.set(xlabel="context length (tokens)" if by == "context" else "position", ylabel="loss (nats/token)")
         axes.grid(visible=False, axis="x")
-        points: Look = {"marker": "o", "markerfacecolor": "white", "markersize": 4} if by == "context" else {}
-        for number, (name, losses, look, is_strong, _) in enumerate(curves):
-            ends = np.array([end for place in losses for end in place], np.float64)
-            values = [loss for place, loss in losses.items() for _ in place]
-            means, errors = np.array([loss.mean for loss in values]), np.array([half_interval(loss) for loss in values])
-            label = short_name(name) * is_strong
-            (line,) = axes.plot(ends, means, label=label, zorder=2 + is_strong, **points, **look)
+        markers: Style = {"marker": "o", "markerfacecolor": "white", "markersize": 4} if by == "context" else {}
+        for number, (name, losses, style, is_labelled, _) in enumerate(curves):
+            ends = np.array([end for span in losses for end in span], np.float64)
+            values = [loss for span, loss in losses.items() for _ in span]
+            means, errors = np.array([loss.mean for loss in values]), np.array([error_bar(loss) for loss in values])
+            label = short_name(name) * is_labelled
+            (line,) = axes.plot(ends, means, label=label, zorder=2 + is_labelled, **markers, **style)
             if has_legend or number == 0:
                 band: dict[str, Any] = {"color": line.get_color(), "alpha": 0.15, "linewidth": 0}
                 axes.fill_between(ends, means - errors, means + errors, **band)
         if by == "context":
             axes.set_xscale("log", base=2)
-            axes.set_xticks([place[0] for place in places], [str(place[0]) for place in places])
+            axes.set_xticks([span[0] for span in spans], [str(span[0]) for span in spans])
             axes.minorticks_off()
         else:
             axes.set_xticks(range(0, longest + 1, 2 ** max(math.ceil(math.log2(max(longest, 1) / 4)), 0)))
             axes.set_xlim(0, max(longest, 1))
         if limit is not None:
             axes.set_ylim(min(axes.get_ylim()[0], limit - 0.1), limit)
-        if learned is not None and learned <= longest:
-            _mark_learned(axes, learned, f"learned: {learned:,}")
+        if base_max_len is not None and base_max_len <= longest:
+            _mark_base_length(axes, base_max_len, f"base: {base_max_len:,}")
         if has_legend:
-            add_legend(axes, "shaded: ± 95 %")
+            add_legend(axes, "shaded: 95 % CI")
 
     title = f"Loss{' of masked tokens' * (kind == 'masked')} by {by}{' length' * (by == 'context')}"
-    height = LARGE[1] + has_legend * LEGEND_LINE * (len(curves) + 1)
-    plot = Plot(title, draw, (LARGE[0], height), is_cut=limit is not None)
-    spans = [(place[0], place[-1] - 1) if by == "position" else place for place in places]
-    head = ["", *("\N{EN DASH}".join(f"{end:,}" for end in span) for span in spans)]
-    cells = [[one.name, *(NUMBERS.estimate(one.losses.get(place)) for place in places)] for one in curves]
+    height = PANEL_SIZE[1] + has_legend * LEGEND_LINE * (len(curves) + 1)
+    plot = Plot(title, draw, (PANEL_SIZE[0], height), is_clipped=limit is not None)
+    labels = [(span[0], span[-1] - 1) if by == "position" else span for span in spans]
+    head = ["", *("\N{EN DASH}".join(f"{end:,}" for end in label) for label in labels)]
+    cells = [[curve.name, *(NUMBERS.estimate(curve.losses.get(span)) for span in spans)] for curve in curves]
     return Panel(by, title, [plot], [head, *cells])
 
 
-def _mark_learned(axes: "Axes", place: float, text: str = "") -> None:
-    """Draw a dashed line where the learned length ends, its text on the side that has room."""
-    axes.axvline(place, color=SOFT, linestyle=(0, (3, 3)), linewidth=0.7)
-    share, _ = (axes.transData - axes.transAxes).transform((place, axes.get_ylim()[0]))
+def _mark_base_length(axes: "Axes", x: float, text: str = "") -> None:
+    """Draw a dashed line at the base's context length, its label on the side with more space."""
+    axes.axvline(x, color=SOFT, linestyle=(0, (3, 3)), linewidth=0.7)
+    share, _ = (axes.transData - axes.transAxes).transform((x, axes.get_ylim()[0]))
     side, offset = ("right", -4) if share > 0.6 else ("left", 4)
-    where: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-    axes.annotate(text, (place, 1), (offset, -2), **where, ha=side, va="top", color=SOFT)
+    coordinates: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+    axes.annotate(text, (x, 1), (offset, -2), **coordinates, ha=side, va="top", color=SOFT)
 
 
 def upper_limit(values: Iterable[float], leading: Iterable[float]) -> float | None:
-    """Return where an axis ends so that hopeless values do not press all others together; None if none are cut off.
+    """Return an axis limit that clips extreme values; None if no value needs clipping.
 
-    Of all values, the leading ones take a third of the axis at least.
+    The leading values fill at least a third of the axis.
     """
     found = [value for value in values if math.isfinite(value)]
-    chosen = [value for value in leading if math.isfinite(value)] or found
+    visible = [value for value in leading if math.isfinite(value)] or found
     if not found:
         return None
-    maximum = max(chosen) + 2 * max(max(chosen) - min(found), 1e-9)
+    maximum = max(visible) + 2 * max(max(visible) - min(found), 1e-9)
     return maximum if max(found) > maximum else None
 
 
 def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
-    """Return bars from left to right, the first on top, with lines of 95 % intervals.
+    """Return a horizontal bar plot with 95 % error bars, the first bar on top.
 
-    Those of the last fourth that are far longer than all others are cut off.
+    Extreme bars in the last quarter are clipped.
     """
-    ends = [one.mean + sign * half_interval(one) for _, one, _ in bars for sign in (-1, 1)]
+    ends = [value.mean + sign * error_bar(value) for _, value, _ in bars for sign in (-1, 1)]
     limit = upper_limit([0.0, *ends], [0.0, *ends[: 2 * (len(bars) - len(bars) // 4)]])
 
     def draw(axes: "Axes") -> None:
         axes.set_xlabel(label, loc="right")
         axes.grid(visible=False, axis="y")
-        for place, (_, one, look) in enumerate(bars):
-            if math.isfinite(one.mean):
-                axes.barh(place, one.mean, 0.55, **look)
-                if error := half_interval(one):
-                    axes.errorbar(one.mean, place, xerr=error, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
+        for y, (_, value, style) in enumerate(bars):
+            if math.isfinite(value.mean):
+                axes.barh(y, value.mean, 0.55, **style)
+                if error := error_bar(value):
+                    axes.errorbar(value.mean, y, xerr=error, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
         axes.set_yticks(range(len(bars)), [short_name(name) for name, _, _ in bars])
         axes.set_ylim(max(len(bars), 1) - 0.5, -0.5)
         axes.axvline(0, color=SOFT, linewidth=0.7)
         if limit is not None:
             axes.set_xlim(right=limit)
 
-    return Plot(title, draw, (LARGE[0], len(bars) * BAR + 0.6), is_cut=limit is not None)
+    return Plot(title, draw, (PANEL_SIZE[0], len(bars) * BAR_HEIGHT + 0.6), is_clipped=limit is not None)
 
 
-def retrieval_panel(modes: Sequence[tuple[str, Recall, Look]]) -> Panel:
-    """Return the reciprocal ranks and the recalls of ways to read."""
-    ranks = [(name, way.reciprocal_rank, look) for name, way, look in modes]
-    found = {"mean reciprocal rank": ranks, "recall@1": [(name, way.recall, look) for name, way, look in modes]}
-    plots = [bar_plot(f"Retrieval: {measure}", f"{measure} (± 95 %)", bars) for measure, bars in found.items()]
-    cells = zip(*([NUMBERS.estimate(one) for _, one, _ in bars] for bars in found.values()), strict=True)
+def retrieval_panel(modes: Sequence[tuple[str, Recall, Style]]) -> Panel:
+    """Return a panel of mean reciprocal rank and recall@1 per reading mode."""
+    ranks = [(name, one.reciprocal_rank, style) for name, one, style in modes]
+    metrics = {"mean reciprocal rank": ranks, "recall@1": [(name, one.recall, style) for name, one, style in modes]}
+    plots = [bar_plot(f"Document retrieval: {name}", f"{name} (± 95 %)", bars) for name, bars in metrics.items()]
+    cells = zip(*([NUMBERS.estimate(value) for _, value, _ in bars] for bars in metrics.values()), strict=True)
     rows = [[name, *numbers] for (name, *_), numbers in zip(modes, cells, strict=True)]
-    return Panel("retrieval", "Retrieval", plots, [["", *found], *rows])
+    return Panel("retrieval", "Document retrieval", plots, [["", *metrics], *rows])
 
 
-def draw_passkey(axes: "Axes", passkey: Passkey, learned: int | None) -> None:
-    """Draw the share of numbers that were found as a heat map, in percent: lengths across, depths down.
+def draw_passkey(axes: "Axes", passkey: Passkey, base_max_len: int | None) -> None:
+    """Draw passkey accuracy in percent as a heat map over context length (x) and depth (y).
 
-    Texts longer than the base reads are right of a dashed line.
+    Lengths beyond the base's are right of a dashed line.
     """
     from matplotlib.patches import Rectangle
 
-    axes.set(ylabel="depth in the text (%)", xlabel="text (tokens)")
+    axes.set(ylabel="depth (%)", xlabel="context length (tokens)")
     axes.grid(visible=False)
     for column, shares in enumerate(passkey.found):
         for row, share in enumerate(shares):
@@ -365,55 +367,55 @@ def draw_passkey(axes: "Axes", passkey: Passkey, learned: int | None) -> None:
     axes.set_yticks(range(len(passkey.depths)), [f"{100 * depth:.3g}" for depth in passkey.depths])
     axes.set_xlim(-0.5, max(len(passkey.lengths), 1) - 0.5)
     axes.set_ylim(max(len(passkey.depths), 1) - 0.5, -0.5)
-    within = sum(length <= learned for length in passkey.lengths) if learned is not None else 0
+    within = sum(length <= base_max_len for length in passkey.lengths) if base_max_len is not None else 0
     if 0 < within < len(passkey.lengths):
-        _mark_learned(axes, within - 0.5)
+        _mark_base_length(axes, within - 0.5)
 
 
 def draw_row_norms(axes: "Axes", before: Sequence[float], after: Sequence[float], colour: str, top: float) -> None:
-    """Draw the norms of a resized table's rows, shape (m,), over the model's own, (n,), on an axis to `top`."""
+    """Draw the row norms of the base, shape (n,), and of a resized table, shape (m,); the axis ends at `top`."""
     axes.grid(visible=False, axis="x")
     axes.plot(np.arange(len(before)) + 0.5, before, color=HAIR, linewidth=4)
     axes.plot(np.arange(len(after)) + 0.5, after, color=colour, linewidth=1)
     axes.set(xlim=(0, max(len(after), 1)), ylim=(0, top))
     axes.set_xticks(list(dict.fromkeys((0, min(len(before), len(after)), len(after)))))
     axes.locator_params(axis="y", nbins=4)
-    _mark_learned(axes, len(before))
+    _mark_base_length(axes, len(before))
 
 
 def evaluation_panels(evaluation: Evaluation) -> list[Panel]:
-    """Return losses by position and by context, passkeys and retrieval, as far as they were measured."""
-    learned, panels = evaluation.base_max_len, list[Panel]()
+    """Return panels of the measured losses by position and context length, passkey accuracy and retrieval."""
+    base_max_len, panels = evaluation.base_max_len, list[Panel]()
     for by in ("position", "context"):
-        found = [LossCurve(name, losses_by(by, evaluation, way), look) for way, (name, look) in MODES.items()]
+        found = [LossCurve(name, losses_by(by, evaluation, mode), style) for mode, (name, style) in MODES.items()]
         if by == "context":
-            found = [one._replace(name=one.name.partition(",")[0]) for one in found]
+            found = [curve._replace(name=curve.name.partition(",")[0]) for curve in found]
         if curves := [curve for curve in found if curve.losses]:
-            panels.append(loss_panel(by, evaluation.kind, curves, learned, has_legend=True))
+            panels.append(loss_panel(by, evaluation.kind, curves, base_max_len, has_legend=True))
     if (passkey := evaluation.passkey) is not None and passkey.is_above_chance:
-        draw = partial(draw_passkey, passkey=passkey, learned=learned)
-        panels.append(Panel("passkey", "Passkey", [Plot("Passkey: numbers found again (%)", draw)]))
-    if (asked := evaluation.retrieval) is not None:
-        look = {"color": COLOURS[0], "alpha": 0.55}
-        panels.append(retrieval_panel([(name, way, look) for name, way in asked.modes.items()]))
+        plot = Plot(PASSKEY_TITLE, partial(draw_passkey, passkey=passkey, base_max_len=base_max_len))
+        panels.append(Panel("passkey", PASSKEY_TITLE, [plot]))
+    if (retrieval := evaluation.retrieval) is not None:
+        style = {"color": COLOURS[0], "alpha": 0.55}
+        panels.append(retrieval_panel([(RETRIEVAL_LABELS[mode], one, style) for mode, one in retrieval.modes.items()]))
     return panels
 
 
 def evaluation_figure(evaluation: Evaluation) -> "Figure":
-    """Return a figure of what was measured."""
+    """Return a figure of all measurements of `evaluate`."""
     title = f"{public_name(evaluation.source)}, {evaluation.max_len} tokens{'; incomplete' * (not evaluation.complete)}"
     return panel_figure(evaluation_panels(evaluation), title)
 
 
 def training_figure(log: Sequence[Mapping[str, Any]], title: str) -> "Figure":
-    """Return a figure of the ``loss`` of each ``step`` of a log, and the ``eval_loss`` wherever it was measured."""
+    """Return a figure of ``loss`` and ``eval_loss`` by ``step`` from a training log."""
 
     def draw(axes: "Axes") -> None:
-        for key, label, colour, marker in (("loss", "trained on", 0, ""), ("eval_loss", "held out", 1, "o")):
+        for key, label, colour, marker in (("loss", "training", 0, ""), ("eval_loss", "held-out", 1, "o")):
             points = [(line["step"], line[key]) for line in log if key in line]
             if points:
-                look: dict[str, Any] = {"color": COLOURS[colour], "marker": marker, "markersize": 4, "linewidth": 1.2}
-                axes.plot(*zip(*points, strict=True), label=label, **look)
+                style: dict[str, Any] = {"color": COLOURS[colour], "marker": marker, "markersize": 4, "linewidth": 1.2}
+                axes.plot(*zip(*points, strict=True), label=label, **style)
         axes.set(xlabel="step", ylabel="loss")
         add_legend(axes)
 
@@ -421,80 +423,80 @@ def training_figure(log: Sequence[Mapping[str, Any]], title: str) -> "Figure":
 
 
 def inspection_panels(inspections: Sequence[Inspection]) -> list[Panel]:
-    """Return the norms, the neighbour cosines, the spectrum, and the cosines between all positions, of every table.
+    """Return panels of row norms, neighbour cosines, spectrum, and pairwise cosines of every table.
 
-    Tables of the same part of several models share their pictures but for the last.
+    Tables of the same part of several models share plots, except for pairwise cosines.
     """
     groups, panels = tables_by_part(inspections), list[Panel]()
     names = {key: public_name(name) for key, name in short_names(inspections).items()}
-    if len(set(names.values())) < len(names):  # of models in several folders
+    if len(set(names.values())) < len(names):  # models of the same name in different folders
         names = {key: f"{name} ({number})" for number, (key, name) in enumerate(names.items(), 1)}
     for group in groups:
         tables, part = list[TableCurves](), f" ({group[0][1].part})" * (len(groups) > 1)
         for number, (inspection, table) in enumerate(group):
-            look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
-            look |= {"markerfacecolor": "white", "linewidth": WIDE if number == 0 and len(group) > 1 else THIN}
-            tables.append((table, short_name(names[id(inspection)]), look))
-        height = LARGE[1] + LEGEND_LINE * 3 * len(tables)
+            style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
+            style |= {"markerfacecolor": "white", "linewidth": WIDE if number == 0 and len(group) > 1 else THIN}
+            tables.append((table, short_name(names[id(inspection)]), style))
+        height = PANEL_SIZE[1] + LEGEND_LINE * 3 * len(tables)
         for key, title, draw in (
-            ("norms", "Norm of each row", partial(_draw_by_position, what="norms")),
-            ("cosines", "Cosine of each position to the next", partial(_draw_by_position, what="cosines")),
+            ("norms", "Row norm by position", partial(_draw_by_position, what="norms")),
+            ("cosines", "Cosine similarity to the next position", partial(_draw_by_position, what="cosines")),
             ("spectrum", "Spectrum", partial(_draw_spectra)),
         ):
-            plot = Plot(f"{title}{part}", partial(draw, tables=tables), (LARGE[0], height))
+            plot = Plot(f"{title}{part}", partial(draw, tables=tables), (PANEL_SIZE[0], height))
             panels.append(Panel(f"{key}-{len(panels)}", plot.title, [plot]))
-        title = f"Cosine between positions{part}"
+        title = f"Cosine similarity between positions{part}"
         titles = [f"{name}{part}" if len(names) > 1 else title for _, name, _ in tables]
-        draws = [partial(_draw_map, table=table) for table, *_ in tables]
-        maps = [Plot(title, draw, SQUARE) for title, draw in zip(titles, draws, strict=True)]
+        draws = [partial(_draw_cosine_map, table=table) for table, *_ in tables]
+        maps = [Plot(title, draw, SQUARE_SIZE) for title, draw in zip(titles, draws, strict=True)]
         panels.append(Panel(f"map-{len(panels)}", title, maps))
     return panels
 
 
 def tables_figure(inspections: Sequence[Inspection]) -> "Figure":
-    """Return a figure of every table."""
+    """Return a figure of all tables of `inspect`."""
     return panel_figure(inspection_panels(inspections), ", ".join(public_name(one.source) for one in inspections))
 
 
 def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], what: Literal["norms", "cosines"]) -> None:
-    """Draw curves over the positions, with rings around what stands out, and marks for new and for empty rows.
+    """Draw values by position; mark outliers, new rows, and zero or non-finite rows.
 
-    Norms of reserved rows stand before position 0.
+    Norms of reserved rows are drawn at negative positions.
     """
-    rings, bands = list[tuple[int, float]](), 0
-    for number, (table, name, look) in enumerate(tables):
-        first, values, colour = table.reserved_rows, getattr(table.stats, what), {"color": look["color"]}
+    outliers, bands = list[tuple[int, float]](), 0
+    for number, (table, name, style) in enumerate(tables):
+        first, values, colour = table.reserved_rows, getattr(table.stats, what), {"color": style["color"]}
         if what == "norms" and first:
             stars: dict[str, Any] = {"label": f"reserved rows of {name}", "linestyle": "", "marker": "*", **colour}
             axes.plot(range(-first, 0), table.norms[:first], **stars)
         every = max(len(values) // 8, 1)
-        axes.plot(values, label=name, markevery=(every * (number % 4) // 4, every), **look)
-        rings += [(position, values[position]) for position in table.outliers if position < len(values)]
-        # Along the bottom a hatched band over the positions that a resize made.
+        axes.plot(values, label=name, markevery=(every * (number % 4) // 4, every), **style)
+        outliers += [(position, values[position]) for position in table.outliers if position < len(values)]
+        # Hatched band along the bottom over new rows.
         for start, stop in table.new_rows or ():
-            band: dict[str, Any] = {"facecolor": "none", "edgecolor": look["color"], "hatch": "/////"}
+            band: dict[str, Any] = {"facecolor": "none", "edgecolor": style["color"], "hatch": "/////"}
             band |= {"ymin": BAND * bands, "ymax": BAND * (bands + 0.8), "label": f"new rows of {name}"}
             axes.axvspan(start - first - 0.5, stop - first - 0.5, **band)
         bands += bool(table.new_rows)
-        # Along the top crosses at positions whose rows are zero or hold no numbers.
-        if empty := sorted({*table.stats.zeros, *table.stats.nonfinite}):
+        # Crosses along the top at zero and non-finite rows.
+        if invalid := sorted({*table.stats.zeros, *table.stats.nonfinite}):
             cross: dict[str, Any] = {"linestyle": "", "marker": "x", "clip_on": False, **colour}
-            cross |= {"transform": axes.get_xaxis_transform(), "label": f"zero or not finite in {name}"}
-            axes.plot(empty, [1.0] * len(empty), **cross)
-    if rings:
+            cross |= {"transform": axes.get_xaxis_transform(), "label": f"zero or non-finite rows of {name}"}
+            axes.plot(invalid, [1.0] * len(invalid), **cross)
+    if outliers:
         ring: dict[str, Any] = {"markersize": 8, "markerfacecolor": "none", "markeredgewidth": 0.7}
-        axes.plot(*zip(*rings, strict=True), "o", color=INK, label="stands out", **ring)
+        axes.plot(*zip(*outliers, strict=True), "o", color=INK, label="outliers", **ring)
     axes.set(xlabel="position", ylabel="Euclidean norm" if what == "norms" else "cosine similarity")
     axes.margins(y=0.05 + BAND * bands)
     add_legend(axes)
     if what == "norms":
         reserved_norms = np.concatenate([table.norms[: table.reserved_rows] for table, _, _ in tables])
         if needs_log_scale(reserved_norms, np.concatenate([table.stats.norms for table, _, _ in tables])):
-            _scale_by_factors(axes)
+            _set_log_scale(axes)
 
 
-def _scale_by_factors(axes: "Axes") -> None:
-    """Show equal factors as equal steps up, with plain numbers beside them."""
+def _set_log_scale(axes: "Axes") -> None:
+    """Use a logarithmic y axis with plain numbers."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axes.set_yscale("log")
@@ -504,46 +506,46 @@ def _scale_by_factors(axes: "Axes") -> None:
 
 
 def _draw_spectra(axes: "Axes", tables: Sequence[TableCurves]) -> None:
-    """Draw how much of the variance each of the leading components holds; legends name the components' periods."""
-    axes.set(xlabel="principal component", ylabel="share of the variance (%)")
+    """Draw the variance explained by the leading principal components; the legend lists their periods."""
+    axes.set(xlabel="principal component", ylabel="explained variance (%)")
     lowest = 10.0
-    for table, name, look in tables:
+    for table, name, style in tables:
         stats = table.stats
-        shares = 100 * stats.eigenvalues[:SPECTRUM] / (stats.eigenvalues.sum() or 1)
+        shares = 100 * stats.eigenvalues[:MAX_COMPONENTS] / (stats.eigenvalues.sum() or 1)
         shares = shares[shares > MIN_SHARE]
         lowest = min([lowest, *(shares / 2)])
         periods = ", ".join(
-            f"{found.period:.0f}{'*' * (found.period > len(stats.norms))}" if found.fit >= FITTING else "-"
+            f"{found.period:.0f}{'*' * (found.period > len(stats.norms))}" if found.fit >= MIN_FIT else "-"
             for found in stats.components
         )
-        axes.plot(range(1, len(shares) + 1), shares, label=f"{name}: {periods}", **look)
+        axes.plot(range(1, len(shares) + 1), shares, label=f"{name}: {periods}", **style)
     axes.set_ylim(lowest, 100)
     axes.locator_params(axis="x", integer=True)
-    _scale_by_factors(axes)
+    _set_log_scale(axes)
     add_legend(axes, PERIODS)
 
 
-def _draw_map(axes: "Axes", table: TableReport) -> None:
-    """Draw the cosines between a table's positions, evenly spaced ones where there are many, as a heat map."""
+def _draw_cosine_map(axes: "Axes", table: TableReport) -> None:
+    """Draw pairwise cosines of a table's positions as a heat map; long tables are sampled evenly."""
     cosines, step = sampled_cosines(table.values[table.reserved_rows :])
-    # The middle of a square is at the position that it stands for.
+    # Centre each cell on its position.
     low, high = -step / 2, len(cosines) * step - step / 2
     axes.imshow(cosines, cmap="cividis", vmin=-1, vmax=1, extent=(low, high, high, low), interpolation="nearest")
-    label = "position" if step == 1 else f"position (1 in {step} drawn)"
+    label = "position" if step == 1 else f"position (1 in {step} shown)"
     axes.set(xlabel=label, ylabel=label)
     axes.grid(visible=False)
     axes.figure.colorbar(axes.images[0], cax=axes.inset_axes((1.04, 0, 0.04, 1)), label="cosine similarity")
-    # What has no cosine is left out of the map, and shows what is behind it.
+    # Cells without a cosine are transparent and show the hatching.
     axes.patch.set(facecolor="white", hatch="xxxx")
 
 
 def sampled_cosines(table: NDArray[Any]) -> tuple[NDArray[np.float64], int]:
-    """Return the cosines between evenly spaced rows, shape (m, m), m ≤ 512, and their distance.
+    """Return pairwise cosines of evenly spaced rows, shape (m, m) with m ≤ 512, and the step between rows.
 
-    A cosine is NaN where a row has none. The distance is a power of two, as lengths mostly are: so rows that are a
-    whole table apart stay so.
+    Cosines of zero and non-finite rows are NaN. The step is a power of two, so that it divides common table lengths
+    and repeated tables stay visible.
     """
-    step = 2 ** max(math.ceil(math.log2(len(table) / MAP_POSITIONS)), 0)
+    step = 2 ** max(math.ceil(math.log2(len(table) / MAX_MAP_POSITIONS)), 0)
     rows = table[::step].astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         norms = np.linalg.norm(rows, axis=1)

@@ -1,4 +1,4 @@
-"""Reports: what a command found as an HTML page that needs nothing but a browser, and the panels of a comparison."""
+"""Self-contained HTML reports of all commands, and the panels of a comparison."""
 
 import math
 import os
@@ -26,12 +26,12 @@ from ctxextend.version import __version__
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BASE = "the base, in pieces"
-# A path in a text, in one word; of ``</s>`` nothing.
+BASE = figures.MODES[SLIDING][0]
+# Paths without spaces in a text, but not ``</s>``.
 PATH = re.compile(r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*")
-USUAL = 0.98  # the share of norms that are shown whole
-SMALL = (2.0, 1.25)  # the size of a small panel for one method, in inches
-# What matplotlib's SVG loses inside HTML: its size, its style (the page has its own), what no reader sees, and digits.
+SHOWN_NORMS = 0.98  # share of norms that are not clipped
+SMALL_SIZE = (2.0, 1.25)  # of a plot of a single method, in inches
+# Replacements in matplotlib's SVG for inline use: drop size, style, metadata and surplus digits.
 SVG_IN_HTML = (
     (r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", ""),
     (r' (width|height)="[\d.]+pt"| transform="rotate\(-0 [^"]*"| xmlns(:xlink)?="[^"]*"| version="1.1"', ""),
@@ -44,60 +44,60 @@ SVG_IN_HTML = (
 
 
 def comparison_figure(comparison: Comparison) -> "Figure":
-    """Return a figure of what each method costs, and its losses by position and context, or what it finds."""
-    what = f"{public_name(comparison.source)}, {comparison.max_len_before} -> {comparison.max_len_after} tokens"
-    parts = (what, comparison.after_training, "" if comparison.complete else "incomplete")
+    """Return a figure of deltas, losses by position and context length, and retrieval scores of all methods."""
+    title = f"{public_name(comparison.source)}, {comparison.max_len_before} -> {comparison.max_len_after} tokens"
+    parts = (title, comparison.after_training, "" if comparison.complete else "incomplete")
     figure = figures.panel_figure(comparison_panels(comparison), "; ".join(filter(None, parts)))
-    # Bars name their methods themselves; one legend serves all curves.
+    # One legend for all curves; bars are labelled on the axis.
     for axes in figure.axes:
         lines, names = axes.get_legend_handles_labels()
         if names:
-            figure.legend(lines, names, title="shaded: ± 95 %", loc="outside lower center", ncols=2)
+            figure.legend(lines, names, title="shaded: 95 % CI", loc="outside lower center", ncols=2)
             figure.set_figheight(figure.get_figheight() + figures.LEGEND_LINE * (len(names) + 5) // 2)
             break
     return figure
 
 
-def write_report(found: Comparison | Evaluation | Sequence[Inspection], path: Path, command: str = "") -> None:
-    """Write what was found as one HTML page, with the command that found it.
+def write_report(result: Comparison | Evaluation | Sequence[Inspection], path: Path, command: str = "") -> None:
+    """Write a result as an HTML report, with the command that produced it.
 
-    The page needs no other file and asks no network: style, script and pictures are in it. It holds names only, no
-    folders. With the same libraries and the date of ``SOURCE_DATE_EPOCH`` the same results give the same bytes.
+    The report is a single file that loads nothing from the network and contains no folder names. With
+    ``SOURCE_DATE_EPOCH`` set and the same library versions, reports are reproducible byte for byte.
     """
     figures.check_file(path, figures.REPORT)
     from jinja2 import Environment, PackageLoader
 
-    if isinstance(found, Comparison):
-        template, panels, verdict = "comparison.html", comparison_panels(found), comparison_verdict(found, NUMBERS)
-        sources = [found.source]
-    elif isinstance(found, Evaluation):
-        template, panels, verdict = "evaluation.html", evaluation_panels(found), evaluation_verdict(found, NUMBERS)
-        sources = [found.source, *filter(None, [found.base])]
+    if isinstance(result, Comparison):
+        template, panels, verdict = "comparison.html", comparison_panels(result), comparison_verdict(result, NUMBERS)
+        sources = [result.source]
+    elif isinstance(result, Evaluation):
+        template, panels, verdict = "evaluation.html", evaluation_panels(result), evaluation_verdict(result, NUMBERS)
+        sources = [result.source, *filter(None, [result.base])]
     else:
-        template, panels, sources = "inspection.html", figures.inspection_panels(found), [one.source for one in found]
-        verdict = " ".join(f"`{one.source}`: {one.verdict}" for one in found)
+        template, panels, sources = "inspection.html", figures.inspection_panels(result), [one.source for one in result]
+        verdict = " ".join(f"`{one.source}`: {one.verdict}" for one in result)
 
-    def shown(value: Any) -> Any:
-        """Return a text without folders, and with what cannot be shown written out, lines kept; markup as it is."""
+    def sanitize(value: Any) -> Any:
+        """Remove folder names from text and escape unprintable characters; return other values unchanged."""
         if type(value) is not str:
             return value
         for source in sources:
             value = value.replace(source, public_name(source)) if len(Path(source).parts) > 1 else value
-        return "\n".join(map(printable, PATH.sub(lambda found: public_name(found[0]), value).split("\n")))
+        return "\n".join(map(printable, PATH.sub(lambda match: public_name(match[0]), value).split("\n")))
 
     loader = PackageLoader("ctxextend.report", "")
-    environment = Environment(loader=loader, autoescape=True, finalize=shown, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(loader=loader, autoescape=True, finalize=sanitize, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"name": public_name, "without_folders": without_folders}
-    environment.globals |= {"numbers": NUMBERS, "svg": _svg, "strong": len(COLOURS), "base": BASE, "command": command}
+    environment.globals |= {"numbers": NUMBERS, "svg": _svg, "labelled": len(COLOURS), "base": BASE, "command": command}
     environment.globals["line_class"] = lambda number: f"c{number} d{number}" if number < len(COLOURS) else "other"
     page = environment.get_template(template).render(
-        found=found, panels=panels, verdict=verdict.split("`"), circumstances=_circumstances()
+        result=result, panels=panels, verdict=verdict.split("`"), environment=_environment()
     )
     figures.save(path, page.encode())
 
 
-def _circumstances() -> Iterator[str]:
-    """Yield the date, or ``SOURCE_DATE_EPOCH`` (https://reproducible-builds.org), and what results depend on."""
+def _environment() -> Iterator[str]:
+    """Yield the date (or ``SOURCE_DATE_EPOCH``, https://reproducible-builds.org) and library versions."""
     seconds = float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
     yield f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d}"
     yield f"ctxextend {__version__}"
@@ -108,97 +108,97 @@ def _circumstances() -> Iterator[str]:
 
 
 def comparison_panels(comparison: Comparison) -> list[Panel]:
-    """Return a panel for each part that was measured."""
-    panels = [_costs(comparison), _losses(comparison, "position"), _losses(comparison, "context")]
+    """Return a panel for each measurement."""
+    panels = [_deltas(comparison), _losses(comparison, "position"), _losses(comparison, "context")]
     panels += [_retrieval(comparison), _norms(comparison), _passkeys(comparison)]
     return [panel for panel in panels if panel is not None]
 
 
 def _colour(number: int) -> str:
-    """Return a method's colour, by its place in the ranking from 0: the best have one of their own."""
+    """Return a method's colour by its rank from 0; methods after the best few share one."""
     return COLOURS[number] if number < len(COLOURS) else figures.OTHER
 
 
-def _costs(comparison: Comparison) -> Panel | None:
-    """How far each method is behind the best, and what short texts pay."""
+def _deltas(comparison: Comparison) -> Panel | None:
+    """Return the delta of each method vs. the best, and its cost on short inputs."""
     if len(comparison.rows) < 2:
         return None
-    looks = [{"color": _colour(number), "alpha": 0.55} for number in range(len(comparison.rows))]
-    finals = [(row.method, row.final, look) for row, look in zip(comparison.rows, looks, strict=True)]
-    unit = "nats/token" if comparison.is_loss else "reciprocal rank"
-    behind = [(method, final.delta or Estimate(0.0, None, 0, 0), look) for method, final, look in finals]
-    plots = [figures.bar_plot("Behind the best", f"behind the best ({unit}, ± 95 %)", behind)]
-    if short := [(method, final.short, look) for method, final, look in finals if final.short]:
-        title = f"Cost on texts of {comparison.max_len_before:,} tokens"
-        plots.append(figures.bar_plot(title, "short texts (nats/token, ± 95 %)", short))
-    return Panel("cost", "What each costs" if short else "Behind the best", plots)
+    styles = [{"color": _colour(number), "alpha": 0.55} for number in range(len(comparison.rows))]
+    finals = [(row.method, row.final, style) for row, style in zip(comparison.rows, styles, strict=True)]
+    unit = "nats" if comparison.is_loss else "MRR"
+    deltas = [(method, final.delta or Estimate(0.0, None, 0, 0), style) for method, final, style in finals]
+    plots = [figures.bar_plot("Delta vs. best", f"delta vs. best ({unit}, ± 95 %)", deltas)]
+    if short := [(method, final.short, style) for method, final, style in finals if final.short]:
+        title = f"Cost on short inputs ({comparison.max_len_before:,} tokens)"
+        plots.append(figures.bar_plot(title, "cost on short inputs (nats, ± 95 %)", short))
+    return Panel("delta", "Delta vs. best, and cost on short inputs" if short else "Delta vs. best", plots)
 
 
 def _losses(comparison: Comparison, by: str) -> Panel | None:
-    """Losses by position or by context of each method, and of the base."""
-    read = partial(figures.losses_by, by)
-    found = [(row.method, read(row.final.evaluation, MODEL)) for row in comparison.rows]
+    """Return the losses of each method and of the base by ``position`` or ``context``."""
+    losses_of = partial(figures.losses_by, by)
+    found = [(row.method, losses_of(row.final.evaluation, MODEL)) for row in comparison.rows]
     if not any(losses for _, losses in found):
         return None
-    base = next(filter(None, (read(row.final.evaluation, SLIDING) for row in comparison.rows)), {})
-    # The better half of the methods is shown whole.
+    base = next(filter(None, (losses_of(row.final.evaluation, SLIDING) for row in comparison.rows)), {})
+    # The axis shows the better half of the methods completely.
     curves, better = list[LossCurve](), -(-len(found) // 2)
     for number, (name, losses) in enumerate(found):
-        is_strong = number < len(COLOURS)
-        look: dict[str, Any] = {"color": _colour(number), "linestyle": figures.DASHES[number] if is_strong else "-"}
-        look |= {"linewidth": (2.4 if number == 0 else 1.4) if is_strong else 0.7}
-        curves.append(LossCurve(name, losses, look, is_strong, is_whole=number < better))
+        is_labelled = number < len(COLOURS)
+        style: dict[str, Any] = {"color": _colour(number), "linestyle": figures.DASHES[number] if is_labelled else "-"}
+        style |= {"linewidth": (2.4 if number == 0 else 1.4) if is_labelled else 0.7}
+        curves.append(LossCurve(name, losses, style, is_labelled, sets_limit=number < better))
     if base:
-        curves.append(LossCurve(BASE, base, figures.BASE_LOOK))
+        curves.append(LossCurve(BASE, base, figures.BASE_STYLE))
     return figures.loss_panel(by, comparison.kind, curves, comparison.max_len_before)
 
 
 def _retrieval(comparison: Comparison) -> Panel | None:
-    """Recall and reciprocal rank of each method and of the base."""
+    """Return the retrieval scores of each method and of the base."""
     rows = [(row.method, row.final.evaluation.retrieval) for row in comparison.rows]
-    asked = [(number, method, found) for number, (method, found) in enumerate(rows) if found is not None]
-    if not asked:
+    measured = [(number, method, found) for number, (method, found) in enumerate(rows) if found is not None]
+    if not measured:
         return None
-    modes = [(name, found.modes[MODEL], {"color": _colour(number), "alpha": 0.55}) for number, name, found in asked]
-    others = [(f"base, {name}", way) for name, way in asked[0][2].modes.items() if name != MODEL]
-    modes += [(name, way, {"color": figures.INK, "alpha": 0.25}) for name, way in others]
+    modes = [(name, found.modes[MODEL], {"color": _colour(number), "alpha": 0.55}) for number, name, found in measured]
+    base = [(figures.RETRIEVAL_LABELS[mode], one) for mode, one in measured[0][2].modes.items() if mode != MODEL]
+    modes += [(name, one, {"color": figures.INK, "alpha": 0.25}) for name, one in base]
     return figures.retrieval_panel(modes)
 
 
 def _norms(comparison: Comparison) -> Panel | None:
-    """The norms of each method's rows over those of the model's own."""
-    drawn = [(number, row.method, row.norms) for number, row in enumerate(comparison.rows) if row.norms]
-    if not drawn:
+    """Return the row norms of each method's table and of the base's."""
+    measured = [(number, row.method, row.norms) for number, row in enumerate(comparison.rows) if row.norms]
+    if not measured:
         return None
-    tables = (comparison.norms, *(norms for *_, norms in drawn))
+    tables = (comparison.norms, *(norms for *_, norms in measured))
     norms = sorted(norm for table in tables for norm in table if math.isfinite(norm)) or [1.0]
-    limit = figures.upper_limit([0.0, *norms], [0.0, *norms[: int(USUAL * (len(norms) - 1)) + 1]])
+    limit = figures.upper_limit([0.0, *norms], [0.0, *norms[: int(SHOWN_NORMS * (len(norms) - 1)) + 1]])
     top, plots = limit or 1.1 * norms[-1] or 1.0, []
-    for number, method, after in drawn:
+    for number, method, after in measured:
         draw = partial(figures.draw_row_norms, before=comparison.norms, after=after, colour=_colour(number), top=top)
-        plots.append(Plot(method, draw, SMALL, number, is_cut=limit is not None))
-    return Panel("norms", "Norms of the table's rows, before and after", plots)
+        plots.append(Plot(method, draw, SMALL_SIZE, number, is_clipped=limit is not None))
+    return Panel("norms", "Row norms before and after", plots)
 
 
 def _passkeys(comparison: Comparison) -> Panel | None:
-    """A heat map of what each method found."""
+    """Return a heat map of passkey accuracy for each method above chance."""
     plots = []
     for number, row in enumerate(comparison.rows):
         if (passkey := row.final.evaluation.passkey) is not None and passkey.is_above_chance:
-            draw = partial(figures.draw_passkey, passkey=passkey, learned=comparison.max_len_before)
-            plots.append(Plot(row.method, draw, SMALL, number))
-    return Panel("passkey", "Passkeys", plots) if plots else None
+            draw = partial(figures.draw_passkey, passkey=passkey, base_max_len=comparison.max_len_before)
+            plots.append(Plot(row.method, draw, SMALL_SIZE, number))
+    return Panel("passkey", figures.PASSKEY_TITLE, plots) if plots else None
 
 
 def _svg(plot: Plot, key: str) -> Any:
-    """Return a picture as SVG inside HTML: its text is text, and its colours are variables of the page's style.
+    """Return a plot as inline SVG, with text as text and colours as CSS variables.
 
-    `key` stands before every id in it, since ids are those of the whole page.
+    All ids are prefixed with `key` to keep them unique in the report.
     """
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
-    def make() -> Figure:
+    def create() -> Figure:
         figure = Figure(figsize=plot.size, layout="constrained", facecolor="none")
         axes = figure.subplots()
         plot.draw(axes)
@@ -206,7 +206,7 @@ def _svg(plot: Plot, key: str) -> Any:
             axes.set(xlabel="", ylabel="")
         return figure
 
-    text = figures.render(make, ".svg", fonttype="none").decode()
+    text = figures.render(create, ".svg", fonttype="none").decode()
     text = text[text.index("<svg") :]
     for pattern, replacement in SVG_IN_HTML:
         text = re.sub(pattern, replacement, text, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""What an evaluation or a comparison found, in a sentence or two."""
+"""Verdicts of evaluations and comparisons in one or two sentences."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from ctxextend.report.numbers import ONE_WINDOW, NumberFormat
 
 
 def evaluation_verdict(found: Evaluation, numbers: NumberFormat) -> str:
-    """Say in a sentence what the longer context is worth; without that measure, what was found."""
+    """Return one sentence on whether the longer context helps or, if not measured, on another measurement."""
     change, amount, better = None, "", -1
     contexts, retrieval = found.contexts, found.retrieval
     if contexts and contexts.points and (last := contexts.points[-1]).context > contexts.reference:
@@ -20,23 +20,23 @@ def evaluation_verdict(found: Evaluation, numbers: NumberFormat) -> str:
         amount = f"recall@1 {points} points at {retrieval.length:,} vs. {found.base_max_len or 0:,}"
     if change is not None and math.isfinite(change.mean):
         if change.sign is None:
-            return f"Longer context gives {amount}, {ONE_WINDOW}."
-        effect = {better: "helps", -better: "hurts"}.get(change.sign, "neither helps nor hurts measurably")
-        return f"Longer context {effect}: {amount}."
+            return f"Longer context: {amount}, {ONE_WINDOW}."
+        effects = {better: "Longer context helps", -better: "Longer context hurts"}
+        return f"{effects.get(change.sign, 'No significant effect of the longer context')}: {amount}."
     if found.positions and MODEL in found.positions.losses:
         loss = found.positions.losses[MODEL]
         base = found.positions.changes.get(SLIDING)
-        against = f", {numbers.compared(base, 'the base in sliding windows')}" if base else ""
-        return f"Perplexity {numbers.perplexity(loss)} at {found.positions.length:,} tokens{against}."
+        compared = f", {numbers.compared(base, 'the base in sliding windows')}" if base else ""
+        return f"Perplexity {numbers.perplexity(loss)} at {found.positions.length:,} tokens{compared}."
     if found.passkey:
-        return f"The passkey is{'' if found.passkey.is_above_chance else ' not'} found more often than by guessing."
+        return f"Passkey retrieval is {'' if found.passkey.is_above_chance else 'not '}above chance."
     return "Nothing was measured."
 
 
 def comparison_verdict(found: Comparison, numbers: NumberFormat) -> str:
-    """Say which method is best, which are tied with it, by how much others are worse, and how it compares to the base.
+    """Return the best method, the methods tied with it, by how much others are worse, and how the base compares.
 
-    Names of methods stand in backticks.
+    Method names are in backticks.
     """
     trained, after = found.rows[0].trained is not None, f"{found.max_len_after:,}"
     outcomes = [(row.method.replace("`", "'"), row.trained if trained else row.untrained) for row in found.rows]
@@ -51,21 +51,22 @@ def comparison_verdict(found: Comparison, numbers: NumberFormat) -> str:
     tied = [other for other, one in others if one.is_tied]
     worse = [(other, numbers.estimate(one.delta)) for other, one in others if not one.is_tied]
     if tied:
-        parts.append(f"{_listed(tied)} {'are' if len(tied) > 1 else 'is'} tied with it")
+        parts.append(f"{_joined(tied)} {'are' if len(tied) > 1 else 'is'} tied with it")
     if len(worse) > 2:
-        parts.append(f"the {len(worse)} other methods are worse by {worse[0][1]}{unit} or more")
+        parts.append(f"the other {len(worse)} are worse by at least {worse[0][1]}{unit}")
     elif worse:
         names, amounts = zip(*worse, strict=True)
-        parts.append(f"{_listed(names)} {'are' if len(names) > 1 else 'is'} worse by {_listed(amounts)}{unit}")
+        parts.append(f"{_joined(names)} {'are' if len(names) > 1 else 'is'} worse by {_joined(amounts)}{unit}")
     if any(one.delta and one.delta.ci95 is None for _, one in others):
-        parts.append("this is one window or document, so the order may be chance")
+        parts.append("the ranking is based on one window or document, so it may be due to chance")
     text = "; ".join(parts)
     if found.base is not None:
-        text += f". The base in pieces of {found.max_len_before:,} tokens has {score(found.base)}"
+        windows = "sliding windows" if found.is_loss else "chunks"
+        text += f". The base in {windows} of {found.max_len_before:,} tokens: {metric} {score(found.base)}"
         if best.against_base is not None:
-            text += f"; {name} is {numbers.compared(best.against_base, 'that')}"
+            text += f"; {name} is {numbers.compared(best.against_base, 'the base')}"
     return f"{text}."
 
 
-def _listed(names: Sequence[str]) -> str:
+def _joined(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
