@@ -49,7 +49,7 @@ def test_compare_prints_ranking_and_writes_report_and_figure(source: Path) -> No
     ranked = [line.split()[:2] for line in done.stdout.splitlines() if line.strip()[:1] in "123" and line.strip()]
     assert {method for _, method in ranked} == {"linear", "copy", "random"}
     assert [number for number, _ in ranked] == ["1", "2", "3"]
-    assert "The base in pieces of 16 tokens has " in done.stdout
+    assert "The base in sliding windows of 16 tokens: " in done.stdout
     assert "<html" in Path("page.html").read_text("utf-8")
     assert "<svg" in Path("figure.svg").read_text("utf-8")
 

@@ -278,7 +278,7 @@ def test_tables_figure_samples_long_tables_in_cosine_maps(tmp_path: Path) -> Non
 # Figures of evaluate, train and compare
 
 BY_POSITION, BY_CONTEXT = "Loss by position", "Loss by context length"
-PASSKEY, RETRIEVAL = "Passkey retrieval accuracy (%)", "Document retrieval"
+PASSKEY, RETRIEVAL = "Passkey retrieval accuracy (%)", "Retrieval"
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_comparison_panels_show_deltas_and_losses() -> None:
     assert {(line.get_color(), line.get_linestyle()) for line in others} == {(OTHER, "-")}
     assert max(line.get_zorder() for line in others) < min(line.get_zorder() for line in labelled)
     titles = [plot.title for panel in comparison_panels(encoders()) if not panel.is_small for plot in panel.plots]
-    assert titles == ["Delta vs. best", "Document retrieval: mean reciprocal rank", "Document retrieval: recall@1"]
+    assert titles == ["Delta vs. best", "Retrieval: mean reciprocal rank", "Retrieval: recall@1"]
 
 
 # Output files

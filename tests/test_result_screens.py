@@ -67,7 +67,10 @@ def test_result_screens_use_known_styles() -> None:
         ),  # 4.3 standard errors, of three windows
         (Estimate(-0.02, 0.0123, 9, 61), "tied with X (-0.020 ± 0.025 nats/token)"),
         (Estimate(0.0, 0.0, 9, 61), "tied with X (+0.00 nats/token)"),
-        (Estimate(-0.1, None, 9, 1), "lower in loss than X by 0.100 nats/token, on one window, so it may be chance"),
+        (
+            Estimate(-0.1, None, 9, 1),
+            "0.100 nats/token lower than X, based on a single window (no confidence interval)",
+        ),
         (Estimate(math.nan, 0.1, 9, 61), "not comparable with X: a loss is not finite"),
     ],
 )
@@ -80,8 +83,12 @@ def test_compared_describes_a_difference_of_losses(change: Estimate, text: str) 
     [
         (-0.1, 0.01, "Longer context helps: -0.100 ± 0.020 nats/token at 512 vs. 128."),
         (0.683, 0.0685, "Longer context hurts: +0.68 ± 0.14 nats/token at 512 vs. 128."),
-        (-0.01, 0.01, "Longer context neither helps nor hurts measurably: -0.010 ± 0.020 nats/token at 512 vs. 128."),
-        (-0.1, None, "Longer context gives -0.100 nats/token at 512 vs. 128, on one window, so it may be chance."),
+        (-0.01, 0.01, "No significant effect of the longer context: -0.010 ± 0.020 nats/token at 512 vs. 128."),
+        (
+            -0.1,
+            None,
+            "Longer context: -0.100 nats/token at 512 vs. 128, based on a single window (no confidence interval).",
+        ),
         (math.nan, None, "Perplexity 35.11 ± 0.78 at 512 tokens, better than the base in sliding windows by"),
     ],
 )
@@ -100,7 +107,7 @@ def test_evaluation_screen_starts_with_whether_the_longer_context_helps(
     ("found", "verdict"),
     [
         (ENCODER, "Longer context helps: recall@1 +30.5 ± 7.7 points at 512 vs. 128."),
-        (replace(ENCODER, retrieval=None), "The passkey is found more often than by guessing."),
+        (replace(ENCODER, retrieval=None), "Passkey retrieval is above chance."),
         (replace(ENCODER, retrieval=None, passkey=None), "Nothing was measured."),
         (replace(LONE, contexts=None), "Perplexity 49.8 ± 1.1 at 128 tokens."),
     ],

@@ -339,7 +339,7 @@ def retrieval_panel(modes: Sequence[tuple[str, Recall, Style]]) -> Panel:
     """Return a panel of mean reciprocal rank and recall@1 per reading mode."""
     ranks = [(name, one.reciprocal_rank, style) for name, one, style in modes]
     metrics = {"mean reciprocal rank": ranks, "recall@1": [(name, one.recall, style) for name, one, style in modes]}
-    plots = [bar_plot(f"Document retrieval: {name}", f"{name} (± 95 %)", bars) for name, bars in metrics.items()]
+    plots = [bar_plot(f"Retrieval: {name}", f"{name} (± 95 %)", bars) for name, bars in metrics.items()]
     cells = zip(*([NUMBERS.estimate(value) for _, value, _ in bars] for bars in metrics.values()), strict=True)
     rows = [[name, *numbers] for (name, *_), numbers in zip(modes, cells, strict=True)]
     return Panel("retrieval", "Document retrieval", plots, [["", *metrics], *rows])
