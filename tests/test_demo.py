@@ -102,7 +102,7 @@ def test_demo_rejects_an_invalid_report_path_before_any_work() -> None:
     assert demo("--report", "page.txt").exit_code == 2
     done = demo("--report", "none/page.html", "-o", "kept")
     assert done.exit_code == 1
-    assert "none does not exist. Create it first." in done.stderr
+    assert "none does not exist.\nCreate it first." in done.stderr
     assert not Path("kept").exists()
 
 
