@@ -1,4 +1,4 @@
-"""The checkpoint that ships with the package."""
+"""The bundled checkpoint."""
 
 import math
 import re
@@ -18,8 +18,8 @@ from tests import pico
 FOLDER = BUNDLED["tiny-gpt2"]
 
 
-def test_tiny_gpt2_is_what_its_card_says() -> None:
-    """Every Python has other documents, so its perplexity comes out nearly, and untrained it is above 1,000."""
+def test_tiny_gpt2_matches_its_model_card() -> None:
+    """The perplexity matches only roughly because the text differs between Python versions; untrained it is > 1,000."""
     card = (FOLDER / "README.md").read_text()
     model = pico.Pico(FOLDER, transformers.GPT2LMHeadModel).load()
     tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER)
@@ -34,7 +34,7 @@ def test_tiny_gpt2_is_what_its_card_says() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_resize_tiny_gpt2_by_every_method(method: str, tmp_path: Path) -> None:
+def test_resize_tiny_gpt2_with_every_method(method: str, tmp_path: Path) -> None:
     output = resize("tiny-gpt2", to=512, method=method, output=tmp_path / "out").output
     old, new = (pico.Pico(folder, transformers.GPT2LMHeadModel).load() for folder in (FOLDER, output))
     pico.logits(new, 512)
@@ -46,7 +46,7 @@ def test_resize_tiny_gpt2_by_every_method(method: str, tmp_path: Path) -> None:
     assert same == METHODS[method].keeps_learned_rows
 
 
-def test_resize_tiny_gpt2_tokenizer_reads_to_the_new_length(tmp_path: Path) -> None:
+def test_resize_tiny_gpt2_raises_the_tokenizers_limit(tmp_path: Path) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(resize("tiny-gpt2", to=512, output=tmp_path / "out").output)
     assert tokenizer.model_max_length == 512
     assert len(tokenizer("word " * 2000, truncation=True)["input_ids"]) == 512

@@ -17,7 +17,7 @@ def front_matter(card: str) -> object:
     return yaml.safe_load(card.lstrip("\ufeff").replace("\r\n", "\n").lstrip().split("---\n")[1])
 
 
-def test_model_card_keeps_the_sources_card_and_adds_to_it() -> None:
+def test_model_card_appends_to_the_sources_card() -> None:
     card = card_of("---\nlicense: mit\ntags:\n- x\n---\n\n# Old\n\nText with --- and base_model: words.\n")
     assert front_matter(card) == {"license": "mit", "tags": ["x"], **FINETUNE}
     assert "\n# Old\n\nText with --- and base_model: words.\n\n## Context length 64\n" in card
@@ -26,7 +26,7 @@ def test_model_card_keeps_the_sources_card_and_adds_to_it() -> None:
 
 @pytest.mark.parametrize("stated", ["base_model: a/b\n", "base_model:\n- a/b\n- c/d\n", "base_model:\n  - a/b\n"])
 @pytest.mark.parametrize("relation", ["", "base_model_relation: quantized\n"])
-def test_model_card_replaces_a_base_model_by_a_hub_id_and_else_adds_the_relation(stated: str, relation: str) -> None:
+def test_model_card_sets_base_model_or_only_adds_the_relation(stated: str, relation: str) -> None:
     old = f"---\nlicense: mit\n{stated}{relation}language: en\n---\n# Old\n"
     assert front_matter(card_of(old)) == {"license": "mit", "language": "en", **FINETUNE}
     kept = yaml.safe_load(f"license: mit\nlanguage: en\nbase_model_relation: adapter\n{stated}{relation}")
@@ -35,7 +35,7 @@ def test_model_card_replaces_a_base_model_by_a_hub_id_and_else_adds_the_relation
 
 @pytest.mark.parametrize("stated", ["license: mit\n", ""])
 @pytest.mark.parametrize("path", ["/home/alice/m", "'./m'", "~/m", "\n  - /home/alice/m"])
-def test_model_card_drops_a_base_model_that_is_a_local_path(path: str, stated: str) -> None:
+def test_model_card_removes_a_base_model_that_is_a_local_path(path: str, stated: str) -> None:
     card = card_of(f"---\nbase_model: {path}\n{stated}---\n# Old\n", None)
     assert card == f"---\n{stated}---\n# Old\n\n{SECTION.strip()}\n"
 
@@ -46,7 +46,7 @@ def test_model_card_quotes_names_that_yaml_would_misread(name: str) -> None:
 
 
 @pytest.mark.parametrize("old", [None, "# Old\n", "---\nlicense: mit\n---\n# Old\n"])
-def test_model_card_names_no_base_model_where_none_is_known(old: str | None) -> None:
+def test_model_card_omits_an_unknown_base_model(old: str | None) -> None:
     assert card_of(old, None) == f"{(old or '# old-64').strip()}\n\n{SECTION.strip()}\n"
 
 
@@ -61,12 +61,12 @@ def test_model_card_names_no_base_model_where_none_is_known(old: str | None) -> 
         *((f"{start}---\nlicense: mit\n---\n# Old\n", {"license": "mit"}) for start in ("\n", "\ufeff", "  \n\n")),
     ],
 )
-def test_model_card_finds_front_matter_where_the_hub_does(old: str, stated: dict[str, str]) -> None:
+def test_model_card_finds_front_matter_as_the_hub_does(old: str, stated: dict[str, str]) -> None:
     card = card_of(old)
     assert front_matter(card) == stated | FINETUNE
     assert card.count("\r\n") == (card.count("\n") if "\r\n" in old else 0)
 
 
 @pytest.mark.parametrize("old", ["---\n{license: mit}\n---\n# Old\n", "---\na: [\n---\n# Old\n"])
-def test_model_card_leaves_front_matter_that_it_cannot_add_to_as_it_is(old: str) -> None:
+def test_model_card_keeps_front_matter_that_it_cannot_edit(old: str) -> None:
     assert card_of(old).startswith(old)

@@ -1,4 +1,4 @@
-"""The shape of the package: how many modules a command walks through, and settings that stand in one place."""
+"""The structure of the package: modules that a command uses, and settings that are defined once."""
 
 import sys
 import threading
@@ -15,18 +15,18 @@ from ctxextend import resize
 from ctxextend.cli.app import build_app
 
 PACKAGE = Path(__file__).parents[1] / "ctxextend"
-OPENING = ("open_checkpoint", "identify_model")
+OPEN_FUNCTIONS = ("open_checkpoint", "identify_model")
 
 
 def trace(*command: str) -> tuple[list[str], list[int]]:
-    """The modules whose functions a command calls, and how often it calls each that opens a checkpoint."""
-    entered, calls = set[str](), Counter[str]()
+    """Return the modules whose functions a command calls, and the number of calls to `OPEN_FUNCTIONS`."""
+    modules, calls = set[str](), Counter[str]()
 
     def profile(frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
-        is_function = code.co_flags & CO_OPTIMIZED  # neither a module's nor a class's own body
+        is_function = code.co_flags & CO_OPTIMIZED  # not the body of a module or class
         if event == "call" and is_function and code.co_filename.startswith(str(PACKAGE)):
-            entered.add(code.co_filename.removeprefix(f"{PACKAGE}/"))
+            modules.add(code.co_filename.removeprefix(f"{PACKAGE}/"))
             calls[code.co_name] += 1
 
     threading.setprofile(profile)
@@ -37,12 +37,12 @@ def trace(*command: str) -> tuple[list[str], list[int]]:
         sys.setprofile(None)
         threading.setprofile(None)
     assert done.exit_code == 0, done.output
-    return sorted(entered), [calls[name] for name in OPENING]
+    return sorted(modules), [calls[name] for name in OPEN_FUNCTIONS]
 
 
-def test_resize_enters_few_modules_and_opens_once() -> None:
-    entered, calls = trace("resize", "tiny-gpt2", "--to", "512")
-    assert len(entered) <= 32, entered
+def test_resize_uses_few_modules_and_opens_the_checkpoint_once() -> None:
+    modules, calls = trace("resize", "tiny-gpt2", "--to", "512")
+    assert len(modules) <= 32, modules
     assert calls == [1, 1]
 
 
@@ -54,14 +54,14 @@ def book() -> str:
     return "book.txt"
 
 
-def test_train_enters_few_modules_and_opens_once(book: str) -> None:
+def test_train_uses_few_modules_and_opens_the_checkpoint_once(book: str) -> None:
     resize("tiny-gpt2", 256, output="longer")
-    entered, calls = trace("train", "longer", "--data", book, "--steps", "1", "--batch-size", "1")
-    assert len(entered) <= 55, entered
+    modules, calls = trace("train", "longer", "--data", book, "--steps", "1", "--batch-size", "1")
+    assert len(modules) <= 55, modules
     assert calls == [1, 1]
 
 
-def test_resize_and_train_opens_source_and_output_once(book: str) -> None:
+def test_resize_with_train_opens_source_and_output_once(book: str) -> None:
     _, calls = trace("resize", "tiny-gpt2", "--to", "160", "--train", book, "--steps", "1")
     assert max(calls) <= 2
 

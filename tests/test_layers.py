@@ -1,4 +1,4 @@
-"""The house: what may import what, and how light an import stays."""
+"""Layers of imports between modules, and what commands import."""
 
 import ast
 import os
@@ -15,7 +15,7 @@ from ctxextend import resize
 
 PACKAGE = Path(__file__).parents[1] / "ctxextend"
 
-# Each may import from those before it, and from itself: a package, or one module of it.
+# Each package or module may import only from itself and those before it.
 LAYERS = [
     *("errors", "version", "progress", "json_output", "tables", "families", "checkpoints"),
     *("recipe", "recipe_file", "plan", "models", "text_data", "held_out", "inspection", "verification"),
@@ -23,7 +23,7 @@ LAYERS = [
     *("training", "comparison", "report", "demo", "pipeline", "cli", "__init__", "__main__"),
 ]
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
-# Who may import what from outside at all, at the top or at use; numpy and the standard library are free.
+# Third-party libraries that each package may import; numpy is always allowed.
 ALLOWED = {
     "tables": set(),
     "families": set(),
@@ -45,10 +45,10 @@ def package(module: str) -> str:
     return module.split("/")[0].removesuffix(".py")
 
 
-def place(module: str) -> int:
-    """Where a module, named by its path, stands in `LAYERS`: by its own name, or by its package's."""
-    own = module.removesuffix(".py")
-    return LAYERS.index(own if own in LAYERS else package(module))
+def layer(module: str) -> int:
+    """Return the index of a module, or of its package, in `LAYERS`."""
+    name = module.removesuffix(".py")
+    return LAYERS.index(name if name in LAYERS else package(module))
 
 
 def imports(module: str) -> Iterator[str]:
@@ -61,24 +61,24 @@ def imports(module: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_modules_import_only_from_the_left(module: str) -> None:
+def test_modules_import_only_from_lower_layers(module: str) -> None:
     for name in imports(module):
         if name.startswith("ctxextend."):
             other = "/".join(name.split(".")[1:])
-            assert package(other) == package(module) or place(other) <= place(module), f"{module} imports {name}"
+            assert package(other) == package(module) or layer(other) <= layer(module), f"{module} imports {name}"
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_modules_import_only_the_libraries_of_their_layer(module: str) -> None:
-    free = {"ctxextend", "numpy", *sys.stdlib_module_names}
+def test_modules_import_only_allowed_libraries(module: str) -> None:
+    always = {"ctxextend", "numpy", *sys.stdlib_module_names}
     for name in imports(module):
-        assert name.split(".")[0] in free | ALLOWED.get(package(module), set()), f"{module} imports {name}"
+        assert name.split(".")[0] in always | ALLOWED.get(package(module), set()), f"{module} imports {name}"
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_modules_import_heavy_libraries_only_inside_functions(module: str) -> None:
     if package(module) == "training" or module in ("checkpoints/pytorch_file.py", "checkpoints/nanogpt.py"):
-        return  # whose modules work on torch's objects; what imports them does so inside functions
+        return  # they need torch at module level, and are themselves imported inside functions
     tree = ast.parse((PACKAGE / module).read_text())
     for node in tree.body:
         assert "ctxextend.training" not in str(getattr(node, "module", ""))
@@ -87,14 +87,14 @@ def test_modules_import_heavy_libraries_only_inside_functions(module: str) -> No
         assert not {name.split(".")[0] for name in names} & HEAVY
 
 
-def test_no_two_modules_have_one_name() -> None:
-    """A file of cli/ is named after its command, as is the module that does its work."""
+def test_module_names_are_unique() -> None:
+    """Modules in cli/ may share the name of the module that implements their command."""
     paths = [Path(module) for module in MODULES if package(module) != "cli"]
     names = Counter(path.stem for path in paths if path.stem != "__init__")
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_no_two_classes_have_one_name() -> None:
+def test_class_names_are_unique() -> None:
     classes: Counter[str] = Counter()
     for module in MODULES:
         nodes = ast.walk(ast.parse((PACKAGE / module).read_text()))
@@ -102,17 +102,17 @@ def test_no_two_classes_have_one_name() -> None:
     assert [name for name, count in classes.items() if count > 1] == []
 
 
-def test_imports_have_no_circle() -> None:
+def test_imports_have_no_cycles() -> None:
     names = {module: ".".join(("ctxextend", *Path(module).with_suffix("").parts)) for module in MODULES}
     graph = {name: set(imports(module)) & set(names.values()) for module, name in names.items()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
-        raise AssertionError(f"a circle of imports: {error.args[1]}") from None
+        raise AssertionError(f"import cycle: {error.args[1]}") from None
 
 
 def loaded_after(code: str) -> set[str]:
-    """The outermost modules that a fresh interpreter holds after running some code."""
+    """Return the top-level modules that are loaded in a fresh interpreter after running some code."""
     report = "import sys; print('\\n', *{name.split('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
@@ -127,20 +127,20 @@ def command(*arguments: str) -> str:
 
 
 def seconds(command: list[str]) -> float:
-    """The processor time that a command takes, which what else runs here hardly changes."""
+    """Return the CPU time of a command, which other processes hardly affect."""
     before = os.times()
     subprocess.run(command, check=True, capture_output=True)
     after = os.times()
     return after.children_user + after.children_system - before.children_user - before.children_system
 
 
-# What a screen of the command line, and a resize, may not load.
+# Modules that help screens, and commands on local files, must not load.
 SCREEN = {*HEAVY, "numpy", "ml_dtypes", "huggingface_hub", "rich"}
 FILES = {*HEAVY, "huggingface_hub", "safetensors"}
 
 
 @pytest.mark.parametrize(
-    ("code", "kept_out"),
+    ("code", "unused"),
     [
         ("import ctxextend", {*HEAVY, "numpy", "yaml", "typer", "rich", "huggingface_hub"}),
         (command("--help"), SCREEN),
@@ -152,29 +152,29 @@ FILES = {*HEAVY, "huggingface_hub", "safetensors"}
         (command("verify", "tiny-gpt2-512", "--base", "tiny-gpt2"), FILES),
     ],
 )
-def test_commands_do_not_import_what_they_do_not_need(code: str, kept_out: set[str]) -> None:
+def test_commands_do_not_import_unused_libraries(code: str, unused: set[str]) -> None:
     if "verify" in code:
         resize("tiny-gpt2", to=512)
     loaded = loaded_after(code)
     assert "ctxextend" in loaded
-    assert not loaded & kept_out
+    assert not loaded & unused
 
 
 @pytest.mark.parametrize("typed", ["resize ti", "families ro", "demo -o x", "resize --method "])
 def test_completion_imports_neither_numpy_nor_torch(typed: str) -> None:
-    asked = {"_CTXEXTEND_COMPLETE": "complete_bash", "COMP_WORDS": f"ctxextend {typed}", "COMP_CWORD": "2"}
-    loaded = loaded_after(f"import os; os.environ |= {asked}\n{command()}")
+    variables = {"_CTXEXTEND_COMPLETE": "complete_bash", "COMP_WORDS": f"ctxextend {typed}", "COMP_CWORD": "2"}
+    loaded = loaded_after(f"import os; os.environ |= {variables}\n{command()}")
     assert "ctxextend" in loaded
     assert not loaded & SCREEN
 
 
-def test_help_starts_as_fast_as_the_libraries_that_show_it() -> None:
-    ours = [sys.executable, "-m", "ctxextend", "--help"]
-    theirs = [sys.executable, "-c", "import typer, rich.console"]
+def test_help_starts_almost_as_fast_as_its_libraries() -> None:
+    help_screen = [sys.executable, "-m", "ctxextend", "--help"]
+    libraries = [sys.executable, "-c", "import typer, rich.console"]
     times: list[tuple[float, float]] = []
     for _ in range(5):
-        times += [(seconds(ours), seconds(theirs)) for _ in range(5)]  # in turns: what else runs here slows both
-        our_least, their_least = map(min, zip(*times, strict=True))
-        if our_least <= their_least + 0.1:
+        times += [(seconds(help_screen), seconds(libraries)) for _ in range(5)]  # alternate, so that load affects both
+        help_minimum, libraries_minimum = map(min, zip(*times, strict=True))
+        if help_minimum <= libraries_minimum + 0.1:
             return
-    raise AssertionError(f"--help takes {our_least:.2f} s, its libraries {their_least:.2f} s")
+    raise AssertionError(f"--help takes {help_minimum:.2f} s, its libraries {libraries_minimum:.2f} s")

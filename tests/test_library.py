@@ -1,4 +1,4 @@
-"""What the library promises to editors and to code: signatures, and results that are compared, shown and stored."""
+"""The public API: signatures, keyword arguments, and equality, repr and JSON of results."""
 
 import ast
 import json
@@ -18,9 +18,9 @@ from tests.evaluations import EXTENDED
 from tests.trainings import write_book
 
 
-def test_stub_shows_every_public_name_and_keyword() -> None:
+def test_stub_is_up_to_date() -> None:
     def exported(text: str) -> tuple[set[str], list[str]]:
-        """Names that are imported, however they are grouped, and all else."""
+        """Return the imported names, and all other statements."""
         tree = ast.parse(text)
         imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
         names = {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
@@ -32,19 +32,19 @@ def test_stub_shows_every_public_name_and_keyword() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda wrong: ctxextend.resize("tiny-gpt2", 256, **wrong),
-        lambda wrong: ctxextend.plan_resize("tiny-gpt2", 256, **wrong),
-        lambda wrong: ctxextend.inspect("tiny-gpt2", **wrong),
-        lambda wrong: ctxextend.verify("tiny-gpt2", **wrong),
-        lambda wrong: ctxextend.evaluate("tiny-gpt2", "book.txt", **wrong),
-        lambda wrong: ctxextend.compare("tiny-gpt2", 256, "book.txt", **wrong),
-        lambda wrong: ctxextend.calibrate("tiny-gpt2", 256, "book.txt", **wrong),
-        lambda wrong: ctxextend.train("tiny-gpt2", "book.txt", 1, **wrong),
-        lambda wrong: ctxextend.run("ctxextend.yaml", **wrong),
-        lambda wrong: ctxextend.extend_model(torch.nn.Linear(2, 2), 256, **wrong),
+        lambda unknown: ctxextend.resize("tiny-gpt2", 256, **unknown),
+        lambda unknown: ctxextend.plan_resize("tiny-gpt2", 256, **unknown),
+        lambda unknown: ctxextend.inspect("tiny-gpt2", **unknown),
+        lambda unknown: ctxextend.verify("tiny-gpt2", **unknown),
+        lambda unknown: ctxextend.evaluate("tiny-gpt2", "book.txt", **unknown),
+        lambda unknown: ctxextend.compare("tiny-gpt2", 256, "book.txt", **unknown),
+        lambda unknown: ctxextend.calibrate("tiny-gpt2", 256, "book.txt", **unknown),
+        lambda unknown: ctxextend.train("tiny-gpt2", "book.txt", 1, **unknown),
+        lambda unknown: ctxextend.run("ctxextend.yaml", **unknown),
+        lambda unknown: ctxextend.extend_model(torch.nn.Linear(2, 2), 256, **unknown),
     ],
 )
-def test_wrong_keyword_is_a_type_error_with_its_name(call: Callable[[dict[str, Any]], object]) -> None:
+def test_unknown_keyword_raises_type_error(call: Callable[[dict[str, Any]], object]) -> None:
     with pytest.raises(TypeError, match=r"^\w+\(\) got an unexpected keyword argument 'lenght'"):
         call({"lenght": 3})
 
@@ -52,22 +52,22 @@ def test_wrong_keyword_is_a_type_error_with_its_name(call: Callable[[dict[str, A
 @pytest.mark.parametrize(
     "name", ["save", "base", "dtype", "eval_every", "save_every", "report_to", "copy_code", "no_base"]
 )
-def test_compare_takes_no_keyword_that_its_trainings_do_not_follow(name: str) -> None:
+def test_compare_rejects_training_settings_that_have_no_effect(name: str) -> None:
     with pytest.raises(TypeError, match=rf"^compare\(\) got an unexpected keyword argument '{name}'"):
         ctxextend.compare("tiny-gpt2", 256, "book.txt", steps=2, **{name: "best"})  # type: ignore[arg-type]
 
 
-def test_single_values_are_taken_where_settings_hold_several() -> None:
+def test_settings_with_several_values_accept_a_single_one() -> None:
     write_book()
-    found = ctxextend.evaluate("tiny-gpt2", "book.txt", measure="context", length=64, tokens=512)
+    single = ctxextend.evaluate("tiny-gpt2", "book.txt", measure="context", length=64, tokens=512)
     several = ctxextend.evaluate("tiny-gpt2", "book.txt", measure=["context"], length=[64], tokens=512)
-    assert found.contexts is not None
-    assert found == several
+    assert single.contexts is not None
+    assert single == several
     compared = ctxextend.compare("tiny-gpt2", 160, "book.txt", methods="copy", measure="position", tokens=512)
     assert [row.method for row in compared.rows] == ["copy"]
 
 
-def test_results_are_equal_where_what_they_say_is() -> None:
+def test_results_compare_by_value_without_seconds() -> None:
     plans = [ctxextend.plan_resize("tiny-gpt2", to) for to in (256, 256, 512)]
     inspected = [ctxextend.inspect("tiny-gpt2") for _ in range(2)]
     written = [plans[0].execute("longer", force=True) for _ in range(2)]
@@ -81,7 +81,7 @@ def test_results_are_equal_where_what_they_say_is() -> None:
     assert comparison() != EXTENDED
 
 
-def test_results_are_shown_on_one_line_and_give_plain_values(tmp_path: Path) -> None:
+def test_results_have_one_line_reprs_and_json_values(tmp_path: Path) -> None:
     write_book()
     resized = ctxextend.resize("tiny-gpt2", 256, output="longer")
     trained = ctxextend.train("longer", "book.txt", 1, batch_size=1, output="trained")
@@ -90,12 +90,12 @@ def test_results_are_shown_on_one_line_and_give_plain_values(tmp_path: Path) -> 
     Path("recipe.yaml").write_text("source: tiny-gpt2\nresize: {to: 160}\n")
     results: list[Result] = [resized.plan, resized, trained, inspected, inspected.tables[0], EXTENDED, comparison()]
     results += [ctxextend.verify("longer"), calibrated, ctxextend.run("recipe.yaml")]
-    for found in results:
-        shown = repr(found)
-        assert shown.startswith(f"{type(found).__name__}(")
-        assert len(shown) <= 160
-        assert "\n" not in shown
-        values = found.to_json()
+    for result in results:
+        text = repr(result)
+        assert text.startswith(f"{type(result).__name__}(")
+        assert len(text) <= 160
+        assert "\n" not in text
+        values = result.to_json()
         assert next(iter(values)) == "warnings"
         assert len(values) > 3
         json.dumps(values, allow_nan=False)

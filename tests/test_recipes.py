@@ -1,4 +1,4 @@
-"""Every file in recipes/: those for `run` on pico models of their families, and the scripts for a few steps."""
+"""Every file in recipes/: recipes on pico models of their model type, and training scripts for a few steps."""
 
 import json
 import math
@@ -30,7 +30,7 @@ RECIPES = {path.stem: path for path in sorted((Path(__file__).parents[1] / "reci
 
 
 def make_clip(folder: Path) -> Path:
-    """Save a CLIP of 24 text positions with random weights."""
+    """Save a randomly initialized CLIP model with 24 text positions."""
     torch.manual_seed(0)
     tower = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.CLIPConfig(
@@ -43,12 +43,12 @@ def make_clip(folder: Path) -> Path:
 
 
 class Case(NamedTuple):
-    """A recipe made small."""
+    """How to run a recipe on a pico model."""
 
-    make: Callable[[Path], Path]  # saves a model of its family, and returns its folder
-    table: str  # the table's tensor
-    rows: int  # that the output must have
-    changes: tuple[str, ...]  # what else is made smaller
+    make: Callable[[Path], Path]  # saves a model and returns its folder
+    table: str  # tensor name of the position table
+    rows: int  # expected rows of the output
+    changes: tuple[str, ...]  # changes that reduce sizes
 
 
 def lengths(to: int) -> tuple[str, ...]:
@@ -69,45 +69,45 @@ CASES = {
 }
 
 
-def test_every_recipe_is_run_and_shipped() -> None:
+def test_every_recipe_is_tested_and_packaged() -> None:
     assert set(CASES) == set(RECIPES) == set(shipped_recipes())
     packed = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     assert all(f'"recipes/{name}.yaml" = "ctxextend/recipes/{name}.yaml"' in packed for name in RECIPES)
 
 
-def test_recipes_lists_each_in_a_line_and_prints_one() -> None:
-    listed = CliRunner().invoke(build_app(), ["recipes"], env={"COLUMNS": "120"}).stdout.splitlines()
-    assert [line.split()[0] for line in listed] == list(RECIPES)
+def test_recipes_command_lists_all_and_prints_one() -> None:
+    lines = CliRunner().invoke(build_app(), ["recipes"], env={"COLUMNS": "120"}).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(RECIPES)
     assert CliRunner().invoke(build_app(), ["recipes", "gpt2-4096"]).stdout == RECIPES["gpt2-4096"].read_text()
 
 
-def test_run_finds_a_shipped_recipe_by_name_unless_a_file_is_there(tmp_path: Path) -> None:
+def test_run_finds_a_shipped_recipe_by_name_unless_a_file_exists(tmp_path: Path) -> None:
     source = make_source(tmp_path / "source", "gpt2")
-    typed = ["run", "gpt2-4096", "--set", f"source={source}", "--set", "train=null", "--set", "evaluate=null"]
-    typed += ["--set", "resize.to=32"]
-    assert CliRunner().invoke(build_app(), typed).stdout == "gpt2-4096\n"
+    command = ["run", "gpt2-4096", "--set", f"source={source}", "--set", "train=null", "--set", "evaluate=null"]
+    command += ["--set", "resize.to=32"]
+    assert CliRunner().invoke(build_app(), command).stdout == "gpt2-4096\n"
     assert Path("gpt2-4096", "config.json").is_file()
     Path("gpt2-4096").rename("moved")
     Path("gpt2-4096").write_text("source: tiny-gpt2\nresize: {to: 160}\noutput: by-file")
     assert CliRunner().invoke(build_app(), ["run", "gpt2-4096"]).stdout == "by-file\n"
-    wrong = CliRunner().invoke(build_app(), ["run", "gpt2-4906"])
-    assert (wrong.exit_code, "Did you mean gpt2-4096?" in wrong.stderr) == (1, True)
+    unknown = CliRunner().invoke(build_app(), ["run", "gpt2-4906"])
+    assert (unknown.exit_code, "Did you mean gpt2-4096?" in unknown.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_recipe_says_what_it_is_and_has_no_fault(name: str) -> None:
-    asked = read_recipe(RECIPES[name]).recipe
-    assert Path(str(asked.output)).name == name
+def test_recipe_is_valid_and_documented(name: str) -> None:
+    recipe = read_recipe(RECIPES[name]).recipe
+    assert Path(str(recipe.output)).name == name
     comment = RECIPES[name].read_text().split("source: ")[0].splitlines()
     assert all(line.startswith("#") for line in comment)
     heads = [line[2:].split(":")[0] for line in comment if line[:3] != "#  " and ":" in line]
     assert heads[-4:] == ["Source", "Result", "Cost", "Text"]
     assert "arXiv:" in "".join(comment) or "kexue.fm" in "".join(comment)
     assert max(map(len, RECIPES[name].read_text().splitlines())) <= 120
-    assert asked.resize is not None
-    assert name.endswith(f"-{asked.resize.to}")
+    assert recipe.resize is not None
+    assert name.endswith(f"-{recipe.resize.to}")
     parts = {table.part for table in list_families()}
-    assert asked.resize.part is None or asked.resize.part in parts
+    assert recipe.resize.part is None or recipe.resize.part in parts
 
 
 @pytest.fixture(scope="module")
@@ -118,20 +118,20 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_recipe_runs_on_a_pico_model_of_its_family(name: str, tmp_path: Path, book: Path) -> None:
-    case, asked = CASES[name], yaml.safe_load(RECIPES[name].read_text())
+def test_recipe_runs_on_a_pico_model(name: str, tmp_path: Path, book: Path) -> None:
+    case, recipe = CASES[name], yaml.safe_load(RECIPES[name].read_text())
     source, output = case.make(tmp_path / "source"), tmp_path / "output"
     changes = [f"source={source}", "evaluate=null", *case.changes]
-    changes += [f"train.data={book}", "train.steps=2", "train.save=last"] if "train" in asked else []
+    changes += [f"train.data={book}", "train.steps=2", "train.save=last"] if "train" in recipe else []
     set_flags = [word for change in changes for word in ("--set", change)]
     done = CliRunner().invoke(build_app(), ["run", str(RECIPES[name]), *set_flags, "-o", str(output), "--json"])
     assert done.exit_code == 0, done.output
-    said = json.loads(done.stdout)
-    assert (said["command"], said["output"]) == ("run", str(output))
+    result = json.loads(done.stdout)
+    assert (result["command"], result["output"]) == ("run", str(output))
     before, after = (load_file(next(folder.rglob("model.safetensors"))) for folder in (source, output))
     assert len(after[case.table]) == case.rows > len(before[case.table])
     changed = {key for key in before if before[key].shape != after[key].shape or not before[key].equal(after[key])}
-    if "train" not in asked or asked["train"]["trainable"] != "all":
+    if "train" not in recipe or recipe["train"]["trainable"] != "all":
         assert changed == {case.table}
     else:
         assert changed > {case.table}
@@ -139,19 +139,17 @@ def test_recipe_runs_on_a_pico_model_of_its_family(name: str, tmp_path: Path, bo
         SentenceTransformer(str(output), device="cpu").encode([text_of(list(range(20)))])
 
 
-# ---- scripts that train checkpoints from nothing
+# ---- scripts that train checkpoints from scratch
 
 
 @pytest.fixture(scope="module")
 def few() -> list[str]:
-    """Few short documents, and as many like them, of which some are held out."""
+    """Return a few short documents and a variant of each; some of them are held out."""
     short = list(islice((text for text in corpus.documents() if len(text) < 400), 120))
     return [*short, *(f"{text} held out {i}" for i, text in enumerate(short))]
 
 
-def test_tiny_gpt2_script_trains_a_checkpoint_that_resizes(
-    few: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tiny_gpt2_script_trains_a_checkpoint(few: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(corpus.CORPORA, "docs", lambda: few)
     monkeypatch.setattr("sys.argv", ["tiny_gpt2.py", str(tmp_path / "tiny"), "--steps", "3"])
     tiny_gpt2.main()

@@ -144,7 +144,7 @@ def test_open_device_rejects_unavailable_devices_and_lists_others(monkeypatch: p
     assert [str(devices.open_device(name)) for name in names] == ["cuda", "cpu", "cuda", "cuda:1"]
     with pytest.raises(ResizeError, match="Use cpu or cuda:0 or cuda:1"):
         devices.open_device("cuda:2")
-    with pytest.raises(TrainingError, match="Set CUDA_VISIBLE_DEVICES=1, and use --device cuda"):
+    with pytest.raises(TrainingError, match="Set CUDA_VISIBLE_DEVICES=1 and use --device cuda"):
         open_devices("cuda:1")
 
 
