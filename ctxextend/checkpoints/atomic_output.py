@@ -33,7 +33,7 @@ CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, er
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 DISK_FULL_HINT = "Free disk space, or choose an output on another disk with -o."
-TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+EXISTS = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
 @contextlib.contextmanager
@@ -169,7 +169,7 @@ def os_errors_as_output_error(
         if error.errno in DISK_FULL and files is not None:
             with contextlib.suppress(OSError):
                 message += f" It {disk_space(nearest_existing_parent(output), files)[1]}."
-        taken = "Another program created it in the meantime; nothing was replaced. " if error.errno in TAKEN else ""
+        taken = "Another program created it in the meantime; nothing was replaced. " if error.errno in EXISTS else ""
         advice = DISK_FULL_HINT if error.errno in DISK_FULL else "Try again, or choose another output with -o."
         raise OutputError(message, hint or taken + advice) from error
 

@@ -71,7 +71,7 @@ class Checkpoint:
         return self.source.folder
 
     @property
-    def guarded(self) -> tuple[Path, ...]:
+    def protected(self) -> tuple[Path, ...]:
         """Paths that an output must not overlap: the folder, unless only a single file is read, and that file."""
         file = self.source.file
         return (*((self.root,) if file is None or self.copied else ()), *((self.root / file,) if file else ()))

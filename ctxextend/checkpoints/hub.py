@@ -10,7 +10,7 @@ from ctxextend.errors import CtxextendError, OutputError, SourceError
 
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
 LOGS = "runs"  # TensorBoard logs, which contain local paths and the host name
-AGAIN = "Run the same command again (complete files are kept)"
+RETRY = "Run the same command again (complete files are kept)"
 FAILED = "{id} could not be downloaded from the Hub: "
 # Message and hint by exception class or HTTP status; the first match applies.
 MESSAGES = {
@@ -25,7 +25,7 @@ MESSAGES = {
     ),
     "RemoteEntryNotFoundError": (
         "{id} lists a file that does not exist on the Hub: {reason}.",
-        f"It may have changed in the meantime. {AGAIN}, or pass a commit with --revision.",
+        f"It may have changed in the meantime. {RETRY}, or pass a commit with --revision.",
     ),
     "OfflineModeIsEnabled": (
         "{id} is not a local folder, and not in the Hub cache.",
@@ -38,20 +38,20 @@ MESSAGES = {
             f"For a private model, {LOGIN}; a fine-grained token needs read access to it.",
         ),
     ),
-    "HTTP 429": (FAILED + "too many requests ({reason}).", f"Wait a few minutes. {AGAIN}."),
-    "HTTP 5xx": (FAILED + "the Hub failed ({reason}).", f"Wait, and check https://status.huggingface.co. {AGAIN}."),
-    "HTTP 4xx": (FAILED + "the Hub rejected the request ({reason}).", f"Check HF_ENDPOINT if it is set. {AGAIN}."),
+    "HTTP 429": (FAILED + "too many requests ({reason}).", f"Wait a few minutes. {RETRY}."),
+    "HTTP 5xx": (FAILED + "the Hub failed ({reason}).", f"Wait, and check https://status.huggingface.co. {RETRY}."),
+    "HTTP 4xx": (FAILED + "the Hub rejected the request ({reason}).", f"Check HF_ENDPOINT if it is set. {RETRY}."),
     **dict.fromkeys(
         ("ConnectError", "ProxyError", "TimeoutException", "UnsupportedProtocol", "InvalidURL"),
         (
             FAILED + "the Hub could not be reached: {reason}.",
-            f"Check the connection, HF_ENDPOINT, HTTPS_PROXY and SSL_CERT_FILE. {AGAIN}.",
+            f"Check the connection, HF_ENDPOINT, HTTPS_PROXY and SSL_CERT_FILE. {RETRY}.",
         ),
     ),
     "errno": (FAILED + "{reason}.", "Free space in the Hub cache, or set HF_HOME to another folder."),
     "Exception": (
         FAILED + "{reason}.",
-        f"{AGAIN}. A proxy or a network's login page may have answered instead of the Hub: open "
+        f"{RETRY}. A proxy or a network's login page may have answered instead of the Hub: open "
         "https://huggingface.co in a browser, and check HF_ENDPOINT and HTTPS_PROXY.",
     ),
 }

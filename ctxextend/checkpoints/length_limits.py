@@ -11,10 +11,10 @@ from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.families.lookup import nested
 from ctxextend.json_output import not_in_json
 
-Kind: TypeAlias = Literal["tokenizer", "sentence", "truncation", "padding", "generation"]
+LimitKind: TypeAlias = Literal["tokenizer", "sentence", "truncation", "padding", "generation"]
 # File pattern, kind and key path of each limit. Kinds tokenizer and generation are used by transformers, kind sentence
 # by sentence-transformers (with one of several model types in the file name), the others by tokenizers.
-LOCATIONS: tuple[tuple[str, Kind, tuple[str, ...]], ...] = (
+LOCATIONS: tuple[tuple[str, LimitKind, tuple[str, ...]], ...] = (
     ("tokenizer_config.json", "tokenizer", ("model_max_length",)),
     ("tokenizer.json", "truncation", ("truncation", "max_length")),
     ("tokenizer.json", "padding", ("padding", "strategy")),
@@ -50,7 +50,7 @@ class StatedLimit:
     file: str  # relative to the checkpoint's root
     path: tuple[str, ...]
     value: Any  # as in the file; None if the key is missing
-    kind: Kind
+    kind: LimitKind
 
     @property
     def tokens(self) -> int | None:

@@ -32,7 +32,7 @@ BLOCK = {
     **{"ln_1": (1,), "attn.c_attn": (3, 1), "attn.c_proj": (1, 1)},
     **{"ln_2": (1,), "mlp.c_fc": (4, 1), "mlp.c_proj": (1, 4)},
 }
-LENGTHS = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
+SIZES = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size")
 END_OF_TEXT = 50256  # id of <|endoftext|> in GPT-2's vocabulary, which nanoGPT pads to 50,304
 MAX_VOCABULARY = 4_000_000  # bytes; all characters of Unicode need less
 
@@ -80,11 +80,11 @@ def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, to
     """
     sizes = _sizes(content["model_args"], path)
     found = find_tensors(content["model"], path)
-    tensors = {name: _converted(found, name, shape, sizes, path) for name, shape in _shapes(sizes)}
+    tensors = {name: _convert(found, name, shape, sizes, path) for name, shape in _shapes(sizes)}
     head, embeddings = found.get(HEAD), tensors[EMBEDDINGS]  # nanoGPT ties them; other programs may save two tensors
     is_tied = head is None or (head.dtype == embeddings.dtype and torch.equal(head, embeddings))
     if not is_tied:
-        tensors[HEAD] = _converted(found, HEAD, tuple(embeddings.shape), sizes, path)
+        tensors[HEAD] = _convert(found, HEAD, tuple(embeddings.shape), sizes, path)
     unexpected = next((name for name in found if name not in {*tensors, HEAD} and not MASK.fullmatch(name)), None)
     if unexpected:
         raise CheckpointError(f"{path} contains {unexpected!r:.200}, which nanoGPT's model does not have.", HINT)
@@ -108,9 +108,9 @@ def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, to
 def _sizes(arguments: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return nanoGPT's model_args with defaults; reject arguments of forks, which may change the computation."""
     # Older versions of nanoGPT lack these arguments and always have biases; dropout matters only in training.
-    sizes = {**dict.fromkeys(LENGTHS), "bias": True, "dropout": 0.0, **arguments}
-    wrong = [name for name in sizes if name not in (*LENGTHS, "bias", "dropout")]
-    wrong += [name for name in LENGTHS if type(sizes[name]) is not int or sizes[name] < 1]
+    sizes = {**dict.fromkeys(SIZES), "bias": True, "dropout": 0.0, **arguments}
+    wrong = [name for name in sizes if name not in (*SIZES, "bias", "dropout")]
+    wrong += [name for name in SIZES if type(sizes[name]) is not int or sizes[name] < 1]
     wrong += ["bias"] if type(sizes["bias"]) is not bool else []
     wrong += ["dropout"] if type(sizes["dropout"]) not in (int, float) or not 0 <= sizes["dropout"] <= 1 else []
     if not wrong and sizes["n_embd"] % sizes["n_head"]:
@@ -135,7 +135,7 @@ def _shapes(sizes: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "transformer.ln_f.bias", (width,)
 
 
-def _converted(
+def _convert(
     found: Mapping[str, torch.Tensor], name: str, shape: tuple[int, ...], sizes: Mapping[str, Any], path: Path
 ) -> torch.Tensor:
     is_absent = name.endswith(".bias") and not sizes["bias"]

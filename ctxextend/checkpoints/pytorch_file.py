@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.copy import read_range
-from ctxextend.checkpoints.safetensors_file import METADATA, OF_ML_DTYPES, OF_NUMPY, TensorFile, parse_header
+from ctxextend.checkpoints.safetensors_file import METADATA, ML_DTYPES_NAMES, NUMPY_NAMES, TensorFile, parse_header
 from ctxextend.errors import CheckpointError
 
 # The zip's records of tensor data, and the one that states their byte order.
@@ -47,8 +47,8 @@ MAX_EXPANSION = 1 << 30
 
 # Safetensors' names of torch's dtypes.
 DTYPES: Mapping[str, str] = {
-    **{np.dtype(dtype).name: name for name, dtype in OF_NUMPY.items()},
-    **{dtype: name for name, dtype in OF_ML_DTYPES.items()},
+    **{np.dtype(dtype).name: name for name, dtype in NUMPY_NAMES.items()},
+    **{dtype: name for name, dtype in ML_DTYPES_NAMES.items()},
     **{"complex64": "C64", "float8_e8m0fnu": "F8_E8M0"},
 }
 

@@ -23,22 +23,22 @@ MAX_HEADER_BYTES = 100_000_000
 METADATA = "__metadata__"
 
 # Dtypes of numpy and of ml_dtypes by their names in safetensors.
-OF_NUMPY = {
+NUMPY_NAMES = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BOOL": "?"},
     **{f"I{8 * size}": f"<i{size}" for size in (1, 2, 4, 8)},
     **{f"U{8 * size}": f"<u{size}" for size in (1, 2, 4, 8)},
 }
-OF_ML_DTYPES = {
+ML_DTYPES_NAMES = {
     "BF16": "bfloat16",
     **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"},
     **{"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"},
 }
-NUMPY_DTYPES = (*OF_NUMPY, *OF_ML_DTYPES)
-FLOATS = ("F64", "F32", "F16", *OF_ML_DTYPES)  # the dtypes that a position table may have
+NUMPY_DTYPES = (*NUMPY_NAMES, *ML_DTYPES_NAMES)
+FLOATS = ("F64", "F32", "F16", *ML_DTYPES_NAMES)  # the dtypes that a position table may have
 # Bits per value of every dtype in safetensors.
 BITS: Mapping[str, int] = {
-    **{name: 8 * np.dtype(dtype).itemsize for name, dtype in OF_NUMPY.items()},
-    **{name: 16 if name == "BF16" else 8 for name in OF_ML_DTYPES},
+    **{name: 8 * np.dtype(dtype).itemsize for name, dtype in NUMPY_NAMES.items()},
+    **{name: 16 if name == "BF16" else 8 for name in ML_DTYPES_NAMES},
     **{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E8M0": 8, "C64": 64},
 }
 
@@ -166,9 +166,9 @@ def float_dtype(file: TensorFile, name: str) -> np.dtype[Any]:
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the numpy dtype of a safetensors dtype; raise KeyError if it is not one of `NUMPY_DTYPES`."""
-    if name in OF_NUMPY:
-        return np.dtype(OF_NUMPY[name])
+    if name in NUMPY_NAMES:
+        return np.dtype(NUMPY_NAMES[name])
     import ml_dtypes  # imported at use: most checkpoints need only numpy's dtypes
 
-    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, OF_ML_DTYPES[name]))
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, ML_DTYPES_NAMES[name]))
     return dtype

@@ -19,7 +19,7 @@ from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_gpt2"}
 
 # Generic stems of weights files: the output is not named after them.
-PLAIN_STEMS = {"model", "pytorch_model", "ckpt", "adapter_model"}
+GENERIC_STEMS = {"model", "pytorch_model", "ckpt", "adapter_model"}
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*")
 # A snapshot in the Hub cache: its commit, and the cache folder whose blobs its files link to.
 CACHE_SNAPSHOT = re.compile(r"(?P<cache>.*/models--(?P<id>[^/]+))/snapshots/(?P<sha>[0-9a-f]{40})(?P<below>/.*)?")
@@ -69,7 +69,7 @@ def resolve_source(
             if value is not None and (is_file or flag == "revision"):
                 kind = "file" if is_file else "checkpoint"
                 raise SourceError(f"--{flag} {value} does not apply to the local {kind} {text}.", f"Remove --{flag}.")
-        source = _local(text, Path(path), is_file=is_file) if is_folder or is_file else bundled_source(text)
+        source = _local_source(text, Path(path), is_file=is_file) if is_folder or is_file else bundled_source(text)
     elif os.path.lexists(path) or not HUB_ID.fullmatch(text):
         hint = "Pass a checkpoint folder, a weights file or a Hub id (owner/name)."
         raise SourceError(f"{text} is not an existing folder or regular file.", hint)
@@ -94,7 +94,7 @@ def bundled_source(name: str) -> Source:
     return Source(name, "bundled", BUNDLED[name], name)
 
 
-def _local(reference: str, path: Path, *, is_file: bool) -> Source:
+def _local_source(reference: str, path: Path, *, is_file: bool) -> Source:
     """Return the source for a local folder or weights file; the folder of a symlink is the symlink's folder."""
     if is_file and path.suffix not in READABLE:
         hint = f"Pass a file that ends in {', '.join(READABLE)}, or its folder: {path.parent}."
@@ -103,7 +103,7 @@ def _local(reference: str, path: Path, *, is_file: bool) -> Source:
     is_link = path.is_symlink() and not is_file  # then the output is named after the link
     name, hub_id = (path if is_link else folder).name or "model", None
     revision, notes = None, tuple[str, ...]()
-    if is_file and path.stem not in PLAIN_STEMS and not (folder / "config.json").is_file():
+    if is_file and path.stem not in GENERIC_STEMS and not (folder / "config.json").is_file():
         name = path.stem
     cached = CACHE_SNAPSHOT.fullmatch(folder.as_posix())
     if cached and not cached["below"]:

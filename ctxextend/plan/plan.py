@@ -18,7 +18,7 @@ from ctxextend.checkpoints.folder import MODULES, Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
-from ctxextend.checkpoints.safetensors_file import OF_ML_DTYPES, read_floats
+from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES, read_floats
 from ctxextend.errors import ResizeError, printable
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.edits import BufferPlan, TablePlan, make_buffer, plan_buffers, plan_edits, plan_tables, with_length
@@ -253,7 +253,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         # Branches move, so record the commit.
         ref = replace(self.ref, revision=source.revision or self.ref.revision) if source.kind == "hub" else self.ref
         versions = {"ctxextend": __version__, "numpy": np.__version__}
-        if any(table.dtype in OF_ML_DTYPES for table in self.tables):
+        if any(table.dtype in ML_DTYPES_NAMES for table in self.tables):
             import ml_dtypes
 
             versions["ml_dtypes"] = ml_dtypes.__version__
@@ -334,7 +334,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def check_output(self, output: str | os.PathLike[str] | None = None, *, force: bool = False) -> None:
         """Raise OutputError if `execute` would fail for this output, without writing anything."""
         path = output_path(output, self.default_output)
-        check_output(path, self.checkpoint.guarded, self.file_sizes, force=force)
+        check_output(path, self.checkpoint.protected, self.file_sizes, force=force)
 
     def execute(
         self,
@@ -368,7 +368,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         def written(count: int) -> None:
             progress(count, total)
 
-        with atomic_folder(folder, checkpoint.guarded, sizes, force=force) as staged:
+        with atomic_folder(folder, checkpoint.protected, sizes, force=force) as staged:
             for table in self.tables:
                 before = self._read(table)
                 after = tensors[table.name] = self.resized(table, before)

@@ -156,7 +156,7 @@ def train_recipe(
             path = output_path(output, plan.default_output if plan is not None else trained)
             folder = RunFolder.for_output(path)
             if devices.is_main_process:
-                check_output(path, source.checkpoint.guarded, dict.fromkeys(source.checkpoint.files, 0), force=force)
+                check_output(path, source.checkpoint.protected, dict.fromkeys(source.checkpoint.files, 0), force=force)
                 sections = {"source": recipe.checkpoint, "resize": recipe.resize, "train": settings}
                 values = {name: asdict(section) for name, section in sections.items() if section is not None}
                 named = {f"{name}.{key}": value for name, section in values.items() for key, value in section.items()}
@@ -326,7 +326,7 @@ class TrainedWeights:
         data = {name: text.encode() for name, text in edited.items()} | dict(others)
         checkpoint.check_unchanged()
         sizes = file_sizes(checkpoint, self.layouts, data)
-        with atomic_folder(output, checkpoint.guarded, sizes, force=force) as staged:
+        with atomic_folder(output, checkpoint.protected, sizes, force=force) as staged:
             write_files(checkpoint, staged, self.layouts, self.tensor, data)
 
 

@@ -17,7 +17,7 @@ from tests.pico import contents
 
 pytestmark = [needs_strace, pytest.mark.usefixtures("sweep")]
 
-READING = ("openat", "read", "pread64", "copy_file_range", "newfstatat", "getdents64")
+READ_CALLS = ("openat", "read", "pread64", "copy_file_range", "newfstatat", "getdents64")
 
 
 def other_source(source: Path) -> Path:
@@ -107,13 +107,13 @@ def test_resize_of_a_changing_source_fails_or_reads_one_version(
     second = expected_output(server, 32)
     assert first != second
     reset(before)
-    reads = [call for call in calls(server, *RESIZE, names=READING) if "source" in call.arguments]
+    reads = [call for call in calls(server, *RESIZE, names=READ_CALLS) if "source" in call.arguments]
     outcomes = set()
     # Always include the last read, after which no change can matter.
     for call in dict.fromkeys([*sample(reads, CHANGES[kind].index(change), STEPS[kind]), reads[-1]]):
         reset(before)
         injection = f"{call.name}:signal=STOP:when={call.k}"
-        done, _ = traced(server, RESIZE, injection, names=READING, while_stopped=change)
+        done, _ = traced(server, RESIZE, injection, names=READ_CALLS, while_stopped=change)
         assert "Traceback" not in done.stderr, (call, done)
         assert leftovers() == [], call
         if done.code:

@@ -160,7 +160,7 @@ UNUSUAL_NAMES = (
     os.fsdecode(b"\xff\xfe.txt"),
 )
 # Line breaks, terminal escapes and bidirectional controls.
-ODD_TENSOR = (
+HOSTILE_NAME = (
     "pos\0\nError: a separate line\u2028\u2029\u0085\r\t\x1b[31mred\x1b]0;title\x07\x9b31m"
     "\u202egnp.exe\u2067a\u2069\u200f\u061c"
 )
@@ -184,11 +184,11 @@ def test_resize_copies_files_with_unusual_names_and_prints_them_escaped(make_pic
 def test_commands_print_hostile_tensor_names_escaped(tmp_path: Path) -> None:
     valid = {"wpe.weight": entry(0, 64, "F32", [4, 4])}
     hostile = model(
-        tmp_path / "model", pack(valid | {ODD_TENSOR: entry(64, 128, "F32", [4, 4])}, bytes(128)), "mystery"
+        tmp_path / "model", pack(valid | {HOSTILE_NAME: entry(64, 128, "F32", [4, 4])}, bytes(128)), "mystery"
     )
     plain = model(tmp_path / "plain", pack(valid, bytes(64)), "mystery")
     valid_flags, hostile_flags = (
-        ("--tensor", name, "--config-key", "n_positions") for name in ("wpe.weight", ODD_TENSOR)
+        ("--tensor", name, "--config-key", "n_positions") for name in ("wpe.weight", HOSTILE_NAME)
     )
     output = ""
     for arguments in (
@@ -200,13 +200,13 @@ def test_commands_print_hostile_tensor_names_escaped(tmp_path: Path) -> None:
         ("verify", "out", "--base", hostile, *hostile_flags),  # checks
         ("verify", plain, "--base", hostile, *valid_flags),  # checks that fail
         ("verify", hostile, "--base", plain),
-        ("resize", hostile, *valid_flags[:2], "--config-key", ODD_TENSOR, "--to", "32"),
+        ("resize", hostile, *valid_flags[:2], "--config-key", HOSTILE_NAME, "--to", "32"),
     ):
         done = trainings.invoke(*arguments)
         output += done.stdout + done.stderr
-    assert not {char for char in ODD_TENSOR if not char.isprintable()} & set(output) - {"\n", "\t"}
+    assert not {char for char in HOSTILE_NAME if not char.isprintable()} & set(output) - {"\n", "\t"}
     assert "\nError: a separate line" not in output
-    assert printable(ODD_TENSOR) in output
+    assert printable(HOSTILE_NAME) in output
 
 
 # ---- code
@@ -346,7 +346,7 @@ def test_evaluate_and_train_reject_files_that_transformers_might_open(kind: str,
     for command in (lambda: evaluate("source", "book.txt"), lambda: train("source", "book.txt", 1)):
         with within(20), pytest.raises(CheckpointError, match=f"vocab.txt is {reason}, and transformers") as caught:
             command()
-        assert ("Move it away" if kind == "a pipe" else " source-copied") in str(caught.value.hint)
+        assert ("Remove it, or replace it" if kind == "a pipe" else " source-copied") in str(caught.value.hint)
 
 
 def test_verify_deep_does_not_load_an_output_with_outside_links(gpt2: Path) -> None:

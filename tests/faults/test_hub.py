@@ -158,10 +158,10 @@ def test_push_to_hub_uploads_the_output_without_local_paths(
     assert (done.exit_code, done.stdout) == (0, "out\n"), done.stderr
     assert f"pushed to {hub.endpoint}/owner/long\n" in done.stderr
     assert "ctxextend.yaml is uploaded with local paths shortened to names; fingerprints are kept." in done.stderr
-    here, there = pico.contents(Path("out")), hub.repos["owner/long"].files
-    assert {name for name in here if here[name] != there[name]} == {"ctxextend.yaml"}
-    assert not any(b"alice" in data for name, data in there.items() if name.endswith((".yaml", ".md", ".json", "l")))
-    written, pushed = (yaml.safe_load(files["ctxextend.yaml"]) for files in (here, there))
+    local, remote = pico.contents(Path("out")), hub.repos["owner/long"].files
+    assert {name for name in local if local[name] != remote[name]} == {"ctxextend.yaml"}
+    assert not any(b"alice" in data for name, data in remote.items() if name.endswith((".yaml", ".md", ".json", "l")))
+    written, pushed = (yaml.safe_load(files["ctxextend.yaml"]) for files in (local, remote))
     assert pushed["source"] == "./source"
     assert pushed["provenance"] == written["provenance"]
     assert "train" not in pushed or pushed["train"]["data"] == ["./book.txt"]
@@ -184,12 +184,12 @@ def test_push_to_hub_uploads_no_local_path_of_a_source_and_no_logs(
     assert "runs/ is not uploaded: logs contain the host name and local paths." in done.stderr
     for name in ("config.json", "tokenizer_config.json"):
         assert f"{name} is uploaded with local paths shortened to names." in done.stderr
-    here, there = pico.contents(Path("out")), hub.repos["owner/long"].files
-    assert here.keys() - there.keys() == {"runs/now/events"}
-    assert not [name for name, data in there.items() if str(tmp_path).encode() in data]
-    expected = here["config.json"].replace(f"{home}/a".encode(), b"a").replace(f"{home}/b/".encode(), b"b")
-    assert there["config.json"] == expected != here["config.json"]
-    pushed = json.loads(there["tokenizer_config.json"])
+    local, remote = pico.contents(Path("out")), hub.repos["owner/long"].files
+    assert local.keys() - remote.keys() == {"runs/now/events"}
+    assert not [name for name, data in remote.items() if str(tmp_path).encode() in data]
+    expected = local["config.json"].replace(f"{home}/a".encode(), b"a").replace(f"{home}/b/".encode(), b"b")
+    assert remote["config.json"] == expected != local["config.json"]
+    pushed = json.loads(remote["tokenizer_config.json"])
     assert (pushed["name_or_path"], pushed["special_tokens_map_file"]) == ("owner/name", "map.json")
 
 

@@ -17,7 +17,7 @@ pytestmark = [needs_strace, pytest.mark.usefixtures("sweep")]
 
 OUTPUT = Path("out")
 # Paths that a training run writes during its steps.
-WRITTEN_BY_STEPS = ("out.training/saves/", "out.training/saves>")
+STEP_PATHS = ("out.training/saves/", "out.training/saves>")
 TRAIN = ("train", "source", "--data", "book.txt", "--steps", 3, "--save-every", 1, "--batch-size", 4, "-o", OUTPUT)
 
 Tensors = dict[str, tuple[str, tuple[int, ...], bytes]]
@@ -116,7 +116,7 @@ def test_train_reports_a_failing_call_and_resumes(error: str, first: int, traini
             assert "Error: " in done.stderr, (call, done)
             assert "Traceback" not in done.stderr, (call, done)
             assert not OUTPUT.exists(), call
-            assert reports_how_to_resume(done) == any(name in call.arguments for name in WRITTEN_BY_STEPS), (call, done)
+            assert reports_how_to_resume(done) == any(name in call.arguments for name in STEP_PATHS), (call, done)
         check_resumes(training.server, TRAIN, training.tensors)
 
 

@@ -18,7 +18,7 @@ import pytest
 from tests.faults.nursery import Completed, ForkServer
 
 # System calls that change files, folders and their names, or wait for the disk.
-CHANGING = (
+WRITE_CALLS = (
     *("open", "openat", "creat", "write", "pwrite64", "writev", "copy_file_range", "sendfile", "ftruncate"),
     *("fallocate", "fsync", "fdatasync", "mkdir", "mkdirat", "rename", "renameat", "renameat2", "link", "linkat"),
     *("symlink", "unlink", "unlinkat", "rmdir", "chmod", "fchmod", "fchmodat", "utimensat", "flock", "ioctl"),
@@ -59,7 +59,7 @@ def sample(calls: list[Call], first: int, step: int) -> list[Call]:
 
 
 def calls(
-    server: ForkServer, *arguments: object, injections: Sequence[str] = (), names: Sequence[str] = CHANGING
+    server: ForkServer, *arguments: object, injections: Sequence[str] = (), names: Sequence[str] = WRITE_CALLS
 ) -> list[Call]:
     """Run a command, which must succeed, and return its calls that change something, in order; see `traced`."""
     done, log = traced(server, arguments, *injections, names=names)
@@ -82,7 +82,7 @@ def traced(
     server: ForkServer,
     arguments: Sequence[object],
     *injections: str,
-    names: Sequence[str] = CHANGING,
+    names: Sequence[str] = WRITE_CALLS,
     while_stopped: Callable[[], None] | None = None,
 ) -> tuple[Completed, str]:
     """Run a command with strace; return its result and the log of its calls.
@@ -109,7 +109,7 @@ def traced(
         return done, log.read_text()
 
 
-def attach(process: int, log: Path, *injections: str, names: Sequence[str] = CHANGING) -> "subprocess.Popen[str]":
+def attach(process: int, log: Path, *injections: str, names: Sequence[str] = WRITE_CALLS) -> "subprocess.Popen[str]":
     """Trace a process that was started stopped, and continue it."""
     wait_for_stop(process)
     injected.update(injection.split(":")[1] for injection in injections)
