@@ -179,7 +179,7 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(arguments: str, cod
         ("resize m --to many", "--to must be a number, such as 4096 or 4k, or a factor, such as 4x, got many."),
         ("resize m --to 0x", "or a factor, such as 4x, got 0x."),
         ("resize m --to 99999999999999999k", "--to must be at most 9,223,372,036,854,775,807"),
-        ("compare m --to 2 --data a", "--to 2 is shorter than any window"),
+        ("compare m --to 2 --data a", "--to must be at least 8 to compare methods, got 2."),
         ("resize m --to 512 --model-type brt", "registry. Did you mean bert?"),
         ("families rberta", "registry. Did you mean roberta?"),
         ("recipes gpt2-4069", "No built-in recipe gpt2-4069. Did you mean gpt2-4096?"),

@@ -126,5 +126,5 @@ class Page:
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Wrap text after spaces, dots, slashes and underscores, and elsewhere only if necessary."""
-    lines = re.findall(rf".{{1,{width}}}(?:(?<=\w[\s._/])|$)|.{{1,{width}}}", text) or [text]
+    lines = re.findall(rf".{{1,{width}}}(?:(?<=\w[\s_/]|[^\W\d]\.)|$)|.{{1,{width}}}", text) or [text]
     return [line.rstrip() for line in lines]
