@@ -32,7 +32,7 @@ TOLERANCE = 0.01
 class LanguageModeling(torch.nn.Module):
     """Mean loss of a causal or masked language model; if the LM head is separate, logits are computed in chunks.
 
-    The constructor runs the model on short texts to find that out. `position_ids` is whether `forward` gets any.
+    The constructor checks that on short texts. `position_ids` is whether `forward` is called with position ids.
     """
 
     def __init__(self, model: EvalModel, *, position_ids: bool = False) -> None:

@@ -109,7 +109,7 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
             _check(folder, before, settings, resume=resume)
         if not resume or folder.save is None:
             before = {}
-            remove_atomically(folder.saves)  # first, and all or none
+            remove_atomically(folder.saves)  # first, so that no run resumes from half of them
             for other in sorted(path.iterdir(), key=lambda other: other == run_file):
                 if other.is_dir() and not other.is_symlink():
                     shutil.rmtree(other)
