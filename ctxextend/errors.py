@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 # Precedes the flags that identify the position table at the end of a hint; the command line inserts the command.
-SAY_WHICH = "Specify it: "
+SPECIFY_TABLE = "Specify it: "
 TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")  # Hub access tokens
 # Control characters, bidirectional controls, and lone surrogates.
 HIDDEN = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -59,7 +59,7 @@ class VerificationError(CtxextendError):
     """An output failed a check; exit code 3."""
 
 
-def refuse(faults: Iterable[ResizeError]) -> None:
+def raise_first(faults: Iterable[ResizeError]) -> None:
     """Raise the first of the faults, with the others in its `others`; do nothing if there are none."""
     errors = tuple(faults)
     if errors:

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any, TypeVar, get_origin
 
 from ctxextend.checkpoints.filenames import stays_inside
-from ctxextend.errors import ResizeError, did_you_mean, flag_name, refuse
+from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.tables.apply import COUNTS, MethodOptions
@@ -49,7 +49,7 @@ class CheckpointRef:
             raise ResizeError("--reserved-rows and --config-key require --tensor.", "Add --tensor, or remove them.")
         if self.tensor is not None and self.model_type is not None:
             raise ResizeError("--tensor and --model-type cannot be combined.", "Remove one of them.")
-        refuse(_count_faults(self, 0, "reserved_rows"))
+        raise_first(_count_faults(self, 0, "reserved_rows"))
         if self.subfolder is not None and not stays_inside(self.subfolder):
             hint = "Pass a relative path, as on the Hub."
             raise ResizeError(f"--subfolder {self.subfolder} is not a folder inside MODEL.", hint)
@@ -168,7 +168,7 @@ class Evaluate:
         if self.no_base and (self.base is not None or "retrieval" in self.measure):
             flag = "--base" if self.base is not None else "--measure retrieval"
             faults.append(ResizeError(f"--no-base and {flag} cannot be combined.", "Remove one of them."))
-        refuse(faults)
+        raise_first(faults)
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Train:
             faults.append(ResizeError(f"--lr must be positive, got {self.lr:g}."))
         if not 0 <= self.weight_decay < math.inf:
             faults.append(ResizeError(f"--weight-decay must be at least 0, got {self.weight_decay:g}."))
-        refuse(faults)
+        raise_first(faults)
         # Combinations of values that are valid by themselves.
         if self.window is not None and self.seq_len is not None and self.window > self.seq_len:
             reason = f"--window must be at most --seq-len {self.seq_len}, got {self.window}."
@@ -231,7 +231,7 @@ class Train:
             size = f"--per-device-batch-size {self.per_device_batch_size}"
             reason = f"--batch-size must be a multiple of {size}, got {self.batch_size}."
             faults.append(ResizeError(reason, "Change one of them: a step consists of whole micro-batches."))
-        refuse(faults)
+        raise_first(faults)
 
 
 @dataclass(frozen=True)

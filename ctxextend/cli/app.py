@@ -23,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 from ctxextend.cli.options import PANELS
 from ctxextend.cli.output import FAILED_CHECK, INTERRUPTED, Output, in_colour, null_stream
 from ctxextend.cli.tables import Page
-from ctxextend.errors import SAY_WHICH, CtxextendError, VerificationError, did_you_mean
+from ctxextend.errors import SPECIFY_TABLE, CtxextendError, VerificationError, did_you_mean
 from ctxextend.version import __version__
 
 COMMANDS = (  # in the order of --help; each is a function in the module of the same name
@@ -101,7 +101,7 @@ class App(TyperGroup):
         except CtxextendError as error:
             has_tensor_flag = ctx.invoked_subcommand in ("resize", "inspect", "verify")
             typed = f"{ctx.invoked_subcommand} {arguments}" if has_tensor_flag else "resize MODEL --to N"
-            hint = error.hint and error.hint.replace(SAY_WHICH, f"{SAY_WHICH}{ctx.info_name} {typed} ")
+            hint = error.hint and error.hint.replace(SPECIFY_TABLE, f"{SPECIFY_TABLE}{ctx.info_name} {typed} ")
             sink.failure(type(error).__name__, error.message, hint)
             raise typer.Exit(FAILED_CHECK if isinstance(error, VerificationError) else 1) from error
         except ModuleNotFoundError as error:

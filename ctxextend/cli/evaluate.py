@@ -54,7 +54,7 @@ def evaluate(
         ctxextend evaluate path/to/minilm-2048 --base path/to/minilm --data texts/
 
     Language models: loss by position and by context length, passkey retrieval. Encoders: passkey and document
-    retrieval. The base checkpoint reads the same text in chunks.
+    retrieval. The base checkpoint reads the same text in shorter windows.
     """
     flags = locals()
     from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint

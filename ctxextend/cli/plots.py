@@ -29,9 +29,8 @@ MARKS: dict[bool, tuple[Mark, ...]] = {
     False: (([[1]], " *"), ([[1]], " o"), ([[1]], " x")),
 }
 SHARED = {True: "▒", False: "#"}  # several curves in one character
-# Vertical axis: tick, line, and the line between reserved rows and position 0.
+# Vertical axis: tick, line, end of the reserved rows. Horizontal axis: line, tick, corner, end of the reserved rows.
 SIDES = {True: ("┤", "│", "┊"), False: ("|", "|", ":")}
-# Horizontal axis: line, tick, corner, and the end of the reserved rows.
 AXES = {True: ("─", "┬", "└", "┴"), False: ("-", "+", "+", "+")}
 
 
@@ -78,10 +77,8 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
         """Return the relative height of each value, 0 to 1; NaN if it is not finite."""
         numbers = np.array(values, dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
-            relative = (
-                np.clip((scale(numbers) - low) / (high - low), 0, 1) if high > low else np.full(len(numbers), 0.5)
-            )
-        return np.where(np.isfinite(numbers), relative, np.nan)
+            ratio = np.clip((scale(numbers) - low) / (high - low), 0, 1) if high > low else np.full(len(numbers), 0.5)
+        return np.where(np.isfinite(numbers), ratio, np.nan)
 
     margin = max(map(len, labels.values())) + 1
     reserved = max(len(curve.reserved) for curve in curves)

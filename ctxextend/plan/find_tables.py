@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
 from ctxextend.checkpoints.safetensors_file import FLOATS, float_dtype
 from ctxextend.checkpoints.source import resolve_source
-from ctxextend.errors import SAY_WHICH, CheckpointError, ResizeError, UnsupportedModelError, did_you_mean
+from ctxextend.errors import SPECIFY_TABLE, CheckpointError, ResizeError, UnsupportedModelError, did_you_mean
 from ctxextend.families.lookup import (
     FAMILIES_HINT,
     Architecture,
@@ -89,7 +89,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
         if len(found) > 1:
             fitting = ", ".join(found[:MAX_SUGGESTIONS]) + " and others" * (len(found) > MAX_SUGGESTIONS)
             message = f"{checkpoint.config_file} has no model_type, and its tensors match {fitting}."
-            raise CheckpointError(message, f"{SAY_WHICH}--model-type TYPE")
+            raise CheckpointError(message, f"{SPECIFY_TABLE}--model-type TYPE")
         if found:
             model_type, source = found[0], checkpoint.source
             note = f"{checkpoint.config_file} has no model_type; detected {model_type} from its tensors."
@@ -119,7 +119,7 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
 
         fitting = matching_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
         if near := fitting if len(fitting) == 1 else get_close_matches(model_type, fitting, 1):
-            hint = f"Did you mean {near[0]}? {SAY_WHICH}--model-type {near[0]}"
+            hint = f"Did you mean {near[0]}? {SPECIFY_TABLE}--model-type {near[0]}"
         else:
             none = f"No tensor looks like a position table. {FAMILIES_HINT}"
             hint = f"{did_you_mean(model_type, FAMILIES)} {_suggestions(checkpoint) or none}".strip()
@@ -255,7 +255,7 @@ def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:
         note = f"Reserved rows: {reserved}, suggested by pad_token_id {pad}. " if reserved else ""
     note = note or "If rows are reserved before position 0, add --reserved-rows K. " * (not reserved)
     flags = flag_words({"tensor": entry.name, "reserved-rows": reserved or None, "config-key": key or "KEY"})
-    return f"Candidate position tables: {shown}. {note}{SAY_WHICH}{shlex.join(flags)}"
+    return f"Candidate position tables: {shown}. {note}{SPECIFY_TABLE}{shlex.join(flags)}"
 
 
 def _whole_numbers(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:

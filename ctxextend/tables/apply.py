@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.errors import ResizeError, did_you_mean, flag_name, refuse
+from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
 from ctxextend.tables.bands import MIN_ROWS
 from ctxextend.tables.method_facts import INTEGER, METHOD_NAMES, TRUNCATE, Method, Setting, method_text
 from ctxextend.tables.methods import METHODS, find_method
@@ -74,7 +74,7 @@ class MethodOptions:
                 if getattr(self, key) == getattr(MethodOptions, key):
                     object.__setattr__(self, key, settings.pop(key))
             object.__setattr__(self, "method", str(self.method) if errors else method_text(name, settings))
-        refuse(self.faults())
+        raise_first(self.faults())
 
     def faults(self) -> Iterator[ResizeError]:
         """Yield every invalid or conflicting setting."""
