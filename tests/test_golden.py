@@ -185,7 +185,7 @@ def adapter(folder: Path) -> Path:
     return folder
 
 
-def sentences(folder: Path) -> Path:
+def sentence_transformer(folder: Path) -> Path:
     inner = folder / "0_Transformer"
     write_config(inner, "bert", hidden_size=WIDTH)
     write_tokenizer(inner)
@@ -202,7 +202,7 @@ def sentences(folder: Path) -> Path:
     return folder
 
 
-def half(folder: Path) -> Path:
+def fp16(folder: Path) -> Path:
     write_config(folder, "bert", hidden_size=WIDTH, torch_dtype="float16")
     write_tokenizer(folder)
     tensors = bert_tensors("bert.")
@@ -213,7 +213,7 @@ def half(folder: Path) -> Path:
     return folder
 
 
-def brain(folder: Path) -> Path:
+def bf16(folder: Path) -> Path:
     write_config(folder, "gpt2", n_embd=WIDTH, torch_dtype="bfloat16")
     write_tokenizer(folder)
     save({name: value.bfloat16() for name, value in gpt2_tensors("").items()}, folder / "model.safetensors")
@@ -227,9 +227,9 @@ FORMS: Mapping[str, tuple[Callable[[Path], Path], Values]] = {
     "bin": (pickled, {}),
     "nanogpt": (nanogpt, {}),
     "adapter": (adapter, {"model_type": "gpt2"}),
-    "sentence-transformers": (sentences, {}),
-    "fp16": (half, {"variant": "fp16"}),
-    "bf16": (brain, {}),
+    "sentence-transformers": (sentence_transformer, {}),
+    "fp16": (fp16, {"variant": "fp16"}),
+    "bf16": (bf16, {}),
 }
 
 

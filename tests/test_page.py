@@ -208,10 +208,10 @@ def test_report_labels_every_plot_and_uses_css_variables_as_colours(pages: dict[
     by_position = "".join(list(plots(page))[2].itertext())
     assert "position" in by_position
     assert "base: 128" in by_position
-    drawn = page.partition("<main>")[2]
-    assert not re.search(r"#[0-9a-f]{6}\b", drawn)
+    body = page.partition("<main>")[2]
+    assert not re.search(r"#[0-9a-f]{6}\b", body)
     for name in ("c0", "c1", "ink", "soft", "hair", "heat", "paper"):
-        assert f"var(--{name})" in drawn
+        assert f"var(--{name})" in body
         assert f"--{name}: #" in page
 
 

@@ -204,21 +204,21 @@ def test_verify_applies_a_methods_tolerance_to_new_rows_only(sharded: Path, tmp_
 # What fails
 
 
-def sets(name: str, **values: Any) -> Damage:
+def edit(name: str, **values: Any) -> Damage:
     """Set keys of a JSON file."""
     return lambda out: pico.edit_json(out / name, **values)
 
 
-def writes(name: str, old: str, new: str, encoding: str = "utf-8") -> Damage:
+def replace(name: str, old: str, new: str, encoding: str = "utf-8") -> Damage:
     """Replace text in a file."""
     return lambda out: (out / name).write_text((out / name).read_text().replace(old, new, 1), encoding)
 
 
-def changes(name: str, change: Change) -> Damage:
+def modify(name: str, change: Change) -> Damage:
     return lambda out: rewrite(out, name, change)
 
 
-def saves(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], kind: str = "pt") -> Damage:
+def repack(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], kind: str = "pt") -> Damage:
     """Change the tensors of one shard."""
 
     def save(out: Path) -> None:
@@ -235,7 +235,7 @@ def remove_from_index(out: Path) -> None:
 
 
 def remove_tensor(out: Path) -> None:
-    saves(lambda tensors: {name: value for name, value in tensors.items() if name != OTHER})(out)
+    repack(lambda tensors: {name: value for name, value in tensors.items() if name != OTHER})(out)
     remove_from_index(out)
 
 
@@ -254,26 +254,30 @@ def change_element(tensor: torch.Tensor) -> torch.Tensor:
 LIMITS = "tokenizer_config.json"
 # The check that fails, its evidence, and the damage done to the output.
 DAMAGES: list[tuple[str, str, Damage]] = [
-    ("files", f"{LIMITS}: model_max_length is 128, expected 512 (the new length)", sets(LIMITS, model_max_length=128)),
-    ("files", "config.json: n_positions is 4096, expected 512 (the new length)", sets("config.json", n_positions=4096)),
-    ("files", "config.json: attn_pdrop is 0.5, expected 0", sets("config.json", attn_pdrop=0.5)),
-    ("files", "metadata.total_size is 4, expected ", sets(INDEX, metadata={"total_size": 4})),
+    ("files", f"{LIMITS}: model_max_length is 128, expected 512 (the new length)", edit(LIMITS, model_max_length=128)),
+    ("files", "config.json: n_positions is 4096, expected 512 (the new length)", edit("config.json", n_positions=4096)),
+    ("files", "config.json: attn_pdrop is 0.5, expected 0", edit("config.json", attn_pdrop=0.5)),
+    ("files", "metadata.total_size is 4, expected ", edit(INDEX, metadata={"total_size": 4})),
     ("files", f"does not list {OTHER}", remove_from_index),
-    ("files", "tokenizer.json: model.vocab.the is missing, expected ", writes("tokenizer.json", '"the"', '"teh"')),
+    ("files", "tokenizer.json: model.vocab.the is missing, expected ", replace("tokenizer.json", '"the"', '"teh"')),
     ("files", "tokenizer.json is missing", lambda out: (out / "tokenizer.json").unlink()),
-    ("files", "tokenizer_config.json is not UTF-8", writes(LIMITS, "", "", "utf-16")),
-    ("files", "duplicate key", writes(LIMITS, "{", '{"model_max_length": 5,')),
+    ("files", "tokenizer_config.json is not UTF-8", replace(LIMITS, "", "", "utf-16")),
+    ("files", "duplicate key", replace(LIMITS, "{", '{"model_max_length": 5,')),
     ("files", "unexpected pytorch_model.bin: ", lambda out: (out / "pytorch_model.bin").write_bytes(b"old")),
     ("files", "training_args.bin is not in the base", lambda out: (out / "training_args.bin").touch()),
-    ("tensors", "has __metadata__ {'format': 'tf'}, expected {'format': 'pt'}", saves(lambda tensors: tensors, "tf")),
+    (
+        "tensors",
+        "has __metadata__ {'format': 'tf'}, expected {'format': 'pt'}",
+        repack(lambda tensors: tensors, "tf"),
+    ),
     ("tensors", f"{OTHER} is missing", remove_tensor),
-    ("tensors", "extra is not in the base", saves(lambda tensors: {**tensors, "extra": torch.ones(2)})),
-    ("tensors", f"{OTHER} is F16 [128, 512], expected F32 [128, 512]", changes(OTHER, torch.Tensor.half)),
-    ("tensors", f"{OTHER} differs, first at byte 4,00", changes(OTHER, change_element)),
-    ("table", f"{TABLE} is F32 [511, 128], expected F32 [512, 128]", changes(TABLE, lambda table: table[:511])),
-    ("table", "identical; rows 0 changed by up to", changes(TABLE, lambda table: torch.cat((-table[:1], table[1:])))),
-    ("table", "512 of 512 rows do not match method copy", changes(TABLE, lambda table: table + 1)),
-    ("table", "rows do not match method linear", writes(RECIPE_FILE, "method: copy", "method: linear")),
+    ("tensors", "extra is not in the base", repack(lambda tensors: {**tensors, "extra": torch.ones(2)})),
+    ("tensors", f"{OTHER} is F16 [128, 512], expected F32 [128, 512]", modify(OTHER, torch.Tensor.half)),
+    ("tensors", f"{OTHER} differs, first at byte 4,00", modify(OTHER, change_element)),
+    ("table", f"{TABLE} is F32 [511, 128], expected F32 [512, 128]", modify(TABLE, lambda table: table[:511])),
+    ("table", "identical; rows 0 changed by up to", modify(TABLE, lambda table: torch.cat((-table[:1], table[1:])))),
+    ("table", "512 of 512 rows do not match method copy", modify(TABLE, lambda table: table + 1)),
+    ("table", "rows do not match method linear", replace(RECIPE_FILE, "method: copy", "method: linear")),
     ("readable", "which does not contain it", swap_shards),
     ("readable", "truncated", lambda out: file_of(out, OTHER).write_bytes(file_of(out, OTHER).read_bytes()[:-1])),
     ("readable", "not valid JSON", lambda out: (out / "config.json").write_text("{")),
@@ -369,7 +373,7 @@ def test_verify_fails_for_a_wrong_buffer_that_transformers_reads(tmp_path: Path)
     [
         lambda out: (out / "README.md").write_text("another card"),
         lambda out: (out / "train_log.jsonl").write_text("{}"),
-        writes("config.json", '"transformers_version": "', '"_name_or_path": "", "transformers_version": "9.'),
+        replace("config.json", '"transformers_version": "', '"_name_or_path": "", "transformers_version": "9.'),
     ],
 )
 def test_verify_ignores_changes_that_no_model_uses(change: Damage, pair: tuple[Path, Path]) -> None:
@@ -428,7 +432,7 @@ def test_verify_checks_only_untrained_rows_of_a_trained_checkpoint(
     for name, change in trained.items():
         rewrite(out, name, change)
     train = f"train: {{data: x, steps: 1, trainable: {trainable}}}\nprovenance:"
-    writes(RECIPE_FILE, "provenance:", train)(out)
+    replace(RECIPE_FILE, "provenance:", train)(out)
     found = verify(out, base)
     assert set(failed(found)) == set(failures)
     assert all(text in failed(found)[name] for name, text in failures.items())

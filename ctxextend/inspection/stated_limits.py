@@ -103,11 +103,11 @@ def _buffer_limits(checkpoint: Checkpoint, table: TableReport) -> Iterator[Limit
         if buffer is None or not shape:  # old files contain scalars too
             continue
         length = shape[0 if buffer.content == "rows" else -1]
-        shown = re.sub(r"\.\d+\.", ".*.", name) if "*" in buffer.name else name
+        key = re.sub(r"\.\d+\.", ".*.", name) if "*" in buffer.name else name
         tokens = length - (expected - table.positions)
         library = TRANSFORMERS if buffer.is_kept else f"old {TRANSFORMERS}"
         reason = "" if length == expected else f"{table.name} has {table.rows} rows"
-        yield Limit(checkpoint.relative(file), shown, length, tokens, library, table.name, reason)
+        yield Limit(checkpoint.relative(file), key, length, tokens, library, table.name, reason)
 
 
 def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: TableReport) -> Limit:

@@ -70,7 +70,7 @@ RC_PARAMS: dict[str, Any] = {
     **{"ytick.minor.size": 0, "axes.facecolor": "none", "axes.labelpad": 6},
     **{"legend.handlelength": 3, "axes.prop_cycle": f"cycler(color={list(COLOURS)})"},
 }
-# Without dates, so that figures are reproducible byte for byte. (pdf.fonttype 42: journals reject Type 3 fonts.)
+# pdf.fonttype 42, since journals reject Type 3 fonts. No dates, so that figures are reproducible byte for byte.
 METADATA: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
