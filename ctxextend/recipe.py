@@ -73,8 +73,8 @@ class Resize(MethodOptions):
     copy_code: bool = False  # also copy code files (*.py, …); they are never run
 
     def __post_init__(self) -> None:
-        if isinstance(self.to, str) and (typed := LENGTH.fullmatch(self.to)) and typed[2] != "x":
-            object.__setattr__(self, "to", int(typed[1]) * (1024 if typed[2] else 1))
+        if isinstance(self.to, str) and (match := LENGTH.fullmatch(self.to)) and match[2] != "x":
+            object.__setattr__(self, "to", int(match[1]) * (1024 if match[2] else 1))
         super().__post_init__()
 
     def faults(self) -> Iterator[ResizeError]:

@@ -82,7 +82,7 @@ class RecipeFile(NamedTuple):
     values: Mapping[str, Any]  # all values by key
 
 
-class SafeLoader(yaml.SafeLoader):
+class NoAliasLoader(yaml.SafeLoader):
     """PyYAML's safe loader without aliases, with which a short file can expand to fill the memory."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -146,8 +146,8 @@ def parse_recipe(text: str, name: str, changes: Sequence[str] = (), folder: Path
             entry = entry._replace(value=map_paths({key: entry.value}, partial(_read_path, folder))[key])
         entries[path] = entry
     for change in changes:
-        typed, equals, value = change.partition("=")
-        key, flag = typed.strip().replace("-", "_"), f"--set {typed}"
+        key_text, equals, value = change.partition("=")
+        key, flag = key_text.strip().replace("-", "_"), f"--set {key_text}"
         if not equals:
             faults.append((0, f"{flag}: expected key=value, such as train.steps=100"))
             continue
@@ -180,7 +180,7 @@ def _read(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
     try:
         if len(text) > MAX_CHARACTERS:
             raise ValueError(f"{len(text):,} characters, more than {MAX_CHARACTERS:,}")
-        node = SafeLoader(text).get_single_node()
+        node = NoAliasLoader(text).get_single_node()
         if key or isinstance(node, yaml.MappingNode):
             return list(_entries(node, key, name, 0))
         found = "a list" if isinstance(node, yaml.SequenceNode) else "nothing" if node is None else "a single value"
@@ -196,7 +196,7 @@ def _read(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
 def _entries(node: Any, path: str, name: str, line: int) -> Iterator[tuple[str, Entry]]:
     """Yield a value with its key, and the values in a section as ``section.key``."""
     if path not in ("", *SECTIONS) or not isinstance(node, yaml.MappingNode):
-        yield path, Entry(SafeLoader("").construct_object(node, deep=True), line, name)
+        yield path, Entry(NoAliasLoader("").construct_object(node, deep=True), line, name)
         return
     if path:
         yield path, Entry({}, line, name)
@@ -374,7 +374,7 @@ class Provenance:
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # per table, before and after, if recorded
     hashes: Mapping[str, str] = field(default_factory=dict)  # see `source_hashes`
     values: Mapping[str, Any] = field(default_factory=dict)  # all values of the recipe
-    # The provenance of `base`, if recorded, as it is by training.
+    # The provenance of `base`, which is recorded by training.
     before: "Provenance | None" = None
 
     @property
@@ -397,7 +397,7 @@ def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
 
 
 def trainings(provenance: Provenance | None) -> list[Mapping[str, Any]]:
-    """Return the text of each training run that a checkpoint's recipe records; see `trained_texts`."""
+    """Return which text each training run used, as far as a checkpoint's recipe records it; see `trained_texts`."""
     found = list[Mapping[str, Any]]()
     for step in provenance.chain if provenance else ():
         facts, train = step.values.get("provenance") or {}, step.values.get("train") or {}

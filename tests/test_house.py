@@ -69,9 +69,11 @@ def test_resize_with_train_opens_source_and_output_once(book: str) -> None:
 def test_public_functions_list_their_settings_with_defaults() -> None:
     functions = {name: getattr(ctxextend, name) for name in ctxextend.__all__}
     parameters = {name: signature(value).parameters for name, value in functions.items() if isfunction(value)}
-    assert all(one.kind is not one.VAR_KEYWORD for found in parameters.values() for one in found.values())
+    assert all(item.kind is not item.VAR_KEYWORD for signatures in parameters.values() for item in signatures.values())
     assert parameters["resize"]["model_type"].default is None
     assert parameters["evaluate"]["tokens"].default == 65_536
     assert parameters["train"]["trainable"].default == "positions"
-    defaults = {one.name: one.default for one in parameters["plan_resize"].values() if one.default is not one.empty}
+    defaults = {
+        item.name: item.default for item in parameters["plan_resize"].values() if item.default is not item.empty
+    }
     assert ctxextend.plan_resize("tiny-gpt2", 512, **defaults).method == "copy"

@@ -160,9 +160,9 @@ def test_commands_do_not_import_unused_libraries(code: str, unused: set[str]) ->
     assert not loaded & unused
 
 
-@pytest.mark.parametrize("typed", ["resize ti", "families ro", "demo -o x", "resize --method "])
-def test_completion_imports_neither_numpy_nor_torch(typed: str) -> None:
-    variables = {"_CTXEXTEND_COMPLETE": "complete_bash", "COMP_WORDS": f"ctxextend {typed}", "COMP_CWORD": "2"}
+@pytest.mark.parametrize("arguments", ["resize ti", "families ro", "demo -o x", "resize --method "])
+def test_completion_imports_neither_numpy_nor_torch(arguments: str) -> None:
+    variables = {"_CTXEXTEND_COMPLETE": "complete_bash", "COMP_WORDS": f"ctxextend {arguments}", "COMP_CWORD": "2"}
     loaded = loaded_after(f"import os; os.environ |= {variables}\n{command()}")
     assert "ctxextend" in loaded
     assert not loaded & SCREEN

@@ -101,13 +101,15 @@ def test_torch_threads_prefers_the_flag_then_the_environment_then_the_default(
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("typed", ["evaluate tiny-gpt2", "compare tiny-gpt2 --to 256 --method copy", "train tiny-gpt2"])
-def test_threads_flag_sets_torch_threads(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "arguments", ["evaluate tiny-gpt2", "compare tiny-gpt2 --to 256 --method copy", "train tiny-gpt2"]
+)
+def test_threads_flag_sets_torch_threads(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     write_book()
-    few = "--steps 1 --batch-size 1" if typed.startswith("train") else "--tokens 256 --measure position"
-    done = CliRunner().invoke(build_app(), [*typed.split(), "--data", "book.txt", "--threads", "3", *few.split()])
+    few = "--steps 1 --batch-size 1" if arguments.startswith("train") else "--tokens 256 --measure position"
+    done = CliRunner().invoke(build_app(), [*arguments.split(), "--data", "book.txt", "--threads", "3", *few.split()])
     assert done.exit_code == 0, done.output
     assert threads == [3, torch.get_num_threads()]
 
@@ -134,8 +136,8 @@ def test_command_line_sets_omp_wait_policy_by_default(given: dict[str, str], exp
 
 def test_open_device_rejects_unavailable_devices_and_lists_others(monkeypatch: pytest.MonkeyPatch) -> None:
     write_book()
-    for typed in ("evaluate tiny-gpt2", "train tiny-gpt2 --steps 1", "compare tiny-gpt2 --to 256"):
-        done = CliRunner().invoke(build_app(), [*typed.split(), "--data", "book.txt", "--device", "xpu"])
+    for arguments in ("evaluate tiny-gpt2", "train tiny-gpt2 --steps 1", "compare tiny-gpt2 --to 256"):
+        done = CliRunner().invoke(build_app(), [*arguments.split(), "--data", "book.txt", "--device", "xpu"])
         assert (done.exit_code, done.stderr) == (1, "Error: Device 'xpu' is not available.\nUse cpu.\n")
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
@@ -188,10 +190,21 @@ def test_estimate_is_printed_in_a_pipe_but_not_with_quiet(monkeypatch: pytest.Mo
     monkeypatch.setattr(progress, "ESTIMATE_AFTER", 0.0)
     monkeypatch.setattr(progress, "MIN_REPORTED", 0.0)
     write_book()
-    typed = ["evaluate", "tiny-gpt2", "--data", "book.txt", "--tokens", "512", "--threads", "1", "--batch-size", "1"]
-    done = CliRunner().invoke(build_app(), typed)
+    arguments = [
+        "evaluate",
+        "tiny-gpt2",
+        "--data",
+        "book.txt",
+        "--tokens",
+        "512",
+        "--threads",
+        "1",
+        "--batch-size",
+        "1",
+    ]
+    done = CliRunner().invoke(build_app(), arguments)
     assert done.stderr.count("About 0 min left.\n") == 1
-    assert "min left" not in CliRunner().invoke(build_app(), [*typed, "--quiet"]).stderr
+    assert "min left" not in CliRunner().invoke(build_app(), [*arguments, "--quiet"]).stderr
 
 
 def test_evaluate_hides_messages_of_transformers(make_pico: Callable[..., Pico]) -> None:
@@ -228,19 +241,19 @@ sys.meta_path.insert(0, Block())
 """
 
 
-def without(blocked: str, typed: str) -> "subprocess.CompletedProcess[str]":
+def without(blocked: str, arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run a command in an interpreter in which importing some libraries fails."""
     folder = Path("blocked")
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(BLOCK)
     paths = (str(folder.resolve()), str(Path(__file__).parents[1]))
     changes = {"BLOCKED": blocked, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-m", "ctxextend", *typed.split()]
+    command = [sys.executable, "-m", "ctxextend", *arguments.split()]
     return subprocess.run(command, env=os.environ | changes, capture_output=True, text=True, check=False)
 
 
 def test_file_commands_run_without_torch() -> None:
-    for typed in (
+    for arguments in (
         "resize tiny-gpt2 --to 256 --method bands --verify -o longer",
         "run longer/ctxextend.yaml -o again",
         "inspect longer",
@@ -249,12 +262,12 @@ def test_file_commands_run_without_torch() -> None:
         "methods",
         "--help",
     ):
-        done = without("torch transformers accelerate", typed)
+        done = without("torch transformers accelerate", arguments)
         assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
-    ("blocked", "typed"),
+    ("blocked", "arguments"),
     [
         ("torch", "evaluate tiny-gpt2 --data book.txt"),
         ("transformers", "evaluate tiny-gpt2 --data book.txt"),
@@ -267,10 +280,10 @@ def test_file_commands_run_without_torch() -> None:
         ("torch", "demo"),
     ],
 )
-def test_missing_library_is_reported_with_an_install_command(blocked: str, typed: str) -> None:
+def test_missing_library_is_reported_with_an_install_command(blocked: str, arguments: str) -> None:
     write_book()
     torch.save({"wpe.weight": torch.zeros(4, 4)}, "old.bin")
-    done = without(blocked, typed)
+    done = without(blocked, arguments)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"Error: This needs {blocked}: pip install {blocked}\n"
 

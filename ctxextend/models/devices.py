@@ -58,7 +58,7 @@ def open_device(name: str | None = None) -> "torch.device":
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if name is None:
         return found or torch.device("cpu")
-    known = ["cpu", *(f"{found.type}:{number}" for number in range(torch.accelerator.device_count()) if found)]
-    if name in known or f"{name}:0" in known:
+    available = ["cpu", *(f"{found.type}:{number}" for number in range(torch.accelerator.device_count()) if found)]
+    if name in available or f"{name}:0" in available:
         return torch.device(name)
-    raise ResizeError(f"Device {name!r} is not available.", f"Use {' or '.join(known)}.")
+    raise ResizeError(f"Device {name!r} is not available.", f"Use {' or '.join(available)}.")

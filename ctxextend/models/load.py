@@ -143,10 +143,10 @@ def _first_output(module: Any, names: tuple[str, ...], config: Any, length: int)
     return next((value for value in floats if value.dim() >= 3), floats[0] if floats else None)
 
 
-def largest_difference(one: "torch.Tensor", other: "torch.Tensor") -> float:
+def largest_difference(first: "torch.Tensor", second: "torch.Tensor") -> float:
     """Return the largest absolute difference between two tensors of one shape; NaN equals NaN."""
-    difference = (one - other).abs()
-    difference[(one == other) | (one.isnan() & other.isnan())] = 0
+    difference = (first - second).abs()
+    difference[(first == second) | (first.isnan() & second.isnan())] = 0
     return float(difference.max())
 
 

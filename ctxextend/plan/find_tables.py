@@ -72,7 +72,7 @@ def open_reference(ref: CheckpointRef) -> Checkpoint:
 
 
 def _is_unknown(model_type: str, config: Mapping[str, Any]) -> bool:
-    """Whether the config does not settle the model type: a part of an unsupported model may have a known type."""
+    """Whether the tensors must decide: the model type is unknown, or unsupported with a part of a known type."""
     return model_type not in FAMILIES and (model_type not in POSITION_SCHEMES or bool(_known_parts(config)))
 
 

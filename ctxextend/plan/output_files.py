@@ -16,8 +16,8 @@ from ctxextend.recipe import RECIPE_FILE
 from ctxextend.recipe_file import read_provenance
 
 CARD_FILE = "README.md"
-RECIPE_POINTER = f" `{RECIPE_FILE}` holds the recipe."
-UNTRAINED = "Not yet trained at {}."  # begins the sentences of a card that training makes outdated
+RECIPE_POINTER = f" The recipe is in `{RECIPE_FILE}`."
+UNTRAINED = "Not yet trained at {}."  # replaced in the card after training
 UNDECODED = "surrogateescape"  # keeps bytes that are not UTF-8
 
 # As in huggingface_hub: white space and a byte order mark may precede it.
