@@ -28,7 +28,7 @@ DISK_BLOCK = 4096  # the block size of nearly all disks; reflinks share whole bl
 def copy_range(
     source: FileIO, destination: BinaryIO, start: int, length: int, on_write: OnWrite = lambda file, count: None
 ) -> None:
-    """Append `length` bytes of one unbuffered file, from `start` on, to another at its position."""
+    """Copy `length` bytes from offset `start` of an unbuffered file to the current position of another."""
     in_kernel = hasattr(os, "copy_file_range")
     while length:
         # Copy up to a block boundary first: file systems can share the blocks after it.
