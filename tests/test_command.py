@@ -46,9 +46,11 @@ def test_help_shows_a_summary_then_examples_then_options(name: str) -> None:
     assert (empty, first, blank, heading) == ("", summary(COMMANDS[name]), "", "Examples:")
     last = text.rindex(EXAMPLE.findall(text)[-1])
     context = APP.make_context("ctxextend", [name])
-    found = help_sections(COMMANDS[name], COMMANDS[name].make_context(name, [], parent=context, resilient_parsing=True))
-    assert all(text.index(f"\n{group}:\n") > last for group in found)
-    assert list(found) == [panel for panel in PANELS if panel in found]
+    groups = help_sections(
+        COMMANDS[name], COMMANDS[name].make_context(name, [], parent=context, resilient_parsing=True)
+    )
+    assert all(text.index(f"\n{group}:\n") > last for group in groups)
+    assert list(groups) == [panel for panel in PANELS if panel in groups]
     assert "x>=" not in text
     assert name != "resize" or len(text.splitlines()) <= 40
     flags = [option for parameter in COMMANDS[name].params for option in parameter.opts if option.startswith("--")]
@@ -87,20 +89,20 @@ def test_output_in_a_pipe_is_plain_text_in_every_environment() -> None:
 
 
 def test_help_on_a_terminal_is_the_same_text_in_colour() -> None:
-    shown = on_terminal([*PROGRAM, "resize", "-h"], environment(TERM="xterm", COLUMNS="80"))
-    assert "\x1b[1mOptions\x1b[0m:\n" in shown
-    assert "\x1b[36m-q, --quiet\x1b[0m  " in shown
-    assert COLOUR.sub("", shown) == help_of("resize")
+    output = on_terminal([*PROGRAM, "resize", "-h"], environment(TERM="xterm", COLUMNS="80"))
+    assert "\x1b[1mOptions\x1b[0m:\n" in output
+    assert "\x1b[36m-q, --quiet\x1b[0m  " in output
+    assert COLOUR.sub("", output) == help_of("resize")
     plain = on_terminal([*PROGRAM, "--help"], environment(COLUMNS="80", NO_COLOR="1", TERM="xterm"))
     assert plain == help_of()
 
 
 def test_methods_wraps_to_the_terminal() -> None:
-    shown = COLOUR.sub("", on_terminal([*PROGRAM, "methods"], environment(TERM="xterm", COLUMNS="40")))
-    assert max(map(len, shown.splitlines())) <= 40
+    output = COLOUR.sub("", on_terminal([*PROGRAM, "methods"], environment(TERM="xterm", COLUMNS="40")))
+    assert max(map(len, output.splitlines())) <= 40
     piped = CliRunner().invoke(build_app(), ["methods"], env={"COLUMNS": ""}).stdout
     assert 60 < max(map(len, piped.splitlines())) <= 80
-    assert "".join(shown.split()) == "".join(piped.split())
+    assert "".join(output.split()) == "".join(piped.split())
 
 
 @pytest.mark.parametrize(

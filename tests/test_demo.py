@@ -30,8 +30,8 @@ def compare_few(opened: OpenedModel, settings: Compare, *others: Any) -> Compari
     """Compare two methods on one window, with a warning."""
     few = replace(settings.evaluate, tokens=512, measure=("position",))
     methods = read_methods(("linear", "copy"), settings.to)
-    found = compare_model(opened, replace(settings, methods=methods, evaluate=few), *others)
-    return replace(found, warnings=(*found.warnings, "The text is short."))
+    result = compare_model(opened, replace(settings, methods=methods, evaluate=few), *others)
+    return replace(result, warnings=(*result.warnings, "The text is short."))
 
 
 @pytest.fixture

@@ -100,11 +100,11 @@ def test_json_of_an_error_matches_its_schema(arguments: str) -> None:
 # ---- prepared evaluations and comparisons
 
 
-def printed_object(found: Evaluation | Comparison) -> dict[str, Any]:
+def printed_object(result: Evaluation | Comparison) -> dict[str, Any]:
     """Return the JSON object that a command prints, parsed again."""
-    command = "evaluate" if isinstance(found, Evaluation) else "compare"
-    header = {"schema_version": 1, "command": command, "warnings": list(found.warnings)}
-    values: dict[str, Any] = json.loads(json.dumps(header | to_json(found), allow_nan=False))
+    command = "evaluate" if isinstance(result, Evaluation) else "compare"
+    header = {"schema_version": 1, "command": command, "warnings": list(result.warnings)}
+    values: dict[str, Any] = json.loads(json.dumps(header | to_json(result), allow_nan=False))
     return values
 
 
@@ -116,9 +116,9 @@ def check_result(values: dict[str, Any]) -> None:
         check({"schema_version": 1, "command": "evaluate", "warnings": []} | outcome["evaluation"], "evaluate")
 
 
-@pytest.mark.parametrize("found", [*EVALUATIONS.values(), *COMPARISONS.values()], ids=[*EVALUATIONS, *COMPARISONS])
-def test_json_of_any_result_matches_its_schema(found: Evaluation | Comparison) -> None:
-    check_result(printed_object(found))
+@pytest.mark.parametrize("result", [*EVALUATIONS.values(), *COMPARISONS.values()], ids=[*EVALUATIONS, *COMPARISONS])
+def test_json_of_any_result_matches_its_schema(result: Evaluation | Comparison) -> None:
+    check_result(printed_object(result))
 
 
 def test_json_writes_null_for_numbers_that_are_not_finite() -> None:
@@ -130,9 +130,9 @@ def test_json_writes_null_for_numbers_that_are_not_finite() -> None:
         "model": {"mean": None, "tokens": 0, "samples": 9, "ci95": None, "perplexity": None},
         "sliding": {"mean": 800.0, "tokens": 1, "samples": 1, "ci95": None, "perplexity": None},
     }
-    found = comparison()
-    row = replace(found.rows[0], norms=(math.nan, math.inf, 1.0))
-    values = printed_object(replace(found, rows=(row,), norms=(math.inf, 2.0)))
+    result = comparison()
+    row = replace(result.rows[0], norms=(math.nan, math.inf, 1.0))
+    values = printed_object(replace(result, rows=(row,), norms=(math.inf, 2.0)))
     check_result(values)
     assert (values["norms"], values["rows"][0]["norms"]) == ([None, 2.0], [None, None, 1.0])
 
@@ -142,16 +142,16 @@ def objects_in(value: object) -> list[dict[str, Any]]:
     """Return the object definitions inside a schema."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     is_one = isinstance(value, dict) and "properties" in value and "type" in value
-    return [*([value] if is_one else []), *(found for item in inside for found in objects_in(item))]  # type: ignore[list-item]
+    return [*([value] if is_one else []), *(definition for item in inside for definition in objects_in(item))]  # type: ignore[list-item]
 
 
 def test_every_command_has_a_schema_without_additional_properties() -> None:
     assert set(SCHEMAS) == {*COMMANDS, "error"}
     for name, schema in SCHEMAS.items():
         Draft202012Validator.check_schema(schema)
-        for found in objects_in(schema):
+        for definition in objects_in(schema):
             # The resize schema is closed where it combines a plan and its result.
-            assert name == "resize" or found["additionalProperties"] is False
+            assert name == "resize" or definition["additionalProperties"] is False
             if name in ("evaluate", "compare"):
-                assert set(found["properties"]) - OPTIONAL == set(found["required"]) - OPTIONAL
-                assert all(value.get("description") for value in found["properties"].values())
+                assert set(definition["properties"]) - OPTIONAL == set(definition["required"]) - OPTIONAL
+                assert all(value.get("description") for value in definition["properties"].values())

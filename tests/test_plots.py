@@ -45,10 +45,10 @@ def test_draw_stays_within_its_width_and_height(
     values: list[float], reserved: list[float], other: list[float], width: int, unicode: bool
 ) -> None:
     for curves in ([curve(values, reserved)], [curve(values, reserved), curve(other)]):
-        found = texts(draw(curves, width, HEIGHT, unicode=unicode))
-        assert len(found) == HEIGHT + 2
-        assert all(len(text) <= width and text.isprintable() for text in found)
-        assert unicode or all(text.isascii() for text in found)
+        lines = texts(draw(curves, width, HEIGHT, unicode=unicode))
+        assert len(lines) == HEIGHT + 2
+        assert all(len(text) <= width and text.isprintable() for text in lines)
+        assert unicode or all(text.isascii() for text in lines)
 
 
 @pytest.mark.parametrize(("row", "value"), [(0, 3.0), (4095, 0.0), (5000, 60.0), (16383, 60.0)])
@@ -76,9 +76,9 @@ def test_draw_leaves_no_gap_at_a_step(values: list[float]) -> None:
 
 
 def test_draw_leaves_a_gap_at_values_that_are_not_finite() -> None:
-    found = drawn(draw([curve([1.0] * 30 + [math.nan] * 40 + [1.0] * 30)], 80, HEIGHT))
-    gap = [column for column, is_drawn in enumerate(found) if not is_drawn]
-    assert [gap[0], gap[-1]] == pytest.approx([0.3 * len(found), 0.7 * len(found)], abs=1)
+    has_dots = drawn(draw([curve([1.0] * 30 + [math.nan] * 40 + [1.0] * 30)], 80, HEIGHT))
+    gap = [column for column, is_drawn in enumerate(has_dots) if not is_drawn]
+    assert [gap[0], gap[-1]] == pytest.approx([0.3 * len(has_dots), 0.7 * len(has_dots)], abs=1)
     assert gap == list(range(gap[0], gap[-1] + 1))
     assert not any(drawn(draw([curve([math.nan, math.inf])], 60, HEIGHT)))
     assert all(drawn(draw([curve([0.0] * 5)], 60, HEIGHT)))

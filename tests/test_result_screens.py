@@ -23,18 +23,18 @@ NAMES = [f"{name}{kind}-{width}" for name in RESULTS for kind in ("", "-ascii") 
 MIN_RANKING = 51  # width of a method with its flags next to one number, which are never wrapped
 
 
-def page_of(found: Evaluation | Comparison, width: int = 80, *, unicode: bool = True) -> Page:
+def page_of(result: Evaluation | Comparison, width: int = 80, *, unicode: bool = True) -> Page:
     page = Page(width, unicode=unicode)
-    if isinstance(found, Evaluation):
-        add_evaluation(page, found)
+    if isinstance(result, Evaluation):
+        add_evaluation(page, result)
     else:
-        add_comparison(page, found)
+        add_comparison(page, result)
     return page
 
 
-def screen_of(found: Evaluation | Comparison, width: int, *, unicode: bool = True) -> str:
+def screen_of(result: Evaluation | Comparison, width: int, *, unicode: bool = True) -> str:
     """Return the screen as printed to a pipe."""
-    lines = page_of(found, width, unicode=unicode).lines
+    lines = page_of(result, width, unicode=unicode).lines
     return "".join(styled(line, colour=False) + "\n" for line in lines)
 
 
@@ -53,7 +53,7 @@ def test_result_screen_matches_the_golden_file(name: str) -> None:
 
 
 def test_result_screens_use_known_styles() -> None:
-    assert {style for found in RESULTS.values() for line in page_of(found).lines for _, style in line} <= set(STYLES)
+    assert {style for result in RESULTS.values() for line in page_of(result).lines for _, style in line} <= set(STYLES)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_evaluation_screen_starts_with_whether_the_longer_context_helps(
 
 
 @pytest.mark.parametrize(
-    ("found", "verdict"),
+    ("result", "verdict"),
     [
         (ENCODER, "Longer context helps: recall@1 +30.5 ± 7.7 points at 512 vs. 128."),
         (replace(ENCODER, retrieval=None), "Passkey retrieval is above chance."),
@@ -112,8 +112,8 @@ def test_evaluation_screen_starts_with_whether_the_longer_context_helps(
         (replace(LONE, contexts=None), "Perplexity 49.8 ± 1.1 at 128 tokens."),
     ],
 )
-def test_evaluation_screen_starts_with_the_verdict(found: Evaluation, verdict: str) -> None:
-    assert screen_of(found, 300).startswith(f"{verdict}\n")
+def test_evaluation_screen_starts_with_the_verdict(result: Evaluation, verdict: str) -> None:
+    assert screen_of(result, 300).startswith(f"{verdict}\n")
 
 
 @pytest.mark.parametrize(
