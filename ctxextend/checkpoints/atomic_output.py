@@ -2,7 +2,7 @@
 
 `.NAME.ctxextend-new-XXXXXXXX` next to the output is locked with flock, so that other runs remove only leftovers of
 killed runs. An existing output is replaced with one `renameat2` (RENAME_EXCHANGE) if the kernel supports it; else it
-is first renamed to a backup, `.NAME.ctxextend-old-XXXXXXXX`, which a later run restores if there is no output.
+is first renamed to a backup, `.NAME.ctxextend-old-XXXXXXXX`, which a later run restores if the output is missing.
 """
 
 import contextlib
