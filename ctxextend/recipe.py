@@ -166,8 +166,8 @@ class Evaluate:
             *_choice_faults("measure", self.measure, MEASURES),
         ]
         if self.no_base and (self.base is not None or "retrieval" in self.measure):
-            flag = "--base" if self.base is not None else "--measure retrieval"
-            faults.append(ResizeError(f"--no-base and {flag} cannot be combined.", "Remove one of them."))
+            flag = "--base" if self.base is not None else "--measure retrieval, which requires the base checkpoint"
+            faults.append(ResizeError(f"--no-base cannot be combined with {flag}.", "Remove one of them."))
         raise_first(faults)
 
 
