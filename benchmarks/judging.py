@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--tuning", action="store_true")
     parser.add_argument("--only", nargs="+")
     arguments = parser.parse_args()
-    print(f"| model | positions | base in chunks | {' | '.join((*PUBLISHED, BANDS))} | {BANDS} - best other | ratio |")
+    print(f"| model | positions | base | {' | '.join((*PUBLISHED, BANDS))} | {BANDS} - best other | ratio |")
     print("|---|---|" + "---:|" * (len(PUBLISHED) + 4))
     with tempfile.TemporaryDirectory() as folder:
         for model in TUNING if arguments.tuning else HELD_OUT:
