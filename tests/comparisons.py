@@ -113,7 +113,7 @@ def comparison(methods: tuple[str, ...] = tuple(METHODS), steps: int = 0) -> Com
         losses(0.0, 0.0).losses[SLIDING],
         norms(BEFORE),
         tuple(rows),
-        left_out={"mean": "it cannot create so many rows."},
+        skipped={"mean": "it cannot create so many rows."},
         steps=steps,
         seq_len=AFTER if steps else None,
         documents=37,
@@ -144,7 +144,7 @@ def unknown_intervals() -> Comparison:
     """Return a comparison on one window, so without intervals, in which one loss is NaN."""
     found = comparison(("bands", "copy"))
     single = Outcome(Estimate(math.nan, None, 0, 0), Estimate(0.5, None, 64, 1), None, found.rows[1].final.evaluation)
-    return replace(found, rows=(found.rows[0], replace(found.rows[1], untrained=single)), left_out={})
+    return replace(found, rows=(found.rows[0], replace(found.rows[1], untrained=single)), skipped={})
 
 
 def interrupted() -> Comparison:

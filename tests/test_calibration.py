@@ -38,13 +38,13 @@ def test_calibrate_scores_equal_evaluate_of_resized_checkpoint(tmp_path: Path) -
     source = make_source(tmp_path / "source", "roberta", max_position_embeddings=LEARNED + 2)
     data, calls = write_texts(2 * TO, 5), list[tuple[int, int]]()
     found = ctxextend.calibrate(source, TO, data, progress=lambda *call: calls.append(call))
-    assert sum(tokens for tokens, _ in calls) == len(found.tried) * found.windows * (TO - 2) <= calls[0][1]
+    assert sum(tokens for tokens, _ in calls) == len(found.trials) * found.windows * (TO - 2) <= calls[0][1]
     assert (found.metric, found.length, found.windows) == (LOSS, TO, 10)
-    assert found.tried[0] == found.before
-    assert found.after in found.tried
+    assert found.trials[0] == found.before
+    assert found.after in found.trials
     assert found.after.score.mean <= found.before.score.mean
-    assert found.better_by.mean == pytest.approx(found.before.score.mean - found.after.score.mean)
-    for name, trial in {"before": found.before, "after": found.after, "last": found.tried[-1]}.items():
+    assert found.improvement.mean == pytest.approx(found.before.score.mean - found.after.score.mean)
+    for name, trial in {"before": found.before, "after": found.after, "last": found.trials[-1]}.items():
         output = ctxextend.resize(source, TO, trial.method, output=name).output
         single = ctxextend.evaluate(output, data, no_base=True, tokens=10 * TO, length=[TO], measure=["position"])
         assert single.positions is not None
@@ -57,7 +57,7 @@ def test_calibrate_ranks_encoders_by_retrieval(tmp_path: Path) -> None:
     assert (found.metric, found.windows, found.length) == (RECIPROCAL_RANK, 12, 64)
     assert found.after.score.mean >= found.before.score.mean
     assert "perplexity" not in to_json(found)["before"]["score"]
-    tried = {trial.method: trial for trial in found.tried}
+    tried = {trial.method: trial for trial in found.trials}
     assert all(name.startswith("bands:sigma=0,gain=") for name in tried)  # too short for a high-frequency band
     rows = ctxextend.compare(source, 64, data, methods=[*tried][-2:], tokens=12 * 64, measure=["retrieval"]).rows
     assert {row.method: row.final.score for row in rows} == {name: tried[name].score for name in [*tried][-2:]}
@@ -69,7 +69,7 @@ def test_calibrate_is_deterministic_and_writes_nothing(source: Path, monkeypatch
     before = pico.contents(source)
     monkeypatch.setattr(tempfile, "tempdir", str(Path("temporary").resolve()))
     Path("temporary").mkdir()
-    ones, others = (ctxextend.calibrate(source, TO, "texts.jsonl", method="bands:gain=1.1").tried for _ in range(2))
+    ones, others = (ctxextend.calibrate(source, TO, "texts.jsonl", method="bands:gain=1.1").trials for _ in range(2))
     assert ones == others
     assert {trial.settings["gain"] for trial in ones} == {1.1}
     assert pico.contents(source) == before
@@ -116,7 +116,7 @@ def test_resize_auto_with_data_writes_tuned_settings_as_if_requested(source: Pat
     assert method == found["after"]["method"]
     assert method.endswith(f",within=0:{LEARNED}")
     assert values["verified"]
-    assert found["tried"][0] == found["before"]
+    assert found["trials"][0] == found["before"]
     assert "calibrated on 10 windows of 96 tokens in " in done.stderr
     assert "as given" not in done.stderr
     explicit = invoke("resize", source, "--to", TO, "--method", found["after"]["method"], "--output", "explicit")

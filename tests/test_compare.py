@@ -84,7 +84,7 @@ def test_compare_ranks_encoders_by_retrieval(tmp_path: Path) -> None:
         assert row.final.score.mean == single.retrieval.modes["model"].reciprocal_rank.mean
         assert found.base is not None
         assert found.base.mean == single.retrieval.modes["chunks"].reciprocal_rank.mean
-        assert row.final.short is None
+        assert row.final.short_inputs is None
     assert "perplexity" not in to_json(found)["rows"][0]["untrained"]["score"]
 
 
@@ -101,8 +101,8 @@ def test_compare_pairs_windows_and_short_inputs_with_base(source: Path, texts: P
         assert row.final.delta.mean == pytest.approx(row.final.score.mean - best.final.score.mean)
         assert row.final.delta.standard_error < row.final.score.standard_error  # type: ignore[operator]
     for row in found.rows:
-        assert row.final.short is not None
-        assert (row.final.short.mean == 0) == row.keeps_learned_rows == (row.method == "copy")
+        assert row.final.short_inputs is not None
+        assert (row.final.short_inputs.mean == 0) == row.keeps_learned_rows == (row.method == "copy")
         assert len(row.norms) == TO
         assert (row.norms[:16] == found.norms) == row.keeps_learned_rows
 
@@ -111,10 +111,10 @@ def test_compare_skips_methods_that_do_not_apply_unless_named(source: Path) -> N
     texts = write_texts(900)
     measured: dict[str, Any] = {"tokens": 300, "measure": ["position"]}
     found = ctxextend.compare(source, 300, texts, methods=["all", "stretch:keep-first=5"], **measured)
-    assert set(found.left_out) == {"hierarchical", "stretch"}
-    assert "at most 256" in found.left_out["hierarchical"]
-    assert {row.method for row in found.rows} == {*METHODS, "stretch:keep-first=5"} - {*found.left_out, "auto"}
-    for name in found.left_out:
+    assert set(found.skipped) == {"hierarchical", "stretch"}
+    assert "at most 256" in found.skipped["hierarchical"]
+    assert {row.method for row in found.rows} == {*METHODS, "stretch:keep-first=5"} - {*found.skipped, "auto"}
+    for name in found.skipped:
         with pytest.raises(ResizeError, match=name):
             ctxextend.compare(source, 300, texts, methods=["copy", name])
 
@@ -166,8 +166,8 @@ def test_compare_trains_like_run_with_recipe_of_row(
     assert results(row.trained.evaluation) != results(row.untrained.evaluation)
     assert row.final is row.trained
     if trainable == "new":
-        assert row.trained.short is not None
-        assert row.trained.short.mean == 0
+        assert row.trained.short_inputs is not None
+        assert row.trained.short_inputs.mean == 0
 
 
 @pytest.mark.parametrize("trainable", ["new", "all"])

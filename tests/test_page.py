@@ -191,7 +191,7 @@ def test_report_contains_all_losses_recipes_and_notes(tmp_path: Path) -> None:
         *(row.recipe for row in found.rows),
         *found.notes,
         *found.warnings,
-        *found.left_out.values(),
+        *found.skipped.values(),
         "Incomplete",
     )
     assert all(text in " ".join(texts) for text in expected)
@@ -242,7 +242,7 @@ def test_report_omits_passkey_plots_at_chance_level(tmp_path: Path) -> None:
     found = comparison(("linear", "copy"))
     passkey = found.rows[1].final.evaluation.passkey
     assert passkey is not None
-    at_chance = replace(passkey, found=((0.1,) * len(passkey.depths),) * len(passkey.lengths))
+    at_chance = replace(passkey, accuracy=((0.1,) * len(passkey.depths),) * len(passkey.lengths))
     evaluation = replace(found.rows[1].final.evaluation, passkey=at_chance)
     page = page_of(changed(found, replace(found.rows[1].untrained, evaluation=evaluation)), tmp_path)
     assert "not above chance: copy" in page
@@ -261,7 +261,7 @@ def test_report_escapes_all_values(tmp_path: Path) -> None:
         "rows": rows,
         "notes": (HOSTILE,),
         "warnings": (HOSTILE,),
-        "left_out": {HOSTILE: HOSTILE},
+        "skipped": {HOSTILE: HOSTILE},
     }
     page = page_of(replace(found, **fields), tmp_path)
     tags = PageParser(page).tags
@@ -288,7 +288,7 @@ def test_report_contains_no_folder_names(source: str, tmp_path: Path) -> None:
     limit = replace(inspect("tiny-gpt2").limits[0], reason="too short", fix=f"ctxextend resize {source} --to 512")
     inspections = [replace(inspect("tiny-gpt2"), source=path, limits=(limit,)) for path in (source, f"{HOME}/x/minilm")]
     found: list[Found] = [
-        replace(compared, **texts, rows=tuple(rows), left_out={"mean": f"{HOME}/minilm has no mean."}),
+        replace(compared, **texts, rows=tuple(rows), skipped={"mean": f"{HOME}/minilm has no mean."}),
         replace(EXTENDED, **texts, base=f"{HOME}/tiny-gpt2"),
         inspections,
     ]
@@ -327,7 +327,7 @@ def test_report_of_an_evaluation_contains_verdict_and_numbers_without_script(tmp
     headings = {"Loss by position", "Loss by context length", "Passkey retrieval accuracy (%)", "Document retrieval"}
     assert headings <= set(texts)
     assert EXTENDED.passkey is not None
-    at_chance = replace(EXTENDED.passkey, found=((0.1, 0.1, 0.1, 0.1, 0.1),) * 4)
+    at_chance = replace(EXTENDED.passkey, accuracy=((0.1, 0.1, 0.1, 0.1, 0.1),) * 4)
     assert "Not above chance" in page_of(replace(EXTENDED, passkey=at_chance), tmp_path)
     incomplete = page_of(replace(EXTENDED, complete=False, warnings=("Few windows.",)), tmp_path)
     assert "Incomplete" in incomplete

@@ -116,8 +116,8 @@ def test_mock_model_retrieves_number_inside_its_slice(
     name: str, length: int, visible: dict[str, Any], expected: tuple[float, ...], models: dict[str, EvalModel]
 ) -> None:
     found = report(plan(sees(models[name], **visible), length))
-    assert found.found == (expected,)
-    assert (found.how, found.chance) == ("retrieval" if name == "encoder" else "loss rank", 0.1)
+    assert found.accuracy == (expected,)
+    assert (found.scoring, found.chance) == ("retrieval" if name == "encoder" else "loss rank", 0.1)
 
 
 def test_report_has_none_for_cells_not_measured(models: dict[str, EvalModel]) -> None:
@@ -131,7 +131,7 @@ def test_report_has_none_for_cells_not_measured(models: dict[str, EvalModel]) ->
         task.measure(stop)
     partial: Passkey = task.report()["passkey"]
     assert partial.lengths == (80, 128)
-    assert partial.found == ((1.0,) * 5, (1.0, 1.0, None, None, None))
+    assert partial.accuracy == ((1.0,) * 5, (1.0, 1.0, None, None, None))
 
 
 def test_plan_passkey_skips_short_lengths_with_a_note(models: dict[str, EvalModel]) -> None:

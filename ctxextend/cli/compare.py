@@ -83,7 +83,7 @@ def show_comparison(
     add_comparison(page := Page.for_stdout(), result)
     figure = (plot, lambda path: write_figure(path, lambda: comparison_figure(result)))
     files = [(report, lambda path: write_report(result, path, options.command_line())), figure] if result.rows else []
-    sink.note(*(f"Skipped {name}: {reason}" for name, reason in result.left_out.items()))
+    sink.note(*(f"Skipped {name}: {reason}" for name, reason in result.skipped.items()))
     sink.measured(command, result, page.lines, files, value)
 
 
@@ -113,10 +113,10 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
         page.line()
         if any(row.final.is_tied for row in comparison.rows[1:]):
             page.text("Tied: the 95 % interval of the paired difference contains 0.")
-        if any(row.final.short is not None for row in comparison.rows):
+        if any(row.final.short_inputs is not None for row in comparison.rows):
             page.text(f"Cost on short inputs: loss minus the base's, both at {comparison.max_len_before} tokens.")
-    if comparison.left_out:
-        page.text(f"Skipped: {', '.join(comparison.left_out)}.", "faint")
+    if comparison.skipped:
+        page.text(f"Skipped: {', '.join(comparison.skipped)}.", "faint")
 
 
 def _add_ranking(page: Page, comparison: "Comparison") -> None:
@@ -125,7 +125,7 @@ def _add_ranking(page: Page, comparison: "Comparison") -> None:
     score, unit = (numbers.perplexity, " (nats)") if comparison.is_loss else (numbers.estimate, "")
     header = ["perplexity" if comparison.is_loss else "MRR", f"delta vs. best{unit}"]
     header += ["untrained"] * bool(steps)
-    header += ["cost on short inputs (nats)"] * any(row.final.short is not None for row in comparison.rows)
+    header += ["cost on short inputs (nats)"] * any(row.final.short_inputs is not None for row in comparison.rows)
     rows = list[list[Cell]]()
     for number, row in enumerate(comparison.rows, 1):
         outcome = row.trained if steps else row.untrained
@@ -135,7 +135,7 @@ def _add_ranking(page: Page, comparison: "Comparison") -> None:
         cells: list[Cell] = [f"{number:>2} {row.method}", score(outcome.score if outcome else None), delta]
         if steps:
             cells.append(score(row.untrained.score))
-        short = row.final.short
+        short = row.final.short_inputs
         cells.append("unchanged" if short and short.mean == 0 and not short.ci95 else numbers.change(short))
         rows.append(cells[: len(header) + 1])
     page.table(["   method", *map(numbers.head, header)], rows)

@@ -179,7 +179,7 @@ def _add_passkey(page: Page, passkey: "Passkey", base: int | None) -> None:
     header = [f"{length}*" if base and length > base else str(length) for length in passkey.lengths]
     page.text("Passkey retrieval accuracy (%) by context length and depth", "title")
     rows = [
-        [f"{100 * depth:>3.0f} %", *(_share(page, shares[index], passkey) for shares in passkey.found)]
+        [f"{100 * depth:>3.0f} %", *(_share(page, shares[index], passkey) for shares in passkey.accuracy)]
         for index, depth in enumerate(passkey.depths)
     ]
     page.table(["depth", *header], rows)

@@ -121,7 +121,9 @@ def resize(
 def calibration_text(calibration: "Calibration") -> str:
     """Describe the chosen method, the text that was used, and the gain."""
     samples, unit = ("windows", "nats/token") if calibration.is_loss else ("documents", "MRR")
-    gain = f"better by {calibration.better_by.mean:.2g} \u00b1 {calibration.better_by.ci95 or 0.0:.1g} (95 %) {unit}"
+    gain = (
+        f"better by {calibration.improvement.mean:.2g} \u00b1 {calibration.improvement.ci95 or 0.0:.1g} (95 %) {unit}"
+    )
     if calibration.after == calibration.before:
         gain = "no candidate was better by more than a standard error"
     text = f"{calibration.windows} {samples} of {calibration.length:,} tokens in {time_text(calibration.seconds)}"

@@ -197,7 +197,7 @@ class ComparisonRun:
     evaluation: EvaluationRun
     trainer: InMemoryTrainer | None  # None: no training
     candidates: list[Candidate]
-    left_out: dict[str, str]  # skipped methods, with the reason
+    skipped: dict[str, str]  # skipped methods, with the reason
     failures: list[str] = field(default_factory=list)  # messages of failed training runs
     started: float = field(default_factory=time.perf_counter)
 
@@ -245,7 +245,7 @@ class ComparisonRun:
             base=next(iter(base), None),
             norms=_norms(self.resized.learned[self.files.table], self.candidates[0].plan),
             rows=rows,
-            left_out=self.left_out,
+            skipped=self.skipped,
             steps=train.steps if train else 0,
             trainable=train.trainable if train else "positions",
             seq_len=self.trainer.task.span if self.trainer else None,
@@ -270,7 +270,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
             "Remove --eval-data to evaluate on 5 % of --data, held out of training.",
         )
     files = open_files(opened)
-    plans, left_out = _plans(files, settings)
+    plans, skipped = _plans(files, settings)
     plan = next(iter(plans.values()))
     # Training keeps weights in float32, whatever --precision is.
     base = load_eval_model(files, "fp32" if train else settings.evaluate.precision, settings.evaluate.device)
@@ -294,7 +294,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         Candidate(name, plan, yaml_text(recipe_values(Recipe(opened.ref, plan.recipe_settings, train))))
         for name, plan in plans.items()
     ]
-    return ComparisonRun(files, settings, resized, run, trainer, candidates, left_out)
+    return ComparisonRun(files, settings, resized, run, trainer, candidates, skipped)
 
 
 def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan], dict[str, str]]:
@@ -306,15 +306,15 @@ def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan],
             "to compare.",
             f"Increase --to, such as --to {4 * files.max_len}.",
         )
-    plans, left_out = dict[str, ResizePlan](), dict[str, str]()
+    plans, skipped = dict[str, ResizePlan](), dict[str, str]()
     for spec in settings.methods:
         try:
             plans[spec.name] = plan_model(files, spec.resize)
         except ResizeError as error:
             if spec.is_named:
                 raise
-            left_out[spec.name] = str(error)
-    return plans, left_out
+            skipped[spec.name] = str(error)
+    return plans, skipped
 
 
 def _norms(table: NDArray[Any], plan: ResizePlan) -> tuple[float, ...]:

@@ -27,7 +27,7 @@ class Outcome:
     delta: Estimate | None
     # Cost on short inputs: loss minus the base's on the same tokens at the base's context length, paired by token. None
     # if not measured.
-    short: Estimate | None
+    short_inputs: Estimate | None
     evaluation: Evaluation
 
     json_properties: ClassVar = ("is_tied",)
@@ -78,7 +78,7 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     base: Estimate | None
     norms: tuple[float, ...]  # of the base's rows from position 0 on, shape (n,)
     rows: tuple[Row, ...]  # the methods, best first, by `Row.final`
-    left_out: Mapping[str, str] = field(default_factory=dict)  # skipped methods, with the reason
+    skipped: Mapping[str, str] = field(default_factory=dict)  # skipped methods, with the reason
     steps: int = 0  # of training; 0: no training
     trainable: str = "positions"  # which parameters were trained
     seq_len: int | None = None  # length of training sequences in positions; None without training
@@ -131,8 +131,8 @@ class Calibration(Result, shows="method metric windows length"):
     after: Trial  # tuned settings; the same if none were better by more than one standard error
     # Improvement of `after` over `before`, paired by window or document, ≥ 0. Other text improves a little less, since
     # the settings were selected on this one.
-    better_by: Estimate
-    tried: tuple[Trial, ...]  # all trials in order, `before` first
+    improvement: Estimate
+    trials: tuple[Trial, ...]  # all trials in order, `before` first
     windows: int  # number of windows, or documents of an encoder
     length: int  # of each in tokens, special tokens included
     seconds: float

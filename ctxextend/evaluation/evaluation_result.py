@@ -137,10 +137,10 @@ class ContextLosses:
 class Passkey:
     """Passkey retrieval: whether a model retrieves a number hidden in a long text."""
 
-    how: str  # ``loss rank`` or ``retrieval``
+    scoring: str  # ``loss rank`` or ``retrieval``
     lengths: tuple[int, ...]  # context lengths in tokens
     depths: tuple[float, ...]  # where the number is hidden, from 0 (start) to 1 (end)
-    found: tuple[tuple[float | None, ...], ...]  # accuracy by length and depth; None: not measured
+    accuracy: tuple[tuple[float | None, ...], ...]  # by length and depth; None: not measured
     trials: int  # per length and depth
     chance: float  # accuracy of guessing
 
@@ -149,7 +149,7 @@ class Passkey:
     @property
     def is_above_chance(self) -> bool:
         """Whether the accuracy is significantly above chance at any length."""
-        return any(self.beats_chance(shares, UNLIKELY / len(self.found)) for shares in self.found)
+        return any(self.beats_chance(shares, UNLIKELY / len(self.accuracy)) for shares in self.accuracy)
 
     def beats_chance(self, shares: Sequence[float | None], unlikely: float = UNLIKELY) -> bool:
         """Return whether guessing reaches the accuracy of these cells with a probability below `unlikely`."""

@@ -354,7 +354,7 @@ def draw_passkey(axes: "Axes", passkey: Passkey, base_max_len: int | None) -> No
 
     axes.set(ylabel="depth (%)", xlabel="context length (tokens)")
     axes.grid(visible=False)
-    for column, shares in enumerate(passkey.found):
+    for column, shares in enumerate(passkey.accuracy):
         for row, share in enumerate(shares):
             text, colours = "-", dict[str, Any](facecolor="none", edgecolor=HAIR)
             if share is not None and math.isfinite(share):

@@ -128,7 +128,7 @@ def _deltas(comparison: Comparison) -> Panel | None:
     unit = "nats" if comparison.is_loss else "MRR"
     deltas = [(method, final.delta or Estimate(0.0, None, 0, 0), style) for method, final, style in finals]
     plots = [figures.bar_plot("Delta vs. best", f"delta vs. best ({unit}, ± 95 %)", deltas)]
-    if short := [(method, final.short, style) for method, final, style in finals if final.short]:
+    if short := [(method, final.short_inputs, style) for method, final, style in finals if final.short_inputs]:
         title = f"Cost on short inputs ({comparison.max_len_before:,} tokens)"
         plots.append(figures.bar_plot(title, "cost on short inputs (nats, ± 95 %)", short))
     return Panel("delta", "Delta vs. best, and cost on short inputs" if short else "Delta vs. best", plots)
