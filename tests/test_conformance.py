@@ -227,7 +227,7 @@ def check_reserved_rows(small: SmallModel) -> None:
         # The row of padding_idx has no gradient.
         reserved = location.reserved_rows
         assert rows[0] == reserved + (padding == reserved), (name, rows, reserved)
-        assert last - location.table.ahead <= rows[-1] <= last, (name, rows, last)
+        assert last - location.table.extra_rows <= rows[-1] <= last, (name, rows, last)
         read.add(name)
     unread = {name for _, name in small.found if not name.endswith(NOT_READ)} - read
     assert not unread, "no input reads these"
@@ -274,7 +274,7 @@ def check_beyond_the_old_length(
         return
     with pytest.raises((IndexError, RuntimeError, ValueError)):
         reader.run(small.model, length)
-    if location.table.ahead < 2:  # with unused rows, one token more does not fail
+    if location.table.extra_rows < 2:  # with unused rows, one token more does not fail
         name = next(name for found, name in small.found if found.part == location.part)
         with pytest.raises((IndexError, RuntimeError, ValueError)):
             reader.run(small.model, location.positions(len(small.model.get_parameter(name))) + 1)

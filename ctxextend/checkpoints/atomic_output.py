@@ -104,9 +104,9 @@ def _check_location(output: Path, sources: Iterable[Path]) -> None:
     if any(_is_same(output, path) for path in (home, Path(output.anchor), Path())):
         message = f"The output {output} is the home, root or current folder, which is never replaced."
         raise OutputError(message, f"Use -o {output / 'NAME'}.")
-    found = next(path for path in (output, *output.parents) if path.exists())
-    if not found.is_dir():
-        raise OutputError(f"The output {output} cannot be created: {found} is a file.", "Choose another name with -o.")
+    parent = next(path for path in (output, *output.parents) if path.exists())
+    if not parent.is_dir():
+        raise OutputError(f"The output {output} cannot be created: {parent} is a file.", "Choose another name with -o.")
 
 
 def _is_same(path: Path, other: Path) -> bool:
@@ -205,11 +205,11 @@ def _find_backup(output: Path) -> Path | None:
 
 
 def _publish(staged: Path, output: Path, files: Mapping[str, int], force: bool) -> None:
-    is_full = output.is_dir() and any(output.iterdir())
+    is_filled = output.is_dir() and any(output.iterdir())
     if output.is_dir():
         _check_replaceable(output, files, force)
         staged.chmod(output.stat().st_mode & 0o7777)
-    if not is_full:
+    if not is_filled:
         if os.name == "nt" and output.is_dir():
             output.rmdir()
         staged.rename(output)
@@ -270,8 +270,8 @@ def _new_temporary_path(output: Path, kind: str) -> Path:
 def _temporary_paths(output: Path, kind: str) -> list[Path]:
     prefix = f".{output.name}.ctxextend-{kind}-"
     paths = output.parent.iterdir() if output.parent.is_dir() else ()
-    found = (path for path in paths if path.name.startswith(prefix) and len(path.name) == len(prefix) + 8)
-    return sorted(path for path in found if not path.is_symlink())
+    matching = (path for path in paths if path.name.startswith(prefix) and len(path.name) == len(prefix) + 8)
+    return sorted(path for path in matching if not path.is_symlink())
 
 
 @contextlib.contextmanager

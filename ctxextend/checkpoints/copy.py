@@ -1,6 +1,6 @@
 """Read, copy and write files; copies use copy_file_range, so that file systems with reflinks share the blocks.
 
-Nothing here syncs to disk: `atomic_output` does so once, after all files are written.
+Copies and writes are not synced to disk: `atomic_output` does so once, after all files are written.
 """
 
 import contextlib

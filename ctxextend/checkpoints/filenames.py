@@ -47,10 +47,10 @@ IGNORED_NAMES = {
 }
 
 # Suffixes of files that Python imports, systems load, or shells and interpreters run.
-CODE = ("py", "pyc", "pyd", "pyo", "pyw", "pyx", "so", "so.*", "dll", "dylib", "sh", "bat", "cmd", "ps1", "exe")
+CODE_TYPES = ("py", "pyc", "pyd", "pyo", "pyw", "pyx", "so", "so.*", "dll", "dylib", "sh", "bat", "cmd", "ps1", "exe")
 
 # Files that transformers, PEFT, sentence-transformers, their trainers and ctxextend write to a checkpoint folder.
-KNOWN = (
+KNOWN_FILES = (
     *("model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json"),
     *("model.*.safetensors", "model.safetensors.index.*.json"),
     *("adapter_config.json", "adapter_model.safetensors"),
@@ -73,13 +73,13 @@ CHECKPOINT_WEIGHTS = (
 def is_known(path: PurePosixPath) -> bool:
     """Whether a checkpoint with safetensors weights usually contains a file of that name."""
     if len(path.parts) == 2 and fnmatchcase(path.parts[0], "[0-9]*_*"):  # a module of sentence-transformers
-        return path.name == "pytorch_model.bin" or first_match(PurePosixPath(path.name), KNOWN) is not None
-    return first_match(path, KNOWN) is not None
+        return path.name == "pytorch_model.bin" or first_match(PurePosixPath(path.name), KNOWN_FILES) is not None
+    return first_match(path, KNOWN_FILES) is not None
 
 
 def is_code(path: PurePosixPath) -> bool:
     """Whether a file is code by its suffix, at any depth."""
-    return first_match(path, (f"**/*.{suffix}" for suffix in CODE)) is not None
+    return first_match(path, (f"**/*.{suffix}" for suffix in CODE_TYPES)) is not None
 
 
 def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:

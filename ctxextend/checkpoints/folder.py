@@ -39,7 +39,7 @@ MODULES = "modules.json"
 ADAPTER_PREFIX = "base_model.model."  # PEFT's prefix of the base model's module names
 
 WEIGHTS_SUFFIXES = {".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors"}
-# Weights of other frameworks, with the packages and the flag that transformers 4, the last to support them, needs.
+# Weights that only transformers up to version 4 loads, with the packages and the flag that it needs for them.
 FOREIGN = {"tf_model*.h5*": ("tensorflow tf-keras", "from_tf=True"), "flax_model*.msgpack*": ("flax", "from_flax=True")}
 
 SAMPLE = 4096  # bytes per sample of a fingerprint: the start, the middle and the end of a tensor

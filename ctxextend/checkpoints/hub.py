@@ -66,7 +66,7 @@ def download(
 ) -> tuple[Path, list[str]]:
     """Download the files of a Hub model that `choose` selects; return the local folder and all file names.
 
-    `config` comes first, for `check` to reject. If the request fails, return the cached folder and no names.
+    `config` is downloaded first, and `check` may reject it. If a request fails, return the cached folder and no names.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError

@@ -81,8 +81,8 @@ def edit(text: str, changes: Mapping[tuple[str, ...], Any]) -> str:
     """Return a JSON object's text with new values at these paths; missing keys are appended to their object."""
     for path, value in changes.items():
         (start, members), new = _members(text, path[:-1]), json.dumps(value, ensure_ascii=False)
-        if found := members.get(path[-1]):
-            text = text[: found.value] + new + text[found.end :]
+        if member := members.get(path[-1]):
+            text = text[: member.value] + new + text[member.end :]
         elif members:
             first, last = next(iter(members.values())), next(reversed(members.values()))
             colon = text[last.key_end : last.value]

@@ -95,7 +95,7 @@ def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[State
         for kind, keys in locations:
             # transformers uses the old name if the new one is missing.
             is_old = kind == "tokenizer" and "max_len" in values and keys[0] not in values
-            found = ("max_len",) if is_old else keys
-            value = nested(values, found)
+            path_in_file = ("max_len",) if is_old else keys
+            value = nested(values, path_in_file)
             if kind == "tokenizer" or value not in (None, "BatchLongest"):
-                yield StatedLimit(name, found, value, kind)
+                yield StatedLimit(name, path_in_file, value, kind)

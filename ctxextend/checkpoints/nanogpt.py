@@ -55,13 +55,13 @@ def read_characters(path: Path) -> dict[str, int]:
         for opcode, number, _ in pickletools.genops(content):  # the unpickler allocates a memo of that size
             if opcode.name.endswith("PUT") and (number or 0) > len(content):
                 raise UnpicklingError(f"its memo index {number:,} is too large for {len(content):,} bytes")
-        found = dict(PlainUnpickler(io.BytesIO(content)).load()["stoi"])
-        if not found or not all(type(key) is str and type(value) is int for key, value in found.items()):
+        characters = dict(PlainUnpickler(io.BytesIO(content)).load()["stoi"])
+        if not characters or not all(type(key) is str and type(value) is int for key, value in characters.items()):
             raise UnpicklingError("its stoi does not map characters to integers")
     except Exception as error:  # a damaged pickle can raise anything
         message = f"{path} is not a character vocabulary: {type(error).__name__}: {one_line(error).rstrip('.')}."
         raise CheckpointError(message, "Pass the meta.pkl next to nanoGPT's training text.") from error
-    return found
+    return characters
 
 
 def is_nanogpt(content: Any) -> bool:
@@ -79,13 +79,13 @@ def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, to
     and the LM head is included only if it is not tied. `NOTE` states the assumed activation.
     """
     sizes = _sizes(content["model_args"], path)
-    found = find_tensors(content["model"], path)
-    tensors = {name: _convert(found, name, shape, sizes, path) for name, shape in _shapes(sizes)}
-    head, embeddings = found.get(HEAD), tensors[EMBEDDINGS]  # nanoGPT ties them; other programs may save two tensors
+    stored = find_tensors(content["model"], path)
+    tensors = {name: _convert(stored, name, shape, sizes, path) for name, shape in _shapes(sizes)}
+    head, embeddings = stored.get(HEAD), tensors[EMBEDDINGS]  # nanoGPT ties them; other programs may save two tensors
     is_tied = head is None or (head.dtype == embeddings.dtype and torch.equal(head, embeddings))
     if not is_tied:
-        tensors[HEAD] = _convert(found, HEAD, tuple(embeddings.shape), sizes, path)
-    unexpected = next((name for name in found if name not in {*tensors, HEAD} and not MASK.fullmatch(name)), None)
+        tensors[HEAD] = _convert(stored, HEAD, tuple(embeddings.shape), sizes, path)
+    unexpected = next((name for name in stored if name not in {*tensors, HEAD} and not MASK.fullmatch(name)), None)
     if unexpected:
         raise CheckpointError(f"{path} contains {unexpected!r:.200}, which nanoGPT's model does not have.", HINT)
     end = END_OF_TEXT if sizes["vocab_size"] > END_OF_TEXT else None
@@ -109,14 +109,14 @@ def _sizes(arguments: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return nanoGPT's model_args with defaults; reject arguments of forks, which may change the computation."""
     # Older versions of nanoGPT lack these arguments and always have biases; dropout matters only in training.
     sizes = {**dict.fromkeys(SIZES), "bias": True, "dropout": 0.0, **arguments}
-    wrong = [name for name in sizes if name not in (*SIZES, "bias", "dropout")]
-    wrong += [name for name in SIZES if type(sizes[name]) is not int or sizes[name] < 1]
-    wrong += ["bias"] if type(sizes["bias"]) is not bool else []
-    wrong += ["dropout"] if type(sizes["dropout"]) not in (int, float) or not 0 <= sizes["dropout"] <= 1 else []
-    if not wrong and sizes["n_embd"] % sizes["n_head"]:
-        wrong = ["n_head"]
-    if wrong:
-        argument = f"{reprlib.repr(wrong[0])} = {reprlib.repr(sizes[wrong[0]])}"
+    invalid = [name for name in sizes if name not in (*SIZES, "bias", "dropout")]
+    invalid += [name for name in SIZES if type(sizes[name]) is not int or sizes[name] < 1]
+    invalid += ["bias"] if type(sizes["bias"]) is not bool else []
+    invalid += ["dropout"] if type(sizes["dropout"]) not in (int, float) or not 0 <= sizes["dropout"] <= 1 else []
+    if not invalid and sizes["n_embd"] % sizes["n_head"]:
+        invalid = ["n_head"]
+    if invalid:
+        argument = f"{reprlib.repr(invalid[0])} = {reprlib.repr(sizes[invalid[0]])}"
         raise CheckpointError(f"{path}: model_args contains {argument}, which nanoGPT does not support.", HINT)
     return sizes
 
@@ -136,15 +136,15 @@ def _shapes(sizes: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _convert(
-    found: Mapping[str, torch.Tensor], name: str, shape: tuple[int, ...], sizes: Mapping[str, Any], path: Path
+    stored: Mapping[str, torch.Tensor], name: str, shape: tuple[int, ...], sizes: Mapping[str, Any], path: Path
 ) -> torch.Tensor:
-    is_absent = name.endswith(".bias") and not sizes["bias"]
-    if is_absent and name not in found:
-        return torch.zeros(shape, dtype=found[name.removesuffix("bias") + "weight"].dtype)
-    if is_absent or name not in found:
-        contains = "contains" if is_absent else "does not contain"
+    is_unexpected = name.endswith(".bias") and not sizes["bias"]
+    if is_unexpected and name not in stored:
+        return torch.zeros(shape, dtype=stored[name.removesuffix("bias") + "weight"].dtype)
+    if is_unexpected or name not in stored:
+        contains = "contains" if is_unexpected else "does not contain"
         raise CheckpointError(f"{path} {contains} {name}, which contradicts its model_args.", HINT)
-    tensor = found[name]
+    tensor = stored[name]
     if tensor.shape != shape:
         raise CheckpointError(f"{path}: {name} has shape {tuple(tensor.shape)}, model_args require {shape}.", HINT)
     # transformers stores GPT-2's linear weights as (in, out), like the original TensorFlow code.

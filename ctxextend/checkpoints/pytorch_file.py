@@ -116,8 +116,8 @@ def unpickle(path: Path) -> tuple[Any, range | None]:
         raise
     except Exception as error:  # hostile files can raise any exception
         message, advice = f"{path} is not a valid PyTorch file with only tensors", "Download or save it again."
-        if found := re.search(r"GLOBAL ([\w.]+)", str(error)):
-            message = f"{path} references {found[1].rstrip('.')}, which is not a tensor type; no code was executed"
+        if match := re.search(r"GLOBAL ([\w.]+)", str(error)):
+            message = f"{path} references {match[1].rstrip('.')}, which is not a tensor type; no code was executed"
             advice = SAVE_TENSORS
         hint = f"Do not load it elsewhere unless you trust its source. {advice}"
         raise CheckpointError(f"{message} ({type(error).__name__}).", hint) from error
@@ -158,15 +158,15 @@ def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
     prefix = ""
     while wrappers := [wrapper for wrapper in WRAPPERS if all(key.startswith(prefix + wrapper) for key in state)]:
         prefix += wrappers[0]
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for key, value in state.items():
         name = key.removeprefix(prefix)
         for old, new in RENAMED.items():
             name = name.removesuffix(old) + new if name.endswith(old) else name
-        if name in found:
+        if name in tensors:
             raise CheckpointError(f"{path} contains {name!r} twice, under its old and its new name.", SAVE_TENSORS)
-        found[name] = value.detach()
-    return found
+        tensors[name] = value.detach()
+    return tensors
 
 
 def _is_tensor(value: Any) -> bool:

@@ -57,13 +57,13 @@ class Layout:
     @property
     def shareable(self) -> int:
         """Bytes in whole, equally aligned blocks, which file systems with reflinks share instead of writing them."""
-        found, position = 0, len(self.header)
+        total, position = 0, len(self.header)
         for tensors in self.ranges:
             if tensors.offset is not None and (position - tensors.offset) % DISK_BLOCK == 0:
                 start, end = -(-tensors.offset // DISK_BLOCK), (tensors.offset + tensors.size) // DISK_BLOCK
-                found += max(end - start, 0) * DISK_BLOCK
+                total += max(end - start, 0) * DISK_BLOCK
             position += tensors.size
-        return found
+        return total
 
 
 def plan_layouts(
@@ -90,9 +90,9 @@ def plan_layout(
     """Return the layout of one file that contains all tensors of `shapes`; see `plan_layouts`."""
     old = file.entries
     sizes = {name: math.prod(shape) * BITS[dtypes.get(name, old[name].dtype)] // 8 for name, shape in shapes.items()}
-    last = {name for name, size in sizes.items() if (size - old[name].size) % DISK_BLOCK}
+    moved = {name for name, size in sizes.items() if (size - old[name].size) % DISK_BLOCK}
     kept = [entry for name, entry in old.items() if name not in dropped]
-    kept.sort(key=lambda entry: (entry.name in last, entry.start, entry.end))
+    kept.sort(key=lambda entry: (entry.name in moved, entry.start, entry.end))
     ranges: list[TensorRange] = []
     described: dict[str, Any] = {}
     shifts = Counter[int]()  # bytes of unchanged tensors, by their shift within a block

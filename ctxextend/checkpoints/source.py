@@ -24,7 +24,7 @@ HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*")
 # A snapshot in the Hub cache: its commit, and the cache folder whose blobs its files link to.
 CACHE_SNAPSHOT = re.compile(r"(?P<cache>.*/models--(?P<id>[^/]+))/snapshots/(?P<sha>[0-9a-f]{40})(?P<below>/.*)?")
 
-# Called with a config, may raise; called again with False if there are no weights to detect the model type from.
+# Called with a config, and may raise. Called again with False if there are no weights to detect the model type from.
 ConfigCheck = Callable[..., None]
 
 
@@ -38,7 +38,7 @@ class Source:
     name: str  # for default outputs: the last part of the reference
     hub_id: str | None = None  # owner/name, if known
     revision: str | None = None  # commit hash on the Hub, if known
-    notes: tuple[str, ...] = ()  # how the reference was understood
+    notes: tuple[str, ...] = ()  # how the reference was resolved
     not_downloaded: tuple[str, ...] = ()  # files of the Hub repository that were not downloaded, if known
     file: str | None = None  # the weights file that was passed instead of its folder
 

@@ -11,7 +11,7 @@ from ctxextend.cli.tables import MIN_WIDTH, Cell, Page
 from ctxextend.errors import ResizeError, counted, size_text
 
 if TYPE_CHECKING:
-    from ctxextend.inspection.table_report import Inspection, Shown, TableReport
+    from ctxextend.inspection.table_report import Inspection, ModelTable, TableReport
 
 TRAINED = {"new": ", new rows trained", "positions": ", table trained", "all": ", all parameters trained"}
 # The limit of a library, and what happens to longer inputs.
@@ -138,7 +138,7 @@ def _add_facts(page: Page, inspection: "Inspection", shown: "TableReport") -> No
     )
 
 
-def _add_norms(page: Page, pair: list["Shown"], names: dict[int, str]) -> None:
+def _add_norms(page: Page, pair: list["ModelTable"], names: dict[int, str]) -> None:
     """Add the row norms of one or two tables as a chart with a key."""
     from ctxextend.cli.plots import Curve, add_chart
     from ctxextend.tables.stats import describe_range

@@ -90,7 +90,7 @@ class TableLocation:
     def key_value(self, positions: int) -> int:
         """Return the value of the key for a number of usable positions."""
         inside = self.reserved_rows if self.table.reserved.inside_key else 0
-        return positions + self.table.ahead + inside
+        return positions + self.table.extra_rows + inside
 
     def rows(self, value: int) -> int:
         """Return the number of rows for a value of the key."""
@@ -98,12 +98,12 @@ class TableLocation:
 
     def positions(self, rows: int) -> int:
         """Return the number of usable positions for a number of rows."""
-        return rows - self.reserved_rows - self.table.ahead
+        return rows - self.reserved_rows - self.table.extra_rows
 
     def buffer(self, name: str) -> Buffer | None:
         """Return the buffer with exactly this tensor name, with or without a prefix, or None."""
-        names = (name, re.sub(r"\b[0-9]+\b", "*", name))
-        matches = (one for one in self.table.buffers if any(prefix + one.name in names for prefix in self.prefixes))
+        names, buffers = (name, re.sub(r"\b[0-9]+\b", "*", name)), self.table.buffers
+        matches = (buffer for buffer in buffers if any(prefix + buffer.name in names for prefix in self.prefixes))
         return next(matches, None)
 
 
@@ -150,12 +150,12 @@ def find_architecture(
         raise CheckpointError(f"{where} has no model_type.", "Pass it, for example --model-type gpt2.")
     root = TableLocation(PositionTable("", ""), Family(model_type), "", ("",), (), (), config)
     locations, unsupported = list[TableLocation](), list[UnsupportedPart]()
-    for found in _search(model_type, root):
-        if isinstance(found, UnsupportedPart):
-            unsupported.append(found)
+    for item in _search(model_type, root):
+        if isinstance(item, UnsupportedPart):
+            unsupported.append(item)
             continue
-        is_read = not found.tokenizer and any(part.reads_tokens for part in unsupported)  # that part reads the tokens
-        locations.append(replace(found, tokenizer=None) if is_read else found)
+        is_read = not item.tokenizer and any(part.reads_tokens for part in unsupported)  # that part reads the tokens
+        locations.append(replace(item, tokenizer=None) if is_read else item)
     if not locations:
         raise unsupported_error(model_type, unsupported)
     return Architecture(FAMILIES[model_type], tuple(locations), tuple(unsupported))
@@ -171,19 +171,19 @@ def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ..
         key = signature.lstrip("!")
         return (key in config or any(name.startswith(prefix + key) for name in shapes)) != signature.startswith("!")
 
-    found = list[str]()
+    matching = list[str]()
     for model_type in FAMILIES:
         with suppress(CheckpointError, UnsupportedModelError):
-            for one in find_architecture(config, model_type=model_type).locations:
-                length = one.stated(one.effective_key)
-                rows = one.rows(length) if type(length) is int else -1
-                prefixes = [prefix for prefix in one.prefixes if shapes.get(prefix + one.table.name, ())[:1] == (rows,)]
+            for location in find_architecture(config, model_type=model_type).locations:
+                length, table = location.stated(location.effective_key), location.table.name
+                rows = location.rows(length) if type(length) is int else -1
+                prefixes = [prefix for prefix in location.prefixes if shapes.get(prefix + table, ())[:1] == (rows,)]
                 if any(all(matches(key, prefix) for key in SIGNATURES.get(model_type, ())) for prefix in prefixes):
-                    found.append(model_type)
+                    matching.append(model_type)
     classes = config.get("architectures")
     stated = str(classes[0]) if isinstance(classes, list) and classes else ""
-    named = [name for name in found if re.match(rf"(?i:{re.sub('[-_]', '', name)})(?![a-z])", stated)]
-    return [max(named, key=len)] if named else list(dict.fromkeys(found))
+    named = [name for name in matching if re.match(rf"(?i:{re.sub('[-_]', '', name)})(?![a-z])", stated)]
+    return [max(named, key=len)] if named else list(dict.fromkeys(matching))
 
 
 def unsupported_error(model_type: str, parts: Sequence[UnsupportedPart]) -> UnsupportedModelError:
@@ -233,14 +233,14 @@ def _search(
     for table in family.tables:
         if only and table.part not in ("", only):
             continue
-        found = replace(here, table=table, part=here.part if only else f"{here.part}.{table.part}".strip("."))
+        location = replace(here, table=table, part=here.part if only else f"{here.part}.{table.part}".strip("."))
         requirements = (*family.requires, ABSOLUTE)
-        if unmet := [one for one in requirements if found.stated(one.key) not in (None, one.value)]:
-            key, instead = unmet[0].key, unmet[0].instead
-            reason = f"This {model_type} model with {key} {found.stated(key)!r} has no learned position table"
-            yield UnsupportedPart(found.part, f"{reason}; it uses {instead.uses}.", instead.advice, reads_tokens=True)
+        if unmet := [rule for rule in requirements if location.stated(rule.key) not in (None, rule.value)]:
+            key, scheme = unmet[0].key, unmet[0].instead
+            reason = f"This {model_type} model with {key} {location.stated(key)!r} has no learned position table"
+            yield UnsupportedPart(location.part, f"{reason}; it uses {scheme.uses}.", scheme.advice, reads_tokens=True)
             break
-        yield found
+        yield location
     for part in family.parts:
         inner = replace(
             here,
@@ -283,32 +283,32 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
         is_type = text in FAMILIES or text in POSITION_SCHEMES
         names.update([name for name in FAMILIES if text in name and not is_type] or [text])
     for name in sorted(names):
-        for found in find_architecture({"model_type": name}).locations:
-            rule = found.table.reserved
+        for location in find_architecture({"model_type": name}).locations:
+            rule = location.table.reserved
             count = f"{rule.config_key} + {rule.rows}" if rule.config_key else str(rule.rows)
             reserved = "0" if count == "0" else f"{count} ({'' if rule.inside_key else 'not '}counted in the config)"
-            notes, usual_name = tuple(_notes(FAMILIES[name], found)), found.usual_prefix + found.table.name
-            listed.append(FamilyTable(name, found.part, usual_name, found.config_key, reserved, notes))
+            notes, usual_name = tuple(_notes(FAMILIES[name], location)), location.usual_prefix + location.table.name
+            listed.append(FamilyTable(name, location.part, usual_name, location.config_key, reserved, notes))
     return listed
 
 
-def _notes(outer: Family, found: TableLocation) -> Iterator[str]:
+def _notes(outer: Family, location: TableLocation) -> Iterator[str]:
     """Yield peculiarities of a table in a model of the outer family."""
     for part in outer.parts:
-        if part.is_any and found.path[:1] == (part.config_key,):
-            yield f"{part.config_key} may be of any model type (default: {found.family.model_type})"
-    kept = [buffer.name for buffer in found.table.buffers if buffer.is_kept]
+        if part.is_any and location.path[:1] == (part.config_key,):
+            yield f"{part.config_key} may be of any model type (default: {location.family.model_type})"
+    kept = [buffer.name for buffer in location.table.buffers if buffer.is_kept]
     if kept:
         yield f"rebuilds {', '.join(kept)}"
-    for need in found.family.requires:
-        yield f"requires {need.key}={str(need.value).lower()}"
-    if found.table.multiple_of:
-        yield f"length must be a multiple of {found.table.multiple_of}"
-    if found.table.ahead:
-        yield f"{found.table.ahead} extra row{'s' * (found.table.ahead > 1)} after the last position"
-    if found.table.clamps:
+    for requirement in location.family.requires:
+        yield f"requires {requirement.key}={str(requirement.value).lower()}"
+    if location.table.multiple_of:
+        yield f"length must be a multiple of {location.table.multiple_of}"
+    if location.table.extra_rows:
+        yield f"{location.table.extra_rows} extra row{'s' * (location.table.extra_rows > 1)} after the last position"
+    if location.table.clamps:
         yield "longer inputs do not fail: excess tokens share the last position"
-    yield from (f"keeps the effect of {pin.key}" for pin in found.family.pins)
+    yield from (f"keeps the effect of {pin.key}" for pin in location.family.pins)
     yield from (f"also sets {key}" for key in outer.limits)
-    if found.family.note:
-        yield found.family.note
+    if location.family.note:
+        yield location.family.note

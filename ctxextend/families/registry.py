@@ -104,15 +104,15 @@ LANGUAGE_PART = Part(
 QFORMER_PART = Part("qformer", "qformer_config", ("qformer.", "model.qformer."), "", tokenizer="qformer_tokenizer")
 
 
-def inner(name: str, model_type: str, **more: Any) -> Part:
-    """Return a model inside another, of any type, by default this one."""
+def submodel(name: str, model_type: str, **more: Any) -> Part:
+    """Return the part for a model of any type inside another; `model_type` is the default."""
     return Part(name, name, (f"{name}.",), model_type, is_any=True, **more)
 
 
 def pair(model_type: str, encoder: str, decoder: str, tokenizer: str | None = None) -> Family:
-    """Return the entry of an encoder and a decoder of any types, by default these."""
-    last = inner("decoder", decoder, is_head=True, only="decoder")
-    return Family(model_type, parts=(inner("encoder", encoder, tokenizer=tokenizer), last))
+    """Return the entry of an encoder-decoder model; its parts may be of any type, by default these two."""
+    last = submodel("decoder", decoder, is_head=True, only="decoder")
+    return Family(model_type, parts=(submodel("encoder", encoder, tokenizer=tokenizer), last))
 
 
 def several(model_type: str, *tables: PositionTable, prefix: str = "", pad: int | None = None) -> Family:
@@ -121,7 +121,7 @@ def several(model_type: str, *tables: PositionTable, prefix: str = "", pad: int 
 
 
 def table(part: str, name: str = BERT_TABLE, **more: Any) -> PositionTable:
-    """Return one of several tables."""
+    """Return a table whose length is `LENGTH`; `part` names it if the model has several."""
     return PositionTable(name, LENGTH, part=part, **more)
 
 
@@ -228,7 +228,7 @@ _FAMILIES = (
         "prophetnet",
         table("encoder", "encoder.position_embeddings.weight", reserved=AFTER_PADDING, clamps=True),
         # The predicting stream reads the row of the next position.
-        table("decoder", "decoder.position_embeddings.weight", reserved=AFTER_PADDING, ahead=1),
+        table("decoder", "decoder.position_embeddings.weight", reserved=AFTER_PADDING, extra_rows=1),
         pad=0,
     ),
     Family(
@@ -316,8 +316,8 @@ _FAMILIES = (
         model_type="rag",
         prefixes=("", "rag."),
         parts=(
-            inner("question_encoder", "dpr", tokenizer="question_encoder_tokenizer"),
-            inner("generator", "bart", is_head=True, tokenizer="generator_tokenizer"),
+            submodel("question_encoder", "dpr", tokenizer="question_encoder_tokenizer"),
+            submodel("generator", "bart", is_head=True, tokenizer="generator_tokenizer"),
         ),
     ),
     Family(
@@ -345,7 +345,7 @@ _FAMILIES = (
                 "decoder_config.max_text_tokens",
                 part="text",
                 # Two special tokens are added to every text, and transformers leaves a third row unused.
-                ahead=3,
+                extra_rows=3,
             ),
         ),
         defaults={"decoder_config.max_text_tokens": 404},

@@ -40,7 +40,7 @@ class PositionTable:
     buffers: tuple[Buffer, ...] = ()
     part: str = ""  # name of the table if the model has several: encoder, decoder, text, ...
     clamps: bool = False  # whether transformers clamps positions past the end to the last one
-    ahead: int = 0  # extra rows after the last position that are read but are not positions
+    extra_rows: int = 0  # rows after the last position, which are not usable positions
     multiple_of: str | None = None  # key whose value (or largest list item) must divide the length
     unless: tuple[str, str] | None = None  # key and value that lift this requirement
 
@@ -89,7 +89,7 @@ class Part:
     is_any: bool = False  # whether its config may state another model type; otherwise `model_type` always applies
     is_head: bool = False  # whether it has a head, so its tensor names have the prefix of its base model
     tokenizer: str | None = ""  # its tokenizer folder; empty: the model's tokenizer; None: no text input
-    only: str = ""  # the part of its model type that it uses, if not all
+    only: str = ""  # the table part of its model type that it uses; empty: all
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Family:
     tables: tuple[PositionTable, ...] = ()  # the one that reads the tokens first
     defaults: Mapping[str, int] = field(default_factory=dict)  # transformers' defaults for missing config keys
     requires: tuple[Requirement, ...] = ()  # for the tables to be used
-    parts: tuple[Part, ...] = ()  # models inside it that have registry entries
+    parts: tuple[Part, ...] = ()  # models inside it
     limits: tuple[str, ...] = ()  # keys that also truncate inputs, and follow the length
     pins: tuple[Pin, ...] = ()  # keys whose effect must not change
     note: str = ""  # a caveat for users, as a clause

@@ -14,7 +14,7 @@ from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.families.lookup import TableLocation, nested
 from ctxextend.inspection.stated_limits import find_limits, library_limits
 from ctxextend.inspection.table_report import Inspection, TableReport
-from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, of_part, open_model
+from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model, tables_of_part
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings, flag_words
 from ctxextend.recipe_file import Provenance, read_provenance
 from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
@@ -55,7 +55,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     buffers = {name for name in checkpoint.names for location, _ in model.tables if location.buffer(name)}
     parameters = sum(math.prod(entry.shape) for name, entry in checkpoint.entries.items() if name not in buffers)
     tables = {name: _report(checkpoint, location, name, recipe, parameters) for location, name in model.tables}
-    selected = [tables[name] for _, name in of_part(model.tables, part)]
+    selected = [tables[name] for _, name in tables_of_part(model.tables, part)]
     fixes = {name: _fix_command(model.ref, table, tables.values()) for name, table in tables.items()}
     limits = find_limits(model, selected)
     limits = tuple(limit if limit.agrees else replace(limit, fix=fixes[limit.table]) for limit in limits)
@@ -102,7 +102,7 @@ def _report(
     old_length = None
     before, after = recipe.rows.get(name, (0, 0)) if recipe else (0, 0)
     if recipe is not None and after == rows and before > first:
-        start = first + recipe.settings.kept_of(before - first)
+        start = first + recipe.settings.kept_rows(before - first)
         if after <= before:
             new_rows = ()
         elif start < rows:

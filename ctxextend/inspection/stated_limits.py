@@ -56,7 +56,7 @@ def find_limits(model: OpenedModel, tables: Sequence[TableReport]) -> tuple[Limi
     limits = list(by_key.values())
     for table in tables:
         limits.append(Limit(table.file, table.name, table.rows, table.positions, TRANSFORMERS, table.name))
-        limits += dict.fromkeys(_buffer_limits(checkpoint, table))  # merges the layers
+        limits += dict.fromkeys(_buffer_limits(checkpoint, table))  # equal ones of several layers once
     for tokenizer, table in _tables_by_tokenizer(tables).items():
         limits += (_side_file_limit(checkpoint, stated, table) for stated in stated_limits(checkpoint, tokenizer))
     return tuple(limits)
@@ -64,11 +64,11 @@ def find_limits(model: OpenedModel, tables: Sequence[TableReport]) -> tuple[Limi
 
 def _tables_by_tokenizer(tables: Sequence[TableReport]) -> dict[str, TableReport]:
     """Return the first table of each tokenizer, by the tokenizer's folder."""
-    found: dict[str, TableReport] = {}
+    first_tables: dict[str, TableReport] = {}
     for table in tables:
         if table.location.tokenizer is not None:
-            found.setdefault(table.location.tokenizer, table)
-    return found
+            first_tables.setdefault(table.location.tokenizer, table)
+    return first_tables
 
 
 def _config_limits(model: OpenedModel, table: TableReport) -> Iterator[Limit]:
@@ -100,7 +100,7 @@ def _buffer_limits(checkpoint: Checkpoint, table: TableReport) -> Iterator[Limit
     expected = table.location.key_value(table.positions)
     for name, file in checkpoint.names.items():
         buffer, shape = table.location.buffer(name), file.entries[name].shape
-        if buffer is None or not shape:  # old files contain scalars too
+        if buffer is None or not shape:  # masked_bias of old files is a scalar
             continue
         length = shape[0 if buffer.content == "rows" else -1]
         key = re.sub(r"\.\d+\.", ".*.", name) if "*" in buffer.name else name
@@ -196,9 +196,9 @@ def _smaller_limit(tokenizer_limit: Limit | None, limits: Sequence[Limit], table
     location = table.location
     candidates = [limit for limit in (tokenizer_limit,) if limit is not None and limit.tokens is not None]
     keys = (location.effective_key, f"{location.effective_key}{NOT_SET}")
-    found = next((limit for limit in limits if limit.key in keys), None)
-    if found is not None and not location.path and location.table.config_key in MAX_POSITION_KEYS:
-        value = location.family.defaults.get(location.effective_key) if found.value is None else found.value
+    stated = next((limit for limit in limits if limit.key in keys), None)
+    if stated is not None and not location.path and location.table.config_key in MAX_POSITION_KEYS:
+        value = location.family.defaults.get(location.effective_key) if stated.value is None else stated.value
         if isinstance(value, int):
-            candidates.append(replace(found, tokens=value))
+            candidates.append(replace(stated, tokens=value))
     return min(candidates, key=lambda limit: limit.tokens or 0, default=None)

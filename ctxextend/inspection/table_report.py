@@ -12,7 +12,7 @@ from ctxextend.families.lookup import TableLocation
 from ctxextend.json_output import Result, not_in_json, to_json
 from ctxextend.tables.stats import Repetition, RowRange, TableStats, describe_range, describe_rows, row_ranges
 
-# Maximum findings of one kind listed individually.
+# Maximum number of duplicate groups, and of outliers, that are listed one by one.
 MAX_LISTED = 6
 
 
@@ -104,7 +104,7 @@ class TableReport(Result, shows="name positions reserved_rows hidden_size dtype"
     def row_statistics(self, rows: slice) -> list[dict[str, Any]]:
         """Return JSON values for each of `rows`; indices include reserved rows."""
         seams = {position for positions in self.seams.values() for position in positions}
-        found = []
+        listed = []
         for row in range(*rows.indices(self.rows)):
             position = row - self.reserved_rows
             remarks = {
@@ -124,8 +124,8 @@ class TableReport(Result, shows="name positions reserved_rows hidden_size dtype"
                 "origin": "reserved" if position < 0 else "" if self.new_rows is None else origin,
                 "remarks": [remark for remark, applies in remarks.items() if applies],
             }
-            found.append(to_json(statistics))
-        return found
+            listed.append(to_json(statistics))
+        return listed
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Inspection(Result, shows="source model_type verdict"):
     tables: tuple[TableReport, ...]
     limits: tuple[Limit, ...]  # all length limits in the checkpoint
     libraries: tuple[LibraryLimit, ...]  # the effective limit per library
-    notes: tuple[str, ...]  # how the reference was resolved
+    notes: tuple[str, ...]  # how the reference was resolved, and about the recipe
 
     json_properties: ClassVar = ("verdict", "agrees")
 
@@ -206,7 +206,7 @@ class Inspection(Result, shows="source model_type verdict"):
 
 
 # A model and one of its tables.
-Shown = tuple[Inspection, TableReport]
+ModelTable = tuple[Inspection, TableReport]
 
 
 def short_names(inspections: Sequence[Inspection]) -> dict[int, str]:
@@ -216,9 +216,9 @@ def short_names(inspections: Sequence[Inspection]) -> dict[int, str]:
     return {id(inspection): name for inspection, name in zip(inspections, names, strict=True)}
 
 
-def tables_by_part(inspections: Sequence[Inspection]) -> list[list[Shown]]:
+def tables_by_part(inspections: Sequence[Inspection]) -> list[list[ModelTable]]:
     """Return the tables of all models, grouped by part."""
-    groups: dict[str, list[Shown]] = {}
+    groups: dict[str, list[ModelTable]] = {}
     for inspection in inspections:
         for table in inspection.tables:
             groups.setdefault(table.part, []).append((inspection, table))

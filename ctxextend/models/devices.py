@@ -37,7 +37,7 @@ def available_cpus(root: Path = Path("/")) -> int:
 
 @contextmanager
 def torch_threads(model: Any, threads: int | None) -> Iterator[None]:
-    """Set the number of CPU threads that torch uses for a model; None: ``OMP_NUM_THREADS``, else as many as help."""
+    """Set torch's number of CPU threads for a model; None: ``OMP_NUM_THREADS`` if set, else one for small models."""
     import torch
 
     before = torch.get_num_threads()
@@ -55,10 +55,10 @@ def open_device(name: str | None = None) -> "torch.device":
     """Return a device by name; None is the accelerator if there is one, else the CPU."""
     import torch
 
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    default = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if name is None:
-        return found or torch.device("cpu")
-    available = ["cpu", *(f"{found.type}:{number}" for number in range(torch.accelerator.device_count()) if found)]
+        return default or torch.device("cpu")
+    available = ["cpu", *(f"{default.type}:{number}" for number in range(torch.accelerator.device_count()) if default)]
     if name in available or f"{name}:0" in available:
         return torch.device(name)
     raise ResizeError(f"Device {name!r} is not available.", f"Use {' or '.join(available)}.")

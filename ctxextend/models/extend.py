@@ -51,15 +51,15 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
     parameters = model.named_parameters(remove_duplicate=False)
     shapes = {name: (len(value), value.shape[-1]) for name, value in parameters if value.dim() == 2}
     try:
-        found = find_tables(architecture, shapes, f"This {type(model).__name__}")
+        found_tables = find_tables(architecture, shapes, f"This {type(model).__name__}")
     except CheckpointError as error:
         raise CheckpointError(error.message, HINT) from error
 
     def describe(name: str) -> TableShape:
         return shapes[name], str(model.get_parameter(name).dtype), ""
 
-    requested = with_length(requested, found, describe)
-    tables = plan_tables(found, requested, describe)
+    requested = with_length(requested, found_tables, describe)
+    tables = plan_tables(found_tables, requested, describe)
     weights = {}
     for table in tables:
         weight = model.get_parameter(table.name)
@@ -80,7 +80,7 @@ def set_length(
 
     # Building models below must not advance the caller's random number generator.
     with torch.random.fork_rng(devices=[]):
-        changes = list(_length_attributes(model, edits))  # can fail, so do it before the first change
+        changes = list(_length_attributes(model, edits))  # before the first change, because it can fail
     set_tables(model, weights)
     for module in model.modules():
         config = getattr(module, "config", None)
@@ -128,10 +128,10 @@ def _length_attributes(
 def _set_config(config: Any, edits: Mapping[tuple[str, ...], Any]) -> None:
     """Set values in a config and in nested configs, by path of keys."""
     for (*path, key), value in edits.items():
-        holder = config
+        target = config
         for step in path:
-            holder = holder[step] if isinstance(holder, dict) else getattr(holder, step)
-        holder.update({key: value})
+            target = target[step] if isinstance(target, dict) else getattr(target, step)
+        target.update({key: value})
 
 
 def to_tensor(table: NDArray[Any]) -> "torch.Tensor":

@@ -53,7 +53,7 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
     torch.manual_seed(0)  # missing weights are initialized at random: the same for every checkpoint
     flags: dict[str, Any] = {"output_loading_info": True, "dtype": getattr(torch, dtype), "variant": checkpoint.variant}
     flags["ignore_mismatched_sizes"] = True  # report them instead of failing
-    flags["trust_remote_code"] = False  # by default transformers prompts, and runs the checkpoint's code after a yes
+    flags["trust_remote_code"] = False  # by default transformers asks the user whether to run the code
     folder: Path | None = checkpoint.root / checkpoint.model
     if checkpoint.config_file in checkpoint.generated:  # a nanoGPT file, which transformers cannot read
         flags["state_dict"] = {name: to_tensor(read_floats(file, name)) for name, file in checkpoint.names.items()}
@@ -73,17 +73,17 @@ def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) 
     """Return the name of the model's parameter for each tensor of a checkpoint; `tables` must be among them."""
     parameters = {name: tuple(value.shape) for name, value in model.named_parameters(remove_duplicate=False)}
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
-    found: dict[str, str] = {}
+    matched: dict[str, str] = {}
     for name, entry in checkpoint.entries.items():
         stem, _, last = name.rpartition(".")
         for current in (name, f"{stem}.{OLD_NAMES.get(last, last)}"):
             # The prefix depends on whether the model has a head.
             for candidate in (current, f"{prefix}{current}", current.removeprefix(prefix)):
                 if parameters.get(candidate) == entry.shape:
-                    found.setdefault(name, candidate)
-    if missing := [table for table in tables if table not in found]:
+                    matched.setdefault(name, candidate)
+    if missing := [table for table in tables if table not in matched]:
         raise CheckpointError(f"The model in {checkpoint.root} has no parameter with name and shape of {missing[0]}.")
-    return found
+    return matched
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from ctxextend.families.lookup import Architecture, TableLocation, nested
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.json_output import not_in_json
-from ctxextend.plan.find_tables import FoundTable, OpenedModel, TableShape, check_rows, of_part
+from ctxextend.plan.find_tables import FoundTable, OpenedModel, TableShape, check_rows, tables_of_part
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import check_source_rows
 
@@ -45,11 +45,11 @@ class TablePlan:
         return self.rows_before != self.rows_after
 
 
-def with_length(settings: Resize, found: Sequence[FoundTable], describe: Callable[[str], TableShape]) -> Resize:
+def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Callable[[str], TableShape]) -> Resize:
     """Return the settings with a factor such as ``4x`` replaced by a number of positions."""
     if isinstance(settings.to, int):
         return settings
-    selected = of_part(found, settings.part)
+    selected = tables_of_part(tables, settings.part)
     lengths = {location.part: location.positions(describe(name)[0][0]) for location, name in selected}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{part} {length}" for part, length in lengths.items())
@@ -59,12 +59,12 @@ def with_length(settings: Resize, found: Sequence[FoundTable], describe: Callabl
 
 
 def plan_tables(
-    found: Sequence[FoundTable], settings: Resize, describe: Callable[[str], TableShape], *, has_config: bool = True
+    tables: Sequence[FoundTable], settings: Resize, describe: Callable[[str], TableShape], *, has_config: bool = True
 ) -> tuple[TablePlan, ...]:
     """Plan the requested tables of a checkpoint or loaded model, whose config must match them."""
-    selected = of_part(found, settings.part)
+    selected = tables_of_part(tables, settings.part)
     keys = {location.config_key for location, _ in selected}
-    for table in found:
+    for table in tables:
         if table.location.config_key in keys and table not in selected:
             message = f"--part {settings.part}: {table.name} shares the config key {table.location.config_key}, "
             both = table.location.part.rpartition(".")[0]
@@ -74,8 +74,8 @@ def plan_tables(
     for location, name in selected:
         (rows, hidden_size), dtype, file = describe(name)
         check_rows(location, rows, name, has_config=has_config and not settings.fix_limits)
-        key = location.config_key  # tables can share a key, which must fit the longest of them
-        after = location.rows(max(other.key_value(settings.positions) for other, _ in found if other.config_key == key))
+        key, positions = location.config_key, settings.positions  # tables can share a key: it must fit the longest
+        after = location.rows(max(other.key_value(positions) for other, _ in tables if other.config_key == key))
         max_lens = location.positions(rows), location.positions(after)
         counts = *max_lens, rows, after, location.reserved_rows, hidden_size
         plans.append(TablePlan(name, location.part, file, key, *counts, dtype, location, settings.fix_limits))
@@ -137,10 +137,10 @@ def _config_edits(checkpoint: Checkpoint, architecture: Architecture, tables: Se
     """Yield the edits to config.json, creating nested objects that are missing."""
     config, edits = checkpoint.config, dict[tuple[str, ...], Any]()
     for path, after in config_changes(config, architecture, tables).items():
-        while len(path) > 1 and not isinstance(holder := nested(config, path[:-1]), Mapping):
-            if holder is not None:
+        while len(path) > 1 and not isinstance(parent := nested(config, path[:-1]), Mapping):
+            if parent is not None:
                 key = ".".join(path[:-1])
-                raise CheckpointError(f"config.json: {key} is {holder!r:.100}, not an object.", "Correct config.json.")
+                raise CheckpointError(f"config.json: {key} is {parent!r:.100}, not an object.", "Correct config.json.")
             path, after = path[:-1], {path[-1]: after}
         edits[path] = {**edits.get(path, {}), **after} if isinstance(after, dict) else after
     for path, after in edits.items():
@@ -179,7 +179,7 @@ def _pinned(table: TablePlan) -> dict[tuple[str, ...], Any]:
         if pin.condition is not None and not location.stated(pin.condition):
             continue
         stated = location.stated(pin.key)
-        value = before if not isinstance(stated, int) or stated < 1 else None  # unset, it meant the old length
+        value = before if not isinstance(stated, int) or stated < 1 else None  # unset, it defaults to the length
         if pin.keeps == "blocks":  # keep the total number of blocks: divide it among the new number of block rows
             rows, new_rows = before // pin.block_size, after // pin.block_size
             blocks = min(rows * location.value(pin.key), rows**2)
@@ -225,7 +225,7 @@ def plan_buffers(checkpoint: Checkpoint, tables: Sequence[TablePlan]) -> tuple[t
     return tuple(dropped), tuple(plans)
 
 
-def make_buffer(plan: BufferPlan) -> NDArray[Any]:
+def new_buffer(plan: BufferPlan) -> NDArray[Any]:
     """Create a buffer in its planned shape and dtype."""
     dtype = numpy_dtype(plan.dtype)
     if plan.content == "arange":

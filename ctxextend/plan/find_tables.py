@@ -85,13 +85,13 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
     """Find the architecture and position tables of an open checkpoint; tensors decide if it has no model_type."""
     model_type, config = ref.model_type, checkpoint.config
     if config and ref.tensor is None and model_type is None and config.get("model_type") is None:
-        found = matching_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
-        if len(found) > 1:
-            fitting = ", ".join(found[:MAX_SUGGESTIONS]) + " and others" * (len(found) > MAX_SUGGESTIONS)
-            message = f"{checkpoint.config_file} has no model_type, and its tensors match {fitting}."
+        matching = matching_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
+        if len(matching) > 1:
+            listed = ", ".join(matching[:MAX_SUGGESTIONS]) + " and others" * (len(matching) > MAX_SUGGESTIONS)
+            message = f"{checkpoint.config_file} has no model_type, and its tensors match {listed}."
             raise CheckpointError(message, f"{SPECIFY_TABLE}--model-type TYPE")
-        if found:
-            model_type, source = found[0], checkpoint.source
+        if matching:
+            model_type, source = matching[0], checkpoint.source
             note = f"{checkpoint.config_file} has no model_type; detected {model_type} from its tensors."
             checkpoint = replace(checkpoint, source=replace(source, notes=(*source.notes, note)))
     architecture = _architecture(checkpoint, replace(ref, model_type=model_type))
@@ -115,10 +115,10 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
     if isinstance(model_type, str) and _is_unknown(model_type, config):
         message = f"The model type {model_type!r} is not in ctxextend's registry"
         message += f", but it contains a part of a known type: {', '.join(parts)}." if parts else "."
-        from difflib import get_close_matches  # at use: only errors need it
+        from difflib import get_close_matches  # imported here because only errors need it
 
-        fitting = matching_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
-        if near := fitting if len(fitting) == 1 else get_close_matches(model_type, fitting, 1):
+        matching = matching_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
+        if near := matching if len(matching) == 1 else get_close_matches(model_type, matching, 1):
             hint = f"Did you mean {near[0]}? {SPECIFY_TABLE}--model-type {near[0]}"
         else:
             none = f"No tensor looks like a position table. {FAMILIES_HINT}"
@@ -131,28 +131,28 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
 
 def find_tables(architecture: Architecture, names: Collection[str], where: str) -> tuple[FoundTable, ...]:
     """Return the position tables among a model's tensor `names`, in registry order."""
-    found = list[FoundTable]()
+    tables = list[FoundTable]()
     for location in architecture.locations:
         matches = [name for name in location.names if name in names]
         if len(matches) > 1:
             message = f"{where}: found two candidate position tables, {' and '.join(matches)}."
             raise CheckpointError(message, "Save the model again with save_pretrained, which writes one.")
-        found += [FoundTable(location, name) for name in matches]
-    if not found and architecture.unsupported:
+        tables += [FoundTable(location, name) for name in matches]
+    if not tables and architecture.unsupported:
         raise unsupported_error(architecture.family.model_type, architecture.unsupported)
-    if not found:
+    if not tables:
         expected = " or ".join(dict.fromkeys(name for location in architecture.locations for name in location.names))
         message = f"{where}: no position table found; in a {architecture.family.model_type} model it is {expected}."
         hint = "Check that the weights match model_type in config.json, or --model-type."
         raise CheckpointError(message, hint)
-    return tuple(found)
+    return tuple(tables)
 
 
-def of_part(found: Sequence[FoundTable], part: str | None) -> list[FoundTable]:
+def tables_of_part(tables: Sequence[FoundTable], part: str | None) -> list[FoundTable]:
     """Return the tables of one part of a model, or all tables if `part` is None."""
-    selected = [table for table in found if part is None or f"{table.location.part}.".startswith(f"{part}.")]
+    selected = [table for table in tables if part is None or f"{table.location.part}.".startswith(f"{part}.")]
     if not selected:
-        parts = " or ".join(dict.fromkeys(f"--part {location.part}" for location, _ in found if location.part))
+        parts = " or ".join(dict.fromkeys(f"--part {location.part}" for location, _ in tables if location.part))
         hint = f"Use {parts}." if parts else "The model has one position table: remove --part."
         raise ResizeError(f"--part {part}: this model has no such part with a position table.", hint)
     return selected
@@ -180,8 +180,8 @@ def check_rows(location: TableLocation, rows: int, name: str, *, has_config: boo
             hint = "Correct config.json, or download config and weights again: they do not match."
             raise CheckpointError(f"{message}{reprlib.repr(expected)} rows, but has {rows}.", hint)
     if location.positions(rows) < 1:
-        ahead = f" and {location.table.ahead} come after the last position" if location.table.ahead else ""
-        message = f"{name} has {rows} rows, of which {location.reserved_rows} are reserved{ahead}: no position is left."
+        after = f" and {location.table.extra_rows} come after the last position" if location.table.extra_rows else ""
+        message = f"{name} has {rows} rows, of which {location.reserved_rows} are reserved{after}: no position is left."
         raise CheckpointError(message, f"Check {location.table.reserved.config_key or 'the number of reserved rows'}.")
 
 
@@ -224,13 +224,13 @@ def _from_flags(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
 
 def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:
     """List tensors that may be the position table, with flags for the most likely one; empty if there are none."""
-    found = []
+    candidates = []
     for entry in checkpoint.entries.values():
         if len(entry.shape) != 2 or entry.dtype not in FLOATS or table not in (None, entry.name):
             continue
         rows, width = entry.shape
         is_named, keys = "pos" in entry.name.lower() or "wpe" in entry.name.lower(), []
-        for key, value in _whole_numbers(checkpoint.config):
+        for key, value in _integers(checkpoint.config):
             reserved, is_likely = rows - value, any(word in key.lower() for word in LENGTH_WORDS)
             is_length = is_likely and 0 <= reserved <= (MAX_RESERVED_ROWS if is_named else 0)
             # Hidden and vocabulary sizes are not lengths.
@@ -238,16 +238,16 @@ def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:
                 keys.append((is_likely, reserved == 0, reserved, key))
         if keys or (is_named and rows > width // 8):
             is_likely, _, reserved, key = max(keys, key=lambda item: item[:2], default=(False, True, 0, ""))
-            found.append((is_named, is_likely, bool(key), reserved == 0, entry, key, reserved))
-    found = [item for item in found if item[0]] or found  # prefer tensors with a telling name
-    found = sorted(found, key=lambda item: item[:4], reverse=True)[:MAX_SUGGESTIONS]
-    if not found:
+            candidates.append((is_named, is_likely, bool(key), reserved == 0, entry, key, reserved))
+    candidates = [item for item in candidates if item[0]] or candidates  # prefer tensors with a telling name
+    candidates = sorted(candidates, key=lambda item: item[:4], reverse=True)[:MAX_SUGGESTIONS]
+    if not candidates:
         return ""
     shown = "; ".join(
         f"{entry.name} {list(entry.shape)}" + (f" (rows = {key}{f' + {reserved}' * bool(reserved)})" if key else "")
-        for *_, entry, key, reserved in found
+        for *_, entry, key, reserved in candidates
     )
-    *_, entry, key, reserved = found[0]
+    *_, entry, key, reserved = candidates[0]
     pad, note = checkpoint.config.get("pad_token_id"), ""
     if not reserved and "embeddings.position_embeddings" in entry.name and type(pad) is int and pad > 0:
         # RoBERTa's convention: 514 rows are 512 positions, after pad_token_id + 1 reserved rows.
@@ -258,9 +258,9 @@ def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:
     return f"Candidate position tables: {shown}. {note}{SPECIFY_TABLE}{shlex.join(flags)}"
 
 
-def _whole_numbers(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
+def _integers(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
     for key, value in config.items():
         if isinstance(value, Mapping):
-            yield from _whole_numbers(value, f"{path}{key}.")
+            yield from _integers(value, f"{path}{key}.")
         elif isinstance(value, int) and not isinstance(value, bool) and value > 1:
             yield f"{path}{key}", value

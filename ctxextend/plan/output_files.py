@@ -23,7 +23,7 @@ UNDECODED = "surrogateescape"  # keeps bytes that are not UTF-8
 # As in huggingface_hub: white space and a byte order mark may precede it.
 FRONT_MATTER = re.compile(r"\A\ufeff?\s*---[ \t]*\r?\n(?P<yaml>.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
 MAX_FRONT_MATTER = 100_000  # characters; longer front matter is slow to parse and is not edited
-# Both keys, with indented lines and list items after them.
+# Keys that a new base model replaces, with the indented lines and list items of their values.
 BASE_MODEL = re.compile(r"^base_model(?:_relation)?:.*\r?\n(?:[ \t]+.*\r?\n|-[ \t].*\r?\n)*", re.MULTILINE)
 
 # A local path, as trainers write it.
@@ -72,13 +72,13 @@ def model_card(card: str | None, base_model: str | None, *, is_adapter: bool = F
     """
     card = f"# {title}\n" if card is None else card
     newline = "\r\n" if "\r\n" in card else "\n"
-    found = FRONT_MATTER.match(card)
-    stated, added = found["yaml"] if found else "", {"base_model_relation": "adapter" if is_adapter else "finetune"}
+    match = FRONT_MATTER.match(card)
+    stated, added = match["yaml"] if match else "", {"base_model_relation": "adapter" if is_adapter else "finetune"}
     front = BASE_MODEL.sub("", stated) if base_model is not None or LOCAL_BASE.search(stated) else stated
     if base_model is not None or ("base_model" in (keys := _keys(front)) and "base_model_relation" not in keys):
         front += yaml.safe_dump(({"base_model": base_model} if base_model else {}) | added).replace("\n", newline)
     if front != stated and (_keys(front) or not front.strip()):  # do not edit flow style or invalid YAML
-        ends = found.span("yaml") if found else None
+        ends = match.span("yaml") if match else None
         card = card[: ends[0]] + front + card[ends[1] :] if ends else f"---{newline}{front}---{newline}{card}"
     return card.rstrip() + 2 * newline + section.strip().replace("\n", newline) + newline
 

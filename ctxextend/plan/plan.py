@@ -21,7 +21,7 @@ from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, writ
 from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES, read_floats
 from ctxextend.errors import ResizeError, printable
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.plan.edits import BufferPlan, TablePlan, make_buffer, plan_buffers, plan_edits, plan_tables, with_length
+from ctxextend.plan.edits import BufferPlan, TablePlan, new_buffer, plan_buffers, plan_edits, plan_tables, with_length
 from ctxextend.plan.find_tables import OpenedModel, describe_table, open_model
 from ctxextend.plan.output_files import (
     CARD_FILE,
@@ -68,7 +68,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             "methods": self.methods,
             "keep_first": self.settings.kept_first,
             "drop_last": self.settings.drop_last,
-            **{key: found.pop() if len(found) == 1 else None for key, found in lengths.items()},
+            **{key: values.pop() if len(values) == 1 else None for key, values in lengths.items()},
             "config": {edit.key: (edit.before, edit.after) for edit in self.edits if edit.file == config_file},
             "files": self.files,
             "bytes_to_write": self.bytes_to_write,
@@ -131,7 +131,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         for table in self.tables:
             if table.rows_after > table.rows_before:
                 options = replace(self.settings, method=self.recorded.get(table.name, self.settings.method))
-                rows = self._read(table)[table.reserved_rows :] if options.chooses else np.zeros(0)
+                rows = self._read(table)[table.reserved_rows :] if options.chooses_settings else np.zeros(0)
                 choices[table.name] = choose_settings(rows, table.rows_after - table.reserved_rows, options)
         return choices
 
@@ -153,7 +153,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def keeps_learned_rows(self) -> bool:
         """Whether all learned rows are kept, bit for bit, at the start of every table."""
         lengths = [table.max_len_before for table in self.tables]
-        return all(self.settings.kept_of(length) == length for length in lengths)
+        return all(self.settings.kept_rows(length) == length for length in lengths)
 
     @property
     def consequences(self) -> str:
@@ -166,8 +166,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         if self.keeps_learned_rows:
             effects = f"Inputs up to {self._old_lengths} tokens give identical outputs; beyond that"
         else:
-            no_rows_read = method.keeps_learned_rows and not options.keeps_learned_rows
-            short = "learned rows are replaced, so outputs for short inputs change too" if no_rows_read else None
+            replaces_learned = method.keeps_learned_rows and not options.keeps_learned_rows
+            short = "learned rows are replaced, so outputs for short inputs change too" if replaces_learned else None
             short = short or method.short_inputs
             kept = f" (the first {options.kept_first} rows are kept)" if options.kept_first else ""
             effects = f"{short[:1].upper()}{short[1:]}{kept}; beyond {self._old_lengths}"
@@ -363,7 +363,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         warnings, hashes = list(self.warnings), [checkpoint.weights_fingerprint()]
         texts = {**self.texts, RECIPE_FILE: self._recipe(folder).encode("utf-8", UNDECODED)}
         sizes = {**self.file_sizes, RECIPE_FILE: len(texts[RECIPE_FILE])}
-        tensors, total = {buffer.name: make_buffer(buffer) for buffer in self.rebuilt_buffers}, sum(sizes.values())
+        tensors, total = {buffer.name: new_buffer(buffer) for buffer in self.rebuilt_buffers}, sum(sizes.values())
 
         def written(count: int) -> None:
             progress(count, total)
@@ -373,12 +373,12 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
                 before = self._read(table)
                 after = tensors[table.name] = self.resized(table, before)
                 hashes += [table_hash(before), table_hash(after)]
-                bad, bad_now = nonfinite_rows(before), len(nonfinite_rows(after))
+                bad, bad_after = nonfinite_rows(before), len(nonfinite_rows(after))
                 if bad:
                     message = f"{table.name} contains NaN or infinity in row{'s' * (len(bad) > 1)} {describe_rows(bad)}"
-                    warnings.append(f"{message}; so do {bad_now} of the {len(after)} rows of the output.")
-                elif bad_now:
-                    warnings.append(f"{bad_now} new rows of {table.name} overflow {table.dtype} to infinity.")
+                    warnings.append(f"{message}; so do {bad_after} of the {len(after)} rows of the output.")
+                elif bad_after:
+                    warnings.append(f"{bad_after} new rows of {table.name} overflow {table.dtype} to infinity.")
             texts[RECIPE_FILE] = self._recipe(folder, hashes).encode("utf-8", UNDECODED)
             write_files(checkpoint, staged, self.layouts, tensors.__getitem__, texts, written)
             size = sum((staged / name).stat().st_size for name in self.file_sizes)
@@ -407,7 +407,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ResizeResult(Result, shows="output seconds"):
-    """The result of a resize; its JSON includes the plan's values."""
+    """The result of a resize; its JSON includes the values of the plan."""
 
     plan: ResizePlan = field(metadata=not_in_json)
     output: Path  # output folder
@@ -432,10 +432,10 @@ class ResizeResult(Result, shows="output seconds"):
         stored, is_encoder = checkpoint.variant, MODULES in checkpoint.copied
         name = json.dumps(str(self.output if is_encoder else self.output / checkpoint.model))
         if is_encoder:
-            more = f', model_kwargs={{"variant": "{stored}"}}' if stored else ""
-            return f"from sentence_transformers import SentenceTransformer; SentenceTransformer({name}{more})"
-        more, model_class = f', variant="{stored}"' if stored else "", checkpoint.model_class or "AutoModel"
-        return f"from transformers import {model_class}; {model_class}.from_pretrained({name}{more})"
+            arguments = f', model_kwargs={{"variant": "{stored}"}}' if stored else ""
+            return f"from sentence_transformers import SentenceTransformer; SentenceTransformer({name}{arguments})"
+        arguments, model_class = f', variant="{stored}"' if stored else "", checkpoint.model_class or "AutoModel"
+        return f"from transformers import {model_class}; {model_class}.from_pretrained({name}{arguments})"
 
     def json_more(self) -> ResizePlan:
         """Return the plan, whose JSON values are included."""

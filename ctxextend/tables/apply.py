@@ -17,7 +17,7 @@ Table = NDArray[Any]
 Mask = NDArray[np.bool_]
 Options = TypeVar("Options", bound="MethodOptions")
 
-# Settings that exclude rows from a method; methods without a default `keep_first` do not accept it.
+# Settings that exclude rows from a method. A method whose default `keep_first` is None does not accept that setting.
 COUNT = Setting("", *INTEGER)
 COUNTS = ("keep_first", "drop_last")
 
@@ -33,7 +33,7 @@ def read_method(text: str | None) -> tuple[str, dict[str, Any], list[ResizeError
             return name, {}, [error]
         accepted = dict(method.settings) | dict.fromkeys(COUNTS[method.keep_first is None :], COUNT)
     settings, errors = dict[str, Any](), list[ResizeError]()
-    names = f"Settings of {name}: {', '.join(key.replace('_', '-') for key in accepted) or 'none'}."
+    settings_hint = f"Settings of {name}: {', '.join(key.replace('_', '-') for key in accepted) or 'none'}."
     for part in rest.split(",") if rest else ():
         typed, _, value = (text.strip() for text in part.partition("="))
         key = typed.replace("-", "_")
@@ -45,11 +45,11 @@ def read_method(text: str | None) -> tuple[str, dict[str, Any], list[ResizeError
             if not accepted[key].allows(settings[key]):
                 raise ValueError
         except KeyError:
-            hint = " ".join(filter(None, (did_you_mean(key, accepted).replace("_", "-"), names)))
+            hint = " ".join(filter(None, (did_you_mean(key, accepted).replace("_", "-"), settings_hint)))
             errors.append(ResizeError(f"--method {name} has no setting {typed!r:.60}.", hint))
         except ValueError:
             message = f"--method {name}: {typed} must be {accepted[key].must}, got {value!r:.60}."
-            errors.append(ResizeError(message, names))
+            errors.append(ResizeError(message, settings_hint))
     return name, settings, errors
 
 
@@ -113,7 +113,7 @@ class MethodOptions:
         return replace(self, method=method_text(self.facts.name, self.settings | changes))
 
     @property
-    def chooses(self) -> bool:
+    def chooses_settings(self) -> bool:
         """Whether the method chooses unset settings from the table."""
         return self.facts.choose is not None and (not self.settings or None in self.settings.values())
 
@@ -132,7 +132,7 @@ class MethodOptions:
         """Whether all learned rows stay bit-identical, for any number of rows."""
         return self.facts.keeps_learned_rows and self.settings.get("scope") != "all"
 
-    def kept_of(self, learned: int) -> int:
+    def kept_rows(self, learned: int) -> int:
         """Return how many of the learned rows, from the first on, stay bit-identical."""
         return learned if self.keeps_learned_rows else min(self.kept_first, learned)
 
@@ -157,7 +157,7 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
     if method.reads_kept_rows:
         settings["keep"], first = kept_first, 0
     source = table[first : learned - options.drop_last]
-    kept = options.kept_of(learned)
+    kept = options.kept_rows(learned)
     result = np.empty((rows, table.shape[1]), dtype=table.dtype)
     result[:kept] = table[:kept]
     with np.errstate(invalid="ignore", over="ignore"):  # the caller checks for non-finite rows
@@ -186,7 +186,7 @@ def choose_settings(table: Table, rows: int, options: MethodOptions) -> Choice:
 
     The method creates bit-identical rows whether it is called with these settings or chooses them itself.
     """
-    if not options.chooses or options.facts.choose is None:
+    if not options.chooses_settings or options.facts.choose is None:
         return Choice(options)
     source = table[: len(table) - options.drop_last].astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -252,14 +252,14 @@ def nonfinite_rows(table: Table) -> list[int]:
     return [int(row) for row in np.flatnonzero(~finite.all(axis=1))]
 
 
-def equal_rows(one: NDArray[np.generic], other: NDArray[np.generic]) -> Mask:
+def equal_rows(left: NDArray[np.generic], right: NDArray[np.generic]) -> Mask:
     """Compare two tables of shape (n, d) row by row, by their bytes; returns a mask of shape (n,)."""
-    bytes_one, bytes_other = (np.ascontiguousarray(table).view(np.uint8) for table in (one, other))
-    return np.asarray((bytes_one == bytes_other).all(axis=1))
+    left_bytes, right_bytes = (np.ascontiguousarray(table).view(np.uint8) for table in (left, right))
+    return np.asarray((left_bytes == right_bytes).all(axis=1))
 
 
 def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mask:
-    """Return which rows of a resized table, shape (m, d), are rows of the base table, shape (n, d): a mask (m,).
+    """Return a mask, shape (m,), of the rows of a resized table, (m, d), that are rows of the base table, (n, d).
 
     A row counts as learned if it is unchanged at its index, or if it is the first copy of a learned row that is no
     longer at its index, as after interpolation by an integer factor (Zhu et al. 2024, LongEmbed, section 4.3,
@@ -278,7 +278,7 @@ def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mas
 
 
 def learned_rows_after(learned: int, resizes: Sequence[tuple[int, MethodOptions]]) -> Mask:
-    """Return which rows are learned after a sequence of resizes, each a number of rows and options: a mask.
+    """Return a mask of the rows that are learned after a sequence of resizes, each a number of rows and options.
 
     Uses a random float32 table: in the real one, low precision can make an interpolated row equal to a learned one.
     """

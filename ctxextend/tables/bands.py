@@ -2,7 +2,7 @@
 
 The low-frequency part, a smooth curve, encodes the absolute position; the high-frequency part, the residual, encodes
 local order. Interpolation keeps the former but distorts the latter, which attention heads use to find the previous
-token; tiling keeps the latter but breaks the former at every seam. `bands` interpolates the one and tiles the other.
+token; tiling keeps the latter but breaks the former at every seam. `bands` interpolates the former, tiles the latter.
 """
 
 from collections.abc import Iterable, Iterator
@@ -41,7 +41,7 @@ GOOD_MATCH = 0.5
 # The tiled range is at least this share of the table, and this many lengths are tried.
 MIN_REPEAT_SHARE, LENGTHS = 1 / 2, 512
 # The share of the table within which the autocorrelation must fall by half for rows to count as local.
-NEAR = 1 / 8
+LOCAL_SHARE = 1 / 8
 # Gain around the mean per doubling of the length, for local rows and for others, and the maximum.
 GAIN, FAR_GAIN, MAX_GAIN = 0.2, 0.1, 1.6
 # Rows at the ends whose norm is below this share of the median are untrained.
@@ -49,7 +49,7 @@ MIN_NORM = 0.2
 # Columns whose spectra are computed at once, to limit memory.
 COLUMNS = 64
 # Effect of both methods on inputs beyond the old length.
-ALIKE = "order is kept, and local structure if there is a high-frequency part, but more positions have similar rows"
+SIMILAR = "order is kept, and local structure if there is a high-frequency part, but more positions have similar rows"
 
 
 def has_free_settings(*, sigma: Any = None, repeat: Any = None, gain: Any = None, within: Any = None) -> bool:
@@ -99,7 +99,7 @@ def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = 
     keeps_learned_rows=False,
     convention="low-pass: local linear regression with Gaussian weights, interpolated; residual: tiled, cross-faded "
     "over 16 rows; the sum is scaled around the mean by the gain; unset values are chosen from the table",
-    long_inputs=ALIKE,
+    long_inputs=SIMILAR,
     when="long inputs must work without training, and outputs for short ones may change",
     reads_kept_rows=True,
     choose=choose_bands,
@@ -156,14 +156,14 @@ def bands(
 
 
 def _tiled_rows(split: "BandSplit", rows: Indices) -> tuple[Indices, Indices, Rows]:
-    """Return for each row its high-frequency source row, the one it fades into at a seam, and the weight of that."""
+    """Return for each row its high-frequency source row, the row it fades into at a seam, and the latter's weight."""
     start, stop = (end - split.head for end in split.repeat)
     last, length = split.stop - split.head - 1, max(stop - start, 1)
     beyond = rows - split.head - stop
-    since = beyond % length
-    step = np.where(length - since <= SEAM, since - length, since)  # signed distance to a seam, if one is near
+    offset = beyond % length
+    step = np.where(length - offset <= SEAM, offset - length, offset)  # signed distance to a seam, if one is near
     is_near = (beyond >= -SEAM) & (step < SEAM)
-    before = np.where(is_near, stop + step, np.where(beyond < 0, rows - split.head, start + since))
+    before = np.where(is_near, stop + step, np.where(beyond < 0, rows - split.head, start + offset))
     after = np.where(is_near, start + step, before)
     share = np.where(before > last, 1.0, np.where(is_near, (step + SEAM + 0.5) / (2 * SEAM), 0.0))
     return before.clip(0, last), after.clip(0, last), share
@@ -181,7 +181,7 @@ def choose_auto(table: Rows, rows: int, *, keep: int = 0) -> tuple[str, str]:
     summary="bands with settings chosen from the table, or tuned on --data",
     keeps_learned_rows=False,
     convention="as bands with default settings, or as linear",
-    long_inputs=ALIKE,
+    long_inputs=SIMILAR,
     when="long inputs must work without training, and outputs for short ones may change",
     reads_kept_rows=True,
     choose=choose_auto,
@@ -228,8 +228,8 @@ def choose_split(
     source = table[split.head : split.stop]
     if not _can_be_split(source):
         return split
-    common = _autocorrelation((block - block.mean(axis=0) for block in _columns(source)), len(source), NEAR)
-    split = replace(split, is_local=bool((common < common[0] / 2).any()))
+    correlation = _autocorrelation((block - block.mean(axis=0) for block in _columns(source)), len(source), LOCAL_SHARE)
+    split = replace(split, is_local=bool((correlation < correlation[0] / 2).any()))
     cutoff_sigma = _valley_sigma(source) if sigma is None else sigma
     if not cutoff_sigma:
         return split
@@ -238,14 +238,14 @@ def choose_split(
         first = min(max(repeat[0], split.head), split.stop - 1) - split.head
         given = first, max(min(repeat[1], split.stop) - split.head, first + 1)
     min_stop = max(min(keep, split.stop) - split.head, 0)
-    found = _split_at(split, source, cutoff_sigma, min_stop, given)
-    is_noise = found.noise_distance < MIN_NOISE_DISTANCE or found.high_share < MIN_HIGH_SHARE
+    best = _split_at(split, source, cutoff_sigma, min_stop, given)
+    is_noise = best.noise_distance < MIN_NOISE_DISTANCE or best.high_share < MIN_HIGH_SHARE
     if sigma is None and repeat is None and is_noise:
-        return replace(split, noise_distance=found.noise_distance, high_share=found.high_share)
-    if sigma is None and found.match >= GOOD_MATCH:
+        return replace(split, noise_distance=best.noise_distance, high_share=best.high_share)
+    if sigma is None and best.match >= GOOD_MATCH:
         wider = _split_at(split, source, MAX_SIGMA_SHARE * len(source), min_stop, given)
-        found = max(found, wider, key=lambda one: (one.match >= GOOD_MATCH, one.sigma))
-    return found
+        best = max(best, wider, key=lambda item: (item.match >= GOOD_MATCH, item.sigma))
+    return best
 
 
 def find_repeats(table: Rows, sigma: float, maximum: int, *, keep: int = 0) -> list[tuple[int, int]]:
@@ -259,7 +259,7 @@ def find_repeats(table: Rows, sigma: float, maximum: int, *, keep: int = 0) -> l
         return []
     ranges = _best_ranges(source - smoothed(source, sigma), max(min(keep, split.stop) - split.head, 0))
     found = list[tuple[int, int]]()
-    for (first, last), _ in sorted(ranges, key=lambda one: -one[1]):
+    for (first, last), _ in sorted(ranges, key=lambda item: -item[1]):
         if len(found) < maximum and all(abs((stop - start) - (last - first)) >= SEAM for start, stop in found):
             found.append((first + split.head, last + split.head))
     return [*found, (split.head, split.stop)]
@@ -337,12 +337,12 @@ def _split_at(split: BandSplit, rows: Rows, sigma: float, min_stop: int, given: 
     np.subtract(rows, high, out=high)
     variance = sum(float(np.square(block - block.mean(axis=0)).sum()) for block in _columns(rows))
     share = float(np.einsum("td,td->", high, high)) / variance if variance > 0 else 0.0
-    found = _autocorrelation(_columns(high), len(rows), min(LAGS / len(rows), 1 / 2))
-    difference = found - _noise_autocorrelation(min(sigma, float(len(rows))), len(found))
+    autocorrelation = _autocorrelation(_columns(high), len(rows), min(LAGS / len(rows), 1 / 2))
+    difference = autocorrelation - _noise_autocorrelation(min(sigma, float(len(rows))), len(autocorrelation))
     distance = float(np.square(difference).sum()) if share > 0 else 0.0
     if given is None:
         ranges = _best_ranges(high, min_stop)
-        (first, stop), match = max(ranges, key=lambda one: one[1], default=((0, len(high)), -1.0))
+        (first, stop), match = max(ranges, key=lambda item: item[1], default=((0, len(high)), -1.0))
     else:
         (first, stop), length = given, given[1] - given[0]
         # No rows follow a range of the whole table, so there is nothing to correlate.
@@ -371,8 +371,8 @@ def _autocorrelation(blocks: Iterable[Rows], count: int, maximum: float) -> Rows
         squares += np.einsum("td,td->t", block, block)
     products, sums = np.fft.irfft(power)[lags], np.concatenate([[0], np.cumsum(squares)])
     norms = np.sqrt(sums[count - lags] * (sums[-1] - sums[lags]))
-    found: Rows = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
-    return found
+    correlation: Rows = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
+    return correlation
 
 
 def _noise_autocorrelation(sigma: float, lags: int) -> Rows:
@@ -408,15 +408,15 @@ def _matches(high: Rows, lengths: range) -> Iterator[Rows]:
     products = np.zeros((len(lengths), len(high)))
     for start in range(0, len(high) - lengths[0], BLOCK_ROWS):
         block = high[start : start + BLOCK_ROWS]
-        found = block @ high[start + lengths[0] : start + BLOCK_ROWS + lengths[-1]].T
+        dots = block @ high[start + lengths[0] : start + BLOCK_ROWS + lengths[-1]].T
         for row in range(len(block)):
-            values = found[row, row : row + len(lengths)]
+            values = dots[row, row : row + len(lengths)]
             products[: len(values), start + row] = values
     for length in lengths:
         count = len(high) - length
-        both, one, other = (
+        paired, later, earlier = (
             np.convolve(values, window)[SEAM - 1 : SEAM + count]
             for values in (products[length - lengths[0], :count], squares[length:], squares[:count])
         )
-        norms = np.sqrt(one * other)
-        yield np.divide(both, norms, out=np.zeros_like(both), where=norms > 0)
+        norms = np.sqrt(later * earlier)
+        yield np.divide(paired, norms, out=np.zeros_like(paired), where=norms > 0)

@@ -106,7 +106,7 @@ def cubic(table: Rows, rows: int) -> Rows:
     """
     lower, distance = _aligned_ends(len(table), rows)
     # The weights sum to 1, so the weight of row `lower` follows from the others.
-    steps = [(_keys(np.abs(offset - distance)), lower + offset, lower) for offset in (-1, 1, 2)]
+    steps = [(_keys_kernel(np.abs(offset - distance)), lower + offset, lower) for offset in (-1, 1, 2)]
     return _interpolated(table, lower, distance > 0, steps)
 
 
@@ -176,7 +176,7 @@ def hierarchical(table: Rows, rows: int, *, alpha: float = 0.4) -> Rows:
 
     Row i·n + j is a·u_i + (1-a)·u_j, where u = (p - a·p_0) / (1-a), and p are the source rows.
 
-    Source: Su Jianlin 2020, kexue.fm/archives/7947, and his bert4keras.
+    Source: Su Jianlin 2020, kexue.fm/archives/7947, and bert4keras.
     """
     units = (table - alpha * table[0]) / (1 - alpha)
     result = _extended(table, rows, table[0])
@@ -308,7 +308,7 @@ def _aligned_ends(learned: int, rows: int) -> tuple[Indices, Rows]:
     return lower, remainder / steps
 
 
-def _keys(distance: Rows) -> Rows:
+def _keys_kernel(distance: Rows) -> Rows:
     """Return Keys' kernel with a = -0.75 at distances of up to 2 rows."""
     near = (1.25 * distance - 2.25) * distance**2 + 1
     far = -0.75 * (((distance - 5) * distance + 8) * distance - 4)
@@ -377,11 +377,11 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
     if name in (*METHODS, TRUNCATE, "all") or not re.fullmatch("[a-z][a-z0-9_-]*", name):
         raise ResizeError(f"The method name {name!r} is in use or invalid.", "Choose another, such as my-method.")
 
-    parameters = [one for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
-    for one in parameters:
-        if isinstance(one.default, bool) or (isinstance(one.default, str) and re.search(r"^\s|,|\s$", one.default)):
+    parameters = [item for item in inspect.signature(function).parameters.values() if item.kind is item.KEYWORD_ONLY]
+    for item in parameters:
+        if isinstance(item.default, bool) or (isinstance(item.default, str) and re.search(r"^\s|,|\s$", item.default)):
             hint = "Use 0 or 1 for a bool, and text without commas or surrounding whitespace."
-            raise ResizeError(f"Method {name}: {one.name}={one.default!r} is not a valid default.", hint)
+            raise ResizeError(f"Method {name}: {item.name}={item.default!r} is not a valid default.", hint)
 
     def checked(table: Rows, rows: int, **settings: Any) -> Rows:
         result = np.asarray(function(table, rows, **settings), np.float64)
@@ -393,9 +393,9 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
 
     kinds = {int: "an integer", float: "a number", str: "text"}
     settings = {
-        one.name: Setting("an argument of your function", kinds[type(one.default)], one.default, type(one.default))
-        for one in parameters
-        if type(one.default) in kinds
+        item.name: Setting("an argument of your function", kinds[type(item.default)], item.default, type(item.default))
+        for item in parameters
+        if type(item.default) in kinds
     }
     METHODS[name] = Method(
         name=name,

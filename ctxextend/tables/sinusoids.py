@@ -52,13 +52,13 @@ def principal_components(table: Floats, maximum: int) -> PrincipalComponents:
     Constant tables and tables with non-finite rows have none.
     """
     mean = table.mean(axis=0)
-    unit = max(np.abs(table[start : start + BLOCK_ROWS] - mean).max() for start in range(0, len(table), BLOCK_ROWS))
-    if not np.isfinite(unit):
+    scale = max(np.abs(table[start : start + BLOCK_ROWS] - mean).max() for start in range(0, len(table), BLOCK_ROWS))
+    if not np.isfinite(scale):
         mean[:] = np.nan
-    if not unit > 1e-14 * np.abs(mean).max():  # constant rows differ from their mean by rounding errors
+    if not scale > 1e-14 * np.abs(mean).max():  # constant rows differ from their mean by rounding errors
         return PrincipalComponents(mean, np.zeros((len(table), 0)), np.zeros((0, table.shape[1])))
     centred = table - mean
-    centred /= unit  # so that squares neither overflow nor underflow
+    centred /= scale  # so that squares neither overflow nor underflow
     is_wide = len(table) < table.shape[1]
     values, vectors = np.linalg.eigh(centred @ centred.T if is_wide else centred.T @ centred)
     values, vectors = values[::-1][:maximum], vectors[:, ::-1][:, :maximum]
@@ -66,8 +66,8 @@ def principal_components(table: Floats, maximum: int) -> PrincipalComponents:
     values, vectors = values[kept], vectors[:, kept]
     if is_wide:
         roots = np.sqrt(values)
-        return PrincipalComponents(mean, vectors * roots, unit * ((vectors / roots).T @ centred))
-    return PrincipalComponents(mean, centred @ vectors, unit * vectors.T)
+        return PrincipalComponents(mean, vectors * roots, scale * ((vectors / roots).T @ centred))
+    return PrincipalComponents(mean, centred @ vectors, scale * vectors.T)
 
 
 def periodogram(positions: NDArray[np.intp], values: Floats) -> tuple[Floats, Floats]:
@@ -101,9 +101,9 @@ def periodogram(positions: NDArray[np.intp], values: Floats) -> tuple[Floats, Fl
 def highest_peak(frequencies: Floats, power: Floats) -> tuple[float, float]:
     """Return the maximum power and its frequency, refined with a parabola through the adjacent bins."""
     best = int(np.argmax(power))
-    frequency, three = frequencies[best], power[max(best - 1, 0) : best + 2]
-    if len(three) == 3 and three[1] > max(three[0], three[2]):
-        offset = (three[2] - three[0]) / (2 * (2 * three[1] - three[0] - three[2]))
+    frequency, adjacent = frequencies[best], power[max(best - 1, 0) : best + 2]
+    if len(adjacent) == 3 and adjacent[1] > max(adjacent[0], adjacent[2]):
+        offset = (adjacent[2] - adjacent[0]) / (2 * (2 * adjacent[1] - adjacent[0] - adjacent[2]))
         frequency += offset * (frequencies[1] - frequencies[0])
     return float(power[best]), float(frequency)
 

@@ -145,7 +145,7 @@ def _blocks(table: Table, rows: NDArray[np.intp]) -> Iterator[Floats]:
 
 def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Floats, tuple[Component, ...]]:
     """Return the variances along all principal components, and the leading components."""
-    width, found = table.shape[1], list[Component]()
+    width, components = table.shape[1], list[Component]()
     if len(rows) < 2:
         return np.zeros(0), ()
     maximum = WIDE_SPECTRUM_ROWS if min(len(rows), width) > WIDE else SPECTRUM_ROWS
@@ -165,8 +165,8 @@ def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Float
             highest, frequency = highest_peak(*periodogram(rows, curve))
             squares = float(np.square(curve - curve.mean()).sum())
             fit = min(highest / squares, 1.0) if squares > 0 else 0.0
-            found.append(Component(float(eigenvalue / eigenvalues.sum()), 1 / frequency, fit))
-    return eigenvalues, tuple(found)
+            components.append(Component(float(eigenvalue / eigenvalues.sum()), 1 / frequency, fit))
+    return eigenvalues, tuple(components)
 
 
 def needs_log_scale(reserved_norms: Floats, norms: Floats) -> bool:
@@ -187,25 +187,25 @@ def find_outliers(norms: Floats, cosines: Floats) -> dict[int, str]:
     by more than 6 standard deviations and 0.1. The standard deviation is 1.4826 times the median absolute deviation of
     all rows from their local medians. Rows that are zero or not finite are ignored.
     """
-    found: dict[int, list[str]] = {}
+    reasons: dict[int, list[str]] = {}
     norms = np.where(np.isfinite(norms) & (norms > 0), norms, np.nan)
     expected = _local_median(norms)
     for row in _rows_beyond(np.abs(norms - expected), np.abs(expected) * NORM_FLOOR):
-        found.setdefault(row, []).append(f"norm {norms[row]:.3g} (expected {expected[row]:.3g})")
+        reasons.setdefault(row, []).append(f"norm {norms[row]:.3g} (expected {expected[row]:.3g})")
     padded = np.concatenate([[np.nan], cosines, [np.nan]])
     best = np.fmax(padded[1:], padded[:-1])
     expected = _local_median(best)
     for row in _rows_beyond(expected - best, COSINE_FLOOR):
-        found.setdefault(row, []).append(f"max cosine {best[row]:.2f} (expected {expected[row]:.2f})")
-    return {row: ", ".join(reason) for row, reason in sorted(found.items())}
+        reasons.setdefault(row, []).append(f"max cosine {best[row]:.2f} (expected {expected[row]:.2f})")
+    return {row: ", ".join(texts) for row, texts in sorted(reasons.items())}
 
 
 def _rows_beyond(deviations: Floats, floors: Floats | float) -> list[int]:
     """Return the rows whose deviation exceeds its floor and 6 standard deviations."""
-    known = np.abs(deviations[~np.isnan(deviations)])
-    if not known.size:
+    known_deviations = np.abs(deviations[~np.isnan(deviations)])
+    if not known_deviations.size:
         return []
-    sigma = MAD_TO_SIGMA * np.median(known)
+    sigma = MAD_TO_SIGMA * np.median(known_deviations)
     return [int(row) for row in np.flatnonzero(deviations > np.maximum(OUTLIER_SIGMAS * sigma, floors))]
 
 
@@ -216,10 +216,10 @@ def _local_median(values: Floats) -> Floats:
     padded = np.pad(values, NEIGHBOURHOOD, constant_values=np.nan)
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * NEIGHBOURHOOD + 1)
     # np.nanmedian warns about windows that are all NaN; sorting puts NaN last.
-    known = np.count_nonzero(~np.isnan(windows), axis=1)
-    middle = np.stack([(known - 1) // 2, known // 2], axis=1).clip(0)
-    found: Floats = np.take_along_axis(np.sort(windows, axis=1), middle, axis=1).mean(axis=1)
-    return found
+    counts = np.count_nonzero(~np.isnan(windows), axis=1)
+    middle = np.stack([(counts - 1) // 2, counts // 2], axis=1).clip(0)
+    medians: Floats = np.take_along_axis(np.sort(windows, axis=1), middle, axis=1).mean(axis=1)
+    return medians
 
 
 @dataclass(frozen=True)
@@ -239,11 +239,11 @@ class Repetition:
 
 def find_repetition(table: Table) -> Repetition:
     """Find repeated rows of a table without reserved rows."""
-    found: dict[bytes, list[int]] = {}
+    rows_of: dict[bytes, list[int]] = {}
     for row in range(len(table)):
         if table[row].any():
-            found.setdefault(table[row].tobytes(), []).append(row)
-    groups = list(found.values())
+            rows_of.setdefault(table[row].tobytes(), []).append(row)
+    groups = list(rows_of.values())
     period, start, stop = _tiling(len(table), groups)
     repeated = (rows for rows in groups if len(rows) > 1)
     outside = tuple(tuple(rows) for rows in repeated if period is None or not start <= rows[0] < rows[-1] < stop)
@@ -278,20 +278,20 @@ def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...
     rows, expected = len(stats.norms), _local_median(stats.steps)
     jumps = {step + 1 for step in _rows_beyond(stats.steps - expected, expected / 2)}
     powers = [2**k for k in range(SHORTEST_LENGTH.bit_length() - 1, rows.bit_length())]
-    found: dict[int, tuple[int, ...]] = {}
+    seams_of: dict[int, tuple[int, ...]] = {}
     for length in [*sorted(lengths), *powers]:
         if length in jumps:
             # A step of the same length as a learned one is a copy of it, forwards or reflected, not a seam.
             learned = set(stats.steps[: length - 1].tolist())
             multiples = (position for position in range(length, rows, length) if position in jumps)
             seams = tuple(position for position in multiples if stats.steps[position - 1] not in learned)
-            found |= {length: seams} if seams else {}
+            seams_of |= {length: seams} if seams else {}
             jumps -= set(seams)
-    return found
+    return seams_of
 
 
 def find_untrained_rows(table: Table, stats: TableStats, deviations: tuple[float, ...]) -> dict[int, float]:
-    """Find rows that look randomly initialised, each with the one of the given standard deviations that it fits.
+    """Find rows that look randomly initialised; returns for each the one of `deviations` that it fits.
 
     For d independent normal values with deviation s, the norm is s·√d with a standard error of s/√2, the cosine to
     other rows 0 ± 1/√d, and the mean 0 ± s/√d. An untrained row is within 4.5 standard errors of all three. Returns
@@ -302,27 +302,27 @@ def find_untrained_rows(table: Table, stats: TableStats, deviations: tuple[float
         return {}
     padded = np.concatenate([[np.nan], stats.cosines, [np.nan]])
     unrelated = np.fmax(np.abs(padded[1:]), np.abs(padded[:-1])) < UNTRAINED_ERRORS / np.sqrt(width)
-    found: dict[int, float] = {}
+    untrained: dict[int, float] = {}
     for sigma in deviations:
         fits = np.abs(stats.norms - sigma * np.sqrt(width)) < UNTRAINED_ERRORS * sigma / np.sqrt(2)
         for row in np.flatnonzero(unrelated & fits):
             if abs(float(table[row].astype(np.float64).mean())) < UNTRAINED_ERRORS * sigma / np.sqrt(width):
-                found.setdefault(int(row), sigma)
-    return dict(sorted(found.items()))
+                untrained.setdefault(int(row), sigma)
+    return dict(sorted(untrained.items()))
 
 
 def row_ranges(rows: Iterable[int]) -> list[RowRange]:
     """Merge ascending row indices into half-open ranges."""
-    found: list[RowRange] = []
+    ranges: list[RowRange] = []
     for row in rows:
-        start = found.pop()[0] if found and found[-1][1] == row else row
-        found.append((start, row + 1))
-    return found
+        start = ranges.pop()[0] if ranges and ranges[-1][1] == row else row
+        ranges.append((start, row + 1))
+    return ranges
 
 
 def describe_rows(rows: Iterable[int]) -> str:
     """Format ascending row indices as text, such as ``0, 510-511``."""
-    ranges = [describe_range(*one) for one in row_ranges(rows)]
+    ranges = [describe_range(*ends) for ends in row_ranges(rows)]
     more = f" and {len(ranges) - LISTED_RANGES} more" if len(ranges) > LISTED_RANGES else ""
     return ", ".join(ranges[:LISTED_RANGES]) + more
 

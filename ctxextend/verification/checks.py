@@ -21,7 +21,7 @@ from ctxextend.checkpoints.safetensors_file import METADATA, TensorEntry, Tensor
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.families.lookup import nested
 from ctxextend.json_output import not_in_json
-from ctxextend.plan.edits import TablePlan, make_buffer
+from ctxextend.plan.edits import TablePlan, new_buffer
 from ctxextend.plan.output_files import CARD_FILE
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.progress import Progress, no_progress
@@ -80,7 +80,7 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
     wrong += [f"{name} is an outdated position buffer" for name in plan.dropped if name in resized.names]
     for buffer in plan.rebuilt_buffers:
         mismatch = _mismatch(resized, buffer.name, buffer.dtype, buffer.shape)
-        if mismatch or resized.names[buffer.name].read_bytes(buffer.name).tobytes() != make_buffer(buffer).tobytes():
+        if mismatch or resized.names[buffer.name].read_bytes(buffer.name).tobytes() != new_buffer(buffer).tobytes():
             wrong.append(mismatch or f"{buffer.name} is not the position buffer for the new length")
     metadata = {resized.relative(file): file.header.get(METADATA) for file in resized.weights.values()}
     for name, file in base.weights.items():  # transformers reads the tensors' framework from it
@@ -108,10 +108,10 @@ def _mismatch(resized: Checkpoint, name: str, dtype: str, shape: tuple[int, ...]
     """Describe a tensor that is missing or has another dtype or shape; empty if it matches."""
     if name not in resized.names:
         return f"{name} is missing"
-    found = resized.entries[name]
-    if (found.dtype, found.shape) == (dtype, shape):
+    entry = resized.entries[name]
+    if (entry.dtype, entry.shape) == (dtype, shape):
         return ""
-    return f"{name} is {found.dtype} {list(found.shape)}, expected {dtype} {list(shape)}"
+    return f"{name} is {entry.dtype} {list(entry.shape)}, expected {dtype} {list(shape)}"
 
 
 def _first_difference(resized: Checkpoint, tensor: tuple[TensorEntry, TensorFile]) -> int | None:
@@ -122,11 +122,11 @@ def _first_difference(resized: Checkpoint, tensor: tuple[TensorEntry, TensorFile
     if base_offset is None or other_offset is None:  # torch files can store it with other strides
         first, second = base.read_bytes(entry.name), other.read_bytes(entry.name)
         return None if np.array_equal(first, second) else int((first != second).argmax())
-    with open_source(base.path) as one, open_source(other.path) as two, reading(f"{base.path} or {other.path}"):
-        one.seek(base_offset)
-        two.seek(other_offset)
+    with open_source(base.path) as base_file, open_source(other.path) as file, reading(f"{base.path} or {other.path}"):
+        base_file.seek(base_offset)
+        file.seek(other_offset)
         for start in range(0, entry.size, BLOCK):
-            left, right = (file.read(min(BLOCK, entry.size - start)) for file in (one, two))
+            left, right = (stream.read(min(BLOCK, entry.size - start)) for stream in (base_file, file))
             if left != right or not left:  # a file truncated in the meantime differs too
                 return start + next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), 0)
     return None
@@ -151,7 +151,7 @@ def compare_table(plan: ResizePlan, table: TablePlan, resized: Checkpoint) -> Ta
         exact = expected.astype(np.float64)
         norm = np.median(np.linalg.norm(exact, axis=1))
         is_close = np.linalg.norm(exact - after.astype(np.float64), axis=1) <= tolerance * norm
-        kept = plan.settings.kept_of(min(len(before), len(after)) - table.reserved_rows)
+        kept = plan.settings.kept_rows(min(len(before), len(after)) - table.reserved_rows)
         is_close[: table.reserved_rows + kept] = False  # kept rows must be identical
         matches |= is_close
     return TableComparison(before, after, expected, matches)
@@ -159,18 +159,18 @@ def compare_table(plan: ResizePlan, table: TablePlan, resized: Checkpoint) -> Ta
 
 def check_tables(expected: ExpectedResize, resized: Checkpoint) -> Check:
     """Recreate the tables and compare their shape, dtype and rows."""
-    wrong, unchecked, found = list[str](), list[str](), list[str]()
+    wrong, unchecked, notes = list[str](), list[str](), list[str]()
     for table in expected.plan.tables:
         if mismatch := _mismatch(resized, table.name, table.dtype, (table.rows_after, table.hidden_size)):
             wrong.append(mismatch)
         elif expected.unregistered and table.is_changed:
             message = f"{table.name}: rows not checked, method {expected.unregistered!r} is not registered"
-            (found if expected.trainable in ("positions", "all") else unchecked).append(message)
+            (notes if expected.trainable in ("positions", "all") else unchecked).append(message)
         else:
             compared = compare_table(expected.plan, table, resized)
             wrong += _wrong_rows(expected, table, compared)
-            found += _describe_rows(expected, table, compared)
-    evidence = (*wrong, *unchecked, *found)
+            notes += _describe_rows(expected, table, compared)
+    evidence = (*wrong, *unchecked, *notes)
     return Check("table", not (wrong or unchecked), evidence, is_unchecked=not wrong and bool(unchecked))
 
 
@@ -186,8 +186,8 @@ def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableCompa
     elif expected.trainable is not None:
         frozen[:] = False
     if (bad := np.flatnonzero(frozen & ~compared.matches)).size:
-        what = f"do not match method {expected.plan.method}{reason}"
-        yield f"{table.name}: {len(bad)} of {len(frozen)} rows {what}: {describe_rows(bad.tolist())}"
+        difference = f"do not match method {expected.plan.method}{reason}"
+        yield f"{table.name}: {len(bad)} of {len(frozen)} rows {difference}: {describe_rows(bad.tolist())}"
     # Training can produce NaN.
     nonfinite = sorted({*nonfinite_rows(compared.after)} - {*nonfinite_rows(compared.expected)})
     if nonfinite:

@@ -29,7 +29,7 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
         loaded = load(base, base.model_class)
     except CheckpointError as error:
         raise CheckpointError(error.message, NOT_DEEP_HINT) from error
-    before, known = _run_inputs(plan, loaded, lengths), _key_issues(loaded)
+    before, base_issues = _run_inputs(plan, loaded, lengths), _key_issues(loaded)
     del loaded
     try:
         check_loadable(resized)
@@ -37,11 +37,11 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
     except CheckpointError as error:
         return [Check("loads", False, (error.message,))]
     after = _run_inputs(plan, loaded, [*lengths, plan.max_len_after])
-    wrong = [key for key in _key_issues(loaded) if key not in known]  # the resize did not cause issues of the base
-    fine = f"no{' other' * bool(known)} missing, unexpected or mismatched keys"
-    evidence = (*(wrong or [fine]), *(f"{key} (also in the base)" for key in known))
+    wrong = [key for key in _key_issues(loaded) if key not in base_issues]
+    none_found = f"no{' other' * bool(base_issues)} missing, unexpected or mismatched keys"
+    evidence = (*(wrong or [none_found]), *(f"{key} (also in the base)" for key in base_issues))
     checks = [Check("loads", not wrong, evidence), _check_runs(plan, after, before)]
-    if any(not key.startswith("unexpected") for key in known):
+    if any(not key.startswith("unexpected") for key in base_issues):
         return [*checks, Check("outputs", True, ("not compared: tensors are missing in the base",))]
     return [*checks, *_check_outputs(expected, before, after)]
 
@@ -52,7 +52,7 @@ def _key_issues(loaded: LoadedModel) -> list[str]:
 
 
 def _run_inputs(plan: ResizePlan, loaded: LoadedModel, lengths: list[int]) -> Outputs:
-    found: dict[tuple[str, int], Any] = {}
+    outputs: dict[tuple[str, int], Any] = {}
     parameters = {name for name, _ in loaded.model.named_parameters(remove_duplicate=False)}
     for table in plan.tables:
         # A table can be named differently in the model than in the file.
@@ -60,14 +60,14 @@ def _run_inputs(plan: ResizePlan, loaded: LoadedModel, lengths: list[int]) -> Ou
         for length in lengths:
             try:
                 with torch_threads(loaded.model, None):
-                    found[table.name, length] = run_on_tokens(loaded.model, name, length)
+                    outputs[table.name, length] = run_on_tokens(loaded.model, name, length)
             except (IndexError, RuntimeError, ValueError) as error:
-                found[table.name, length] = f"{type(error).__name__}: {error}"[:200]
-    return found
+                outputs[table.name, length] = f"{type(error).__name__}: {error}"[:200]
+    return outputs
 
 
 def _check_runs(plan: ResizePlan, after: Outputs, before: Outputs) -> Check:
-    wrong, found = list[str](), list[str]()
+    wrong, passed = list[str](), list[str]()
     text = f"{plan.max_len_after} tokens"
     was_finite = all(output.isfinite().all() for output in before.values() if hasattr(output, "isfinite"))
     for table in plan.tables:
@@ -75,39 +75,39 @@ def _check_runs(plan: ResizePlan, after: Outputs, before: Outputs) -> Check:
         if isinstance(output, str):
             wrong.append(f"{table.name}: fails on {text}: {output}")
         elif output is None:
-            found.append(f"{table.name}: not run, the model needs more than text as input")
+            passed.append(f"{table.name}: not run, the model needs more than text as input")
         elif was_finite and not output.isfinite().all():
             wrong.append(f"{table.name}: NaN or infinity on {text}")
         else:
-            found.append(f"{table.name}: runs on {text}")
-    return Check("runs", not wrong, (*wrong, *found))
+            passed.append(f"{table.name}: runs on {text}")
+    return Check("runs", not wrong, (*wrong, *passed))
 
 
 def _check_outputs(expected: ExpectedResize, before: Outputs, after: Outputs) -> list[Check]:
     """Compare outputs on inputs that fit both; return no check if the base runs on none of them."""
     plan = expected.plan
     parts = {table.name: f" ({table.part})" * bool(table.part) for table in plan.tables}
-    found: dict[str, float | str] = {}  # the largest difference, or the failure, by input
+    diffs: dict[str, float | str] = {}  # the largest difference, or the failure, by input
     for (name, length), old in before.items():
         new = after[name, length]
         if not hasattr(old, "shape"):
             continue
         text = f"{length} tokens{parts[name]}"
         if not hasattr(new, "shape"):
-            found[text] = f"fails ({new})"
+            diffs[text] = f"fails ({new})"
         else:
             is_same_shape = new.shape == old.shape
             shapes = f"shape {list(new.shape)} instead of {list(old.shape)}"
-            found[text] = largest_difference(old, new) if is_same_shape else shapes
-    if not found:
+            diffs[text] = largest_difference(old, new) if is_same_shape else shapes
+    if not diffs:
         return []
-    if not any(found.values()):
-        return [Check("outputs", True, (f"bit-identical to the base's on inputs of {', '.join(found)}",))]
-    values = (f"{value if isinstance(value, str) else format(value, '.3g')} at {text}" for text, value in found.items())
+    if not any(diffs.values()):
+        return [Check("outputs", True, (f"bit-identical to the base's on inputs of {', '.join(diffs)}",))]
+    values = (f"{value if isinstance(value, str) else format(value, '.3g')} at {text}" for text, value in diffs.items())
     listed = f"largest difference: {'; '.join(values)}"
-    differences = [value for value in found.values() if not isinstance(value, str)]
+    differences = [value for value in diffs.values() if not isinstance(value, str)]
     keeps = not plan.creates_rows or plan.keeps_learned_rows
-    if len(differences) < len(found) or (keeps and expected.trainable in (None, "new")):
+    if len(differences) < len(diffs) or (keeps and expected.trainable in (None, "new")):
         differ = "outputs on short inputs must be identical to the base's but differ"
         return [Check("outputs", False, (differ, listed))]
     changed = f"outputs on short inputs differ from the base's by up to {max(differences):.3g}, as expected"

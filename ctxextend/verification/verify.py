@@ -106,10 +106,10 @@ def verify_resized(
     with suppress(CheckpointError, RecipeError):  # treat an invalid recipe like a missing one
         if has_file(source, path := source.folder / RECIPE_FILE):
             recipe = parse_provenance(read_text(path), RECIPE_FILE, source.folder)
-    found = find_base(recipe, base_name)
-    if found is None:
+    stated_base = find_base(recipe, base_name)
+    if stated_base is None:
         raise SourceError(f"{reference} has no recipe that names its base checkpoint.", "Pass it with --base.")
-    ref = replace(found.ref, **settings)
+    ref = replace(stated_base.ref, **settings)
     base = open_reference(ref)
     try:
         resized = _open_resized(source, base)
@@ -165,7 +165,7 @@ def _open_resized(source: Source, base: Checkpoint) -> Checkpoint:
     if variant is None and len(variants) == 1 and all(VARIANT_FILE.fullmatch(path.name) for path in files):
         variant = variants.pop()
     if len(files) == 1 and not base.has_config and not base.adapter_of:
-        has_file(source, files[0])  # rejects links that leave the folder, since the user did not name this file
+        has_file(source, files[0])  # rejects a link that points outside, since the user did not name this file
         source = resolve_source(files[0])
     return open_checkpoint(source, variant)
 
@@ -194,8 +194,8 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
     """Return the first method whose defaults recreate the tables, or else the one that matches most rows."""
     names = [name for _, name in model.tables]
     before, after = (
-        {name: (one.entries[name].dtype, list(one.entries[name].shape)) for name in names if name in one.entries}
-        for one in (model.checkpoint, resized)
+        {name: (entries[name].dtype, list(entries[name].shape)) for name in names if name in entries}
+        for entries in (model.checkpoint.entries, resized.entries)
     )
     lengths = {
         table.positions(after[name][1][0]): None for table, name in model.tables if name in after and after[name][1]
