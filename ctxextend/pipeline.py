@@ -133,7 +133,8 @@ def run(
     Args:
         recipe: A recipe file, such as the ``ctxextend.yaml`` in any output, the name of a shipped recipe, or a
             `Recipe`.
-        output: Output folder. Defaults to the recipe's ``output``, or ``<name>-<length>`` in the current folder.
+        output: Output folder. Defaults to the recipe's ``output``, or ``<name>-<length>`` in the current folder
+            (``<name>-trained`` if the recipe does not resize).
         changes: Values that override those in the file, as ``key=value``, such as ``train.steps=100``.
         force: Replace an existing checkpoint folder, once the new one is complete.
         resume: Resume an interrupted training run.

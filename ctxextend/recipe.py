@@ -69,7 +69,7 @@ class Resize(MethodOptions):
     # current length, which `ResizePlan.settings` contains as a number.
     to: int | str = field(kw_only=False)
     part: str | None = None  # resize only this table (encoder, text, …); defaults to all
-    fix_limits: bool = False  # also fix length limits in config and tokenizer files if the table is unchanged
+    fix_limits: bool = False  # make all length limits in config and tokenizer files agree with the table
     copy_code: bool = False  # also copy code files (*.py, …); they are never run
 
     def __post_init__(self) -> None:
@@ -176,7 +176,7 @@ class Train:
     """How to fine-tune a checkpoint."""
 
     data: tuple[str, ...]  # text files, folders, or Hub data sets (``hf:OWNER/NAME``)
-    steps: int  # number of optimizer steps
+    steps: int  # number of optimizer steps, ≥ 1
     text_field: str = "text"  # name of the text field (JSONL) or column
     seq_len: int | None = None  # sequence length in positions; defaults to the model's context length
     # Tokens per sequence, placed at random positions within `seq_len`; defaults to `seq_len`.
@@ -184,15 +184,13 @@ class Train:
     window_skip: bool = False  # skip positions once in each window, together with the text in between (PoSE)
     trainable: str = "positions"  # ``new`` (new rows only), ``positions`` (the position table) or ``all`` parameters
     lr: float | None = None  # peak learning rate; the default depends on `trainable`
-    weight_decay: float = 0.0  # weight decay of AdamW
+    weight_decay: float = 0.0  # weight decay of AdamW, ≥ 0
     batch_size: int = 8  # sequences per optimizer step, over all devices
     per_device_batch_size: int | None = None  # micro-batch size per device; defaults to what fits its memory
     precision: str = "auto"  # see `Evaluate`
     seed: int = 0  # random seed for data order, masking and positions
     eval_data: tuple[str, ...] = ()  # held-out text; defaults to one window in 20 of `data`, not used for training
-    eval_every: int | None = (
-        None  # steps between evaluations, the first before step 1; defaults to a quarter of `steps`
-    )
+    eval_every: int | None = None  # steps between evaluations after the initial one; defaults to a quarter of `steps`
     save_every: int | None = None  # steps between saved states; defaults to a tenth of `steps`
     save: str = "best"  # weights to save: the ``best`` by held-out loss, or the ``last``
     report_to: str = "none"  # experiment tracker, as in transformers: ``tensorboard``, ``wandb``, …
@@ -242,7 +240,7 @@ class Recipe:
     resize: Resize | None = None
     train: Train | None = None
     evaluate: Evaluate | None = None
-    output: str | None = None  # output folder; defaults to ``<name>-<length>`` in the current folder
+    output: str | None = None  # output folder; defaults to ``<name>-<length>``, or ``<name>-trained`` without `resize`
 
     @property
     def copies_code(self) -> bool:

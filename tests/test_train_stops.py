@@ -125,6 +125,7 @@ def test_train_resumes_with_more_steps_than_planned(gpt2: Path) -> None:
     assert done.exit_code == 0
     assert json.loads(done.stdout)["held_out_sequences"] == 2 * STEPS
     assert f"Warning: The run was planned for {STEPS} steps and ended at 8." in done.stderr
+    assert f"followed a {STEPS}-step schedule: ctxextend.yaml does not reproduce it." in done.stderr
     assert f"\n    planned_steps: {STEPS}\n" in Path("out/ctxextend.yaml").read_text()
     assert [line["step"] for line in log_of(Path("out")) if "loss" in line] == [*range(1, 9)]
 

@@ -38,7 +38,7 @@ def resize(
     tensor: options.TensorName = None,
     reserved_rows: options.ReservedRows = 0,
     config_key: options.ConfigKey = None,
-    fix_limits: Annotated[bool, basic("--fix-limits", "Fix length limits even if the table is unchanged.")] = False,
+    fix_limits: Annotated[bool, basic("--fix-limits", "Make all length limits agree with the table.")] = False,
     train: Annotated[list[str] | None, basic("--train PATH", "Then train on this text; requires --steps.")] = None,
     steps: Annotated[int | None, basic("--steps N", "Optimizer steps (other settings: use train or run).")] = None,
     output: Annotated[Path | None, options.output_folder("<name>-<N>")] = None,

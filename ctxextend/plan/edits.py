@@ -36,7 +36,7 @@ class TablePlan:
     hidden_size: int  # columns
     dtype: str  # in safetensors' spelling
     location: TableLocation = field(metadata=not_in_json)  # its registry entry
-    # Fix length limits in config and tokenizer files even if the table's length stays the same.
+    # Whether all length limits must agree with the table, even if its length stays the same.
     fixes_limits: bool = field(default=False, metadata=not_in_json)
 
     @property
@@ -46,7 +46,7 @@ class TablePlan:
 
 
 def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Callable[[str], TableShape]) -> Resize:
-    """Return the settings with a factor such as ``4x`` replaced by a number of positions."""
+    """Replace a factor such as ``4x`` with a number of positions; raise ResizeError if the tables differ in length."""
     if isinstance(settings.to, int):
         return settings
     selected = tables_of_part(tables, settings.part)

@@ -77,7 +77,7 @@ MAX_LISTED = 200
 OBJECTIVES = {
     "causal": "to predict the next token",
     "masked": "to predict masked tokens",
-    "distilled": "to reproduce, on long texts, the hidden states of its base checkpoint on windows",
+    "distilled": "to reproduce, on long texts, the hidden states of its base checkpoint on windows that it can read",
 }
 TRAINED = {"new": "the new rows of its position table", "positions": "its position table", "all": "all weights"}
 LOG_FILE = "train_log.jsonl"
@@ -99,8 +99,8 @@ def train(
     """Fine-tune a checkpoint on text, and save it as a new checkpoint.
 
     Causal and masked language models learn to predict tokens; encoders without an LM head are distilled from their base
-    checkpoint, so that they reproduce, on long texts, its hidden states on windows. Under torchrun or accelerate, call
-    this in every process; the main process saves.
+    checkpoint, so that they reproduce, on long texts, its hidden states on windows that it can read. Under torchrun or
+    accelerate, call this in every process; the main process saves.
 
     Args:
         reference: As in `plan_resize`.
