@@ -59,7 +59,7 @@ def run_demo(output: str | os.PathLike[str], force: bool = False, threads: int |
 
     plan = plan_model(_open_demo(), Resize(DEMO_LENGTH))
     created = open_checkpoint(resolve_source(plan.execute(output, force=force).output))
-    resized, base = (load(one, plan.checkpoint.model_class).model for one in (created, plan.checkpoint))
+    resized, base = (load(checkpoint, plan.checkpoint.model_class).model for checkpoint in (created, plan.checkpoint))
     before, after, table = plan.max_len_before, plan.max_len_after, plan.tables[0].name
     with torch_threads(base, threads):
         outputs: list[Any] = [run_on_tokens(model, table, before) for model in (base, resized)]

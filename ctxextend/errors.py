@@ -59,16 +59,16 @@ class VerificationError(CtxextendError):
     """An output failed a check; exit code 3."""
 
 
-def raise_first(faults: Iterable[ResizeError]) -> None:
-    """Raise the first of the faults, with the others in its `others`; do nothing if there are none."""
-    errors = tuple(faults)
-    if errors:
-        errors[0].others = errors[1:]
-        raise errors[0]
+def raise_first(errors: Iterable[ResizeError]) -> None:
+    """Raise the first error, with the rest in its `others`; do nothing if there are none."""
+    listed = tuple(errors)
+    if listed:
+        listed[0].others = listed[1:]
+        raise listed[0]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "Did you mean X?" with the closest known name; empty if none is close."""
+    """Return ``Did you mean X?`` with the closest known name; empty if none is close."""
     from difflib import get_close_matches  # imported here because only errors need it
 
     near = get_close_matches(name.lower(), list(known), 1)

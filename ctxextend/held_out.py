@@ -24,7 +24,7 @@ TextKey = tuple[Any, Any]  # the size and SHA-256 of a file, or the name of a Hu
 # it there, and its text field.
 TrainedText = tuple["HeldOut | None", int, str]
 
-HASHED = 64 << 20  # maximum bytes of a file to hash: later changes that keep the size go unnoticed
+HASHED_BYTES = 64 << 20  # maximum bytes of a file to hash: later changes that keep the size go unnoticed
 # Maximum held-out windows of a recipe: an untrusted one may state more than fit in memory.
 MAX_WINDOWS = 1_000_000
 # Ends the warning about a text that was trained on if no held-out part of it can be used.
@@ -88,18 +88,18 @@ def read_ids(
 
     The separator follows each document. `files` receives the `fingerprint` and ``first_token`` of each file read.
     """
-    read = 0
+    count = 0
     for source in check_paths(paths):
         if files is not None:
-            files.append(fingerprint(source) | {"first_token": read})
+            files.append(fingerprint(source) | {"first_token": count})
         for text, is_end in read_chunks([str(source)], text_field):
             ids = encode(text)
             if is_end and separator is not None:
                 ids = np.append(ids, separator)
-            ids = ids[: maximum - read]
-            read += len(ids)
+            ids = ids[: maximum - count]
+            count += len(ids)
             yield ids
-            if read >= maximum:
+            if count >= maximum:
                 return
 
 
@@ -108,7 +108,7 @@ def fingerprint(source: TextSource) -> dict[str, Any]:
     if not isinstance(source, Path):
         return {"name": source}
     with source.open("rb") as file:
-        content = file.read(HASHED)
+        content = file.read(HASHED_BYTES)
     return {"name": source.name, "bytes": source.stat().st_size, "sha256": hashlib.sha256(content).hexdigest()}
 
 
@@ -119,24 +119,24 @@ def text_key(facts: Mapping[str, Any]) -> TextKey:
 
 def shared_texts(paths: Paths, others: Paths) -> list[TextSource]:
     """Return the files and datasets of `paths` whose content is also among `others`."""
-    known = {text_key(fingerprint(source)) for source in check_paths(others)}
-    return [source for source in check_paths(paths) if text_key(fingerprint(source)) in known]
+    other_keys = {text_key(fingerprint(source)) for source in check_paths(others)}
+    return [source for source in check_paths(paths) if text_key(fingerprint(source)) in other_keys]
 
 
 def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[TrainedText]]:
     """Return how a checkpoint was trained on each text, from ``data``, ``text_field`` and ``held_out`` of each run.
 
-    Of runs that held out the same windows of the text that all of them read, the one that read least counts.
+    Of runs that held out the same windows of the text that all of them read, only the one that read least is returned.
     """
-    found = defaultdict[TextKey, dict[Any, TrainedText]](dict)
+    runs_of = defaultdict[TextKey, dict[Any, TrainedText]](dict)
     for training in trainings:
         with suppress(*YAML_ERRORS):  # recipes are untrusted
             held_out = HeldOut(**training["held_out"]) if "held_out" in training else None
             for file in training["data"]:
                 run = held_out, int(np.int64(file["first_token"])), training["text_field"]
-                runs, alike = found[text_key(file)], (held_out and (held_out.window, held_out.every), *run[1:])
-                runs[alike] = min(run, runs.get(alike, run), key=lambda one: one[0].tokens if one[0] else 0)
-    return {key: {*runs.values()} for key, runs in found.items()}
+                runs, key = runs_of[text_key(file)], (held_out and (held_out.window, held_out.every), *run[1:])
+                runs[key] = min(run, runs.get(key, run), key=lambda item: item[0].tokens if item[0] else 0)
+    return {key: {*runs.values()} for key, runs in runs_of.items()}
 
 
 def trained_on_warnings(model: str, texts: Iterable[object], consequence: str) -> list[str]:
@@ -148,8 +148,8 @@ def trained_on_warnings(model: str, texts: Iterable[object], consequence: str) -
 
 def split_documents(windows: Sequence[NDArray[Any]], separator: int | None) -> list[Ids]:
     """Return the documents, or parts of documents, in windows, each of shape (tokens,)."""
-    found = list[Ids]()
+    documents = list[Ids]()
     for window in windows:
         parts = np.split(window, np.flatnonzero(window == (-1 if separator is None else separator)))
-        found += [part[part != separator].astype(np.int64) for part in parts if (part != separator).any()]
-    return found
+        documents += [part[part != separator].astype(np.int64) for part in parts if (part != separator).any()]
+    return documents

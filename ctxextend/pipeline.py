@@ -22,7 +22,7 @@ from ctxextend.text_data import check_texts
 if TYPE_CHECKING:
     from ctxextend.training.training_run import TrainResult
 
-Stages = Callable[[str, str], AbstractContextManager[Progress]]  # takes a step's label and its unit
+StepProgress = Callable[[str, str], AbstractContextManager[Progress]]  # opens progress, given a step's label and unit
 
 Folder = str | os.PathLike[str] | None
 
@@ -49,7 +49,7 @@ class RunResult(Result, shows="output"):
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """Raised on Ctrl-C during evaluation; `result` contains the finished steps and a partial evaluation."""
+    """Ctrl-C during the evaluation of a recipe; `result` has the finished steps and the evaluation so far."""
 
     def __init__(self, result: RunResult) -> None:
         super().__init__("interrupted")
@@ -63,7 +63,7 @@ def run_recipe(
     *,
     force: bool = False,
     resume: bool = False,
-    progress: Stages = lambda label, unit: nullcontext(no_progress),
+    progress: StepProgress = lambda label, unit: nullcontext(no_progress),
     notify: Callable[[str], None] = lambda text: None,
 ) -> RunResult:
     """Run the steps of a recipe: resize according to `plan`, train, evaluate; see `run`.
@@ -131,7 +131,7 @@ def run(
     than 12 KiB, so it misses changes elsewhere in them.
 
     Args:
-        recipe: A recipe file, such as the ``ctxextend.yaml`` in any output, the name of a shipped recipe, or a
+        recipe: A recipe file, such as the ``ctxextend.yaml`` in any output, the name of a built-in recipe, or a
             `Recipe`.
         output: Output folder. Defaults to the recipe's ``output``, or ``<name>-<length>`` in the current folder
             (``<name>-trained`` if the recipe does not resize).
@@ -140,11 +140,11 @@ def run(
         resume: Resume an interrupted training run.
 
     Raises:
-        RecipeError: The recipe cannot be read or is invalid; the message lists all faults.
+        RecipeError: The recipe cannot be read or is invalid; the message lists all errors.
         CheckpointError: The source changed after the recipe was written.
         CtxextendError: As `plan_resize`, `ResizePlan.execute`, `train` and `evaluate`.
-        TrainingInterrupted: Ctrl-C or another signal during training; it says what is saved.
-        RunInterrupted: Ctrl-C during evaluation; it contains the results so far.
+        TrainingInterrupted: A signal such as Ctrl-C arrived during training; see `train`.
+        RunInterrupted: Ctrl-C was pressed during evaluation; it has the results so far.
     """
     if isinstance(recipe, Recipe):
         if changes:

@@ -26,7 +26,7 @@ def with_estimate(progress: Progress, notify: Callable[[str], None]) -> Progress
     """
     started, first, done, is_reported = 0.0, 0, 0, False
 
-    def move(advance: int, total: int, label: str = "") -> None:
+    def update(advance: int, total: int, label: str = "") -> None:
         nonlocal started, first, done, is_reported
         progress(advance, total, label)
         done += advance
@@ -38,4 +38,4 @@ def with_estimate(progress: Progress, notify: Callable[[str], None]) -> Progress
                 hours, minutes = divmod(round(remaining / 60), 60)
                 notify(f"About {f'{hours} h ' if hours else ''}{minutes} min left.")
 
-    return move
+    return update

@@ -18,7 +18,7 @@ from ctxextend.tables.method_facts import TRUNCATE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-HUB_PREFIX = "hf:"  # of data sets on the Hub
+HUB_PREFIX = "hf:"  # of datasets on the Hub
 RECIPE_FILE = "ctxextend.yaml"  # in every output
 MEASURES = ("position", "context", "passkey", "retrieval")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
@@ -49,7 +49,7 @@ class CheckpointRef:
             raise ResizeError("--reserved-rows and --config-key require --tensor.", "Add --tensor, or remove them.")
         if self.tensor is not None and self.model_type is not None:
             raise ResizeError("--tensor and --model-type cannot be combined.", "Remove one of them.")
-        raise_first(_count_faults(self, 0, "reserved_rows"))
+        raise_first(_count_errors(self, 0, "reserved_rows"))
         if self.subfolder is not None and not stays_inside(self.subfolder):
             hint = "Pass a relative path, as on the Hub."
             raise ResizeError(f"--subfolder {self.subfolder} is not a folder inside MODEL.", hint)
@@ -77,13 +77,13 @@ class Resize(MethodOptions):
             object.__setattr__(self, "to", int(match[1]) * (1024 if match[2] else 1))
         super().__post_init__()
 
-    def faults(self) -> Iterator[ResizeError]:
+    def errors(self) -> Iterator[ResizeError]:
         """Yield an error for every invalid setting."""
         if not isinstance(self.to, str):
-            yield from _count_faults(self, 1, "to", maximum=2**63 - 1)  # disk space is checked before writing
+            yield from _count_errors(self, 1, "to", maximum=2**63 - 1)  # disk space is checked before writing
         elif not LENGTH.fullmatch(self.to):
             yield ResizeError(f"--to must be a number, such as 4096 or 4k, or a factor, such as 4x, got {self.to}.")
-        yield from super().faults()
+        yield from super().errors()
 
     @property
     def positions(self) -> int:
@@ -107,8 +107,8 @@ def split_ref(reference: str | os.PathLike[str], settings: Mapping[str, Any]) ->
     others = {key: value for key, value in settings.items() if key not in REF_KEYS}
     others = {key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in others.items()}
     # A single value is accepted for settings with several values.
-    several = {item.name for kind in (Evaluate, Train) for item in fields(kind) if get_origin(item.type) is tuple}
-    others |= {key: (others[key],) for key in several & others.keys() if isinstance(others[key], str | int)}
+    multi_valued = {item.name for kind in (Evaluate, Train) for item in fields(kind) if get_origin(item.type) is tuple}
+    others |= {key: (others[key],) for key in multi_valued & others.keys() if isinstance(others[key], str | int)}
     return ref, {key: tuple(value) if isinstance(value, list) else value for key, value in others.items()}
 
 
@@ -141,7 +141,7 @@ def accepts_settings(*kinds: type, without: Collection[str] = ()) -> Callable[[F
 class Evaluate:
     """How to evaluate a checkpoint at its context length."""
 
-    data: tuple[str, ...]  # text files, folders, or Hub data sets (``hf:OWNER/NAME``)
+    data: tuple[str, ...]  # text files, folders, or Hub datasets (``hf:OWNER/NAME``)
     base: str | None = None  # base checkpoint to compare against; defaults to the one in the model's recipe
     no_base: bool = False  # do not compare against the base checkpoint
     length: tuple[int, ...] = ()  # context lengths to measure; defaults to doublings up to the model's length
@@ -154,28 +154,28 @@ class Evaluate:
     measure: tuple[str, ...] = ()
     text_field: str = "text"  # name of the text field (JSONL) or column
     device: str | None = None  # ``cpu``, ``cuda:1``, …; defaults to the accelerator if there is one
-    threads: int | None = None  # CPU threads; defaults to as many as help
+    threads: int | None = None  # CPU threads; defaults to ``OMP_NUM_THREADS``, else to one for small models or all CPUs
 
     def __post_init__(self) -> None:
-        faults = [
-            *_count_faults(self, MIN_LENGTH, "length"),
-            *_count_faults(self, 1, "tokens", "batch_size", "threads"),
-            *_count_faults(self, 0, "seed"),
-            *_choice_faults("precision", self.precision, PRECISIONS),
-            *_choice_faults("device", (self.device or "cpu").partition(":")[0], DEVICES),
-            *_choice_faults("measure", self.measure, MEASURES),
+        errors = [
+            *_count_errors(self, MIN_LENGTH, "length"),
+            *_count_errors(self, 1, "tokens", "batch_size", "threads"),
+            *_count_errors(self, 0, "seed"),
+            *_choice_errors("precision", self.precision, PRECISIONS),
+            *_choice_errors("device", (self.device or "cpu").partition(":")[0], DEVICES),
+            *_choice_errors("measure", self.measure, MEASURES),
         ]
         if self.no_base and (self.base is not None or "retrieval" in self.measure):
             flag = "--base" if self.base is not None else "--measure retrieval, which requires the base checkpoint"
-            faults.append(ResizeError(f"--no-base cannot be combined with {flag}.", "Remove one of them."))
-        raise_first(faults)
+            errors.append(ResizeError(f"--no-base cannot be combined with {flag}.", "Remove one of them."))
+        raise_first(errors)
 
 
 @dataclass(frozen=True)
 class Train:
     """How to fine-tune a checkpoint."""
 
-    data: tuple[str, ...]  # text files, folders, or Hub data sets (``hf:OWNER/NAME``)
+    data: tuple[str, ...]  # text files, folders, or Hub datasets (``hf:OWNER/NAME``)
     steps: int  # number of optimizer steps, ≥ 1
     text_field: str = "text"  # name of the text field (JSONL) or column
     seq_len: int | None = None  # sequence length in positions; defaults to the model's context length
@@ -201,35 +201,35 @@ class Train:
     threads: int | None = None  # see `Evaluate`
 
     def __post_init__(self) -> None:
-        faults = [
-            *_count_faults(self, MIN_LENGTH, "seq_len", "window"),
-            *_count_faults(self, 1, "steps", "batch_size", "per_device_batch_size"),
-            *_count_faults(self, 1, "eval_every", "save_every", "threads"),
-            *_count_faults(self, 0, "seed"),
-            *_choice_faults("trainable", self.trainable, TRAINABLE),
-            *_choice_faults("precision", self.precision, PRECISIONS),
-            *_choice_faults("device", (self.device or "cpu").partition(":")[0], DEVICES),
-            *_choice_faults("dtype", self.dtype, PRECISIONS[1:]),
-            *_choice_faults("save", self.save, SAVES),
+        errors = [
+            *_count_errors(self, MIN_LENGTH, "seq_len", "window"),
+            *_count_errors(self, 1, "steps", "batch_size", "per_device_batch_size"),
+            *_count_errors(self, 1, "eval_every", "save_every", "threads"),
+            *_count_errors(self, 0, "seed"),
+            *_choice_errors("trainable", self.trainable, TRAINABLE),
+            *_choice_errors("precision", self.precision, PRECISIONS),
+            *_choice_errors("device", (self.device or "cpu").partition(":")[0], DEVICES),
+            *_choice_errors("dtype", self.dtype, PRECISIONS[1:]),
+            *_choice_errors("save", self.save, SAVES),
         ]
         if not self.data:
-            faults.append(ResizeError("No training text.", "Pass some with --data, such as --data book.txt."))
+            errors.append(ResizeError("No training text.", "Pass some with --data, such as --data book.txt."))
         if self.lr is not None and not 0 < self.lr < math.inf:
-            faults.append(ResizeError(f"--lr must be positive, got {self.lr:g}."))
+            errors.append(ResizeError(f"--lr must be positive, got {self.lr:g}."))
         if not 0 <= self.weight_decay < math.inf:
-            faults.append(ResizeError(f"--weight-decay must be at least 0, got {self.weight_decay:g}."))
-        raise_first(faults)
+            errors.append(ResizeError(f"--weight-decay must be at least 0, got {self.weight_decay:g}."))
+        raise_first(errors)
         # Combinations of values that are valid by themselves.
         if self.window is not None and self.seq_len is not None and self.window > self.seq_len:
             reason = f"--window must be at most --seq-len {self.seq_len}, got {self.window}."
-            faults.append(ResizeError(reason, "Lower --window, or remove it."))
+            errors.append(ResizeError(reason, "Lower --window, or remove it."))
         if self.window_skip and self.window is None:
-            faults.append(ResizeError("--window-skip requires --window.", "Add --window."))
+            errors.append(ResizeError("--window-skip requires --window.", "Add --window."))
         if self.per_device_batch_size is not None and self.batch_size % self.per_device_batch_size:
             size = f"--per-device-batch-size {self.per_device_batch_size}"
             reason = f"--batch-size must be a multiple of {size}, got {self.batch_size}."
-            faults.append(ResizeError(reason, "Change one of them: a step consists of whole micro-batches."))
-        raise_first(faults)
+            errors.append(ResizeError(reason, "Change one of them: a step consists of whole micro-batches."))
+        raise_first(errors)
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def flag_words(values: Mapping[str, Any]) -> list[str]:
     return [word for flag, value in values.items() if value is not None for word in (f"--{flag}", str(value))]
 
 
-def _count_faults(settings: Any, minimum: int, *names: str, maximum: int = MAX_INT) -> Iterator[ResizeError]:
+def _count_errors(settings: Any, minimum: int, *names: str, maximum: int = MAX_INT) -> Iterator[ResizeError]:
     """Yield an error for every value of integer fields (one, several or None) that is out of range."""
     for name in names:
         value = getattr(settings, name)
@@ -265,7 +265,7 @@ def _count_faults(settings: Any, minimum: int, *names: str, maximum: int = MAX_I
                 yield ResizeError(f"{flag_name(name)} must be at most {maximum:,}, got {number:,}.")
 
 
-def _choice_faults(name: str, value: str | Sequence[str] | None, choices: tuple[str, ...]) -> Iterator[ResizeError]:
+def _choice_errors(name: str, value: str | Sequence[str] | None, choices: tuple[str, ...]) -> Iterator[ResizeError]:
     for item in (value,) if isinstance(value, str) else value or ():
         if item not in choices:
             message = f"{flag_name(name)} must be one of {', '.join(choices)}, got {item}."

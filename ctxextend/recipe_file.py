@@ -43,7 +43,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 MAX_CHARACTERS = 200_000  # of an untrusted recipe, which could otherwise take minutes to parse
 # Replace invalid or missing values, so that the remaining ones are checked too.
 PLACEHOLDERS: dict[Any, Any] = {int: 8, int | str: 8, str: "-", tuple[str, ...]: ("-",)}
-MAX_RUNS = 16  # depth of nested recipes
+MAX_NESTING = 16  # depth of nested recipes
 # What PyYAML raises if a value does not match its tag or is too large.
 YAML_ERRORS = (yaml.YAMLError, AttributeError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
 HINT = "Keys are the settings of resize, train and evaluate with underscores, such as resize.keep_first or train.data."
@@ -63,8 +63,8 @@ def _keys() -> Iterator[tuple[str, Key]]:
     for kind, section in ((CheckpointRef, ""), *((kind, section) for section, kind in SECTIONS.items())):
         for setting in fields(kind):
             types = [option for option in get_args(setting.type) if option is not type(None)]
-            within = section or ("resize" if setting.name in TABLE_KEYS else "")
-            path = f"{within}.{setting.name}" if within else setting.name
+            parent = section or ("resize" if setting.name in TABLE_KEYS else "")
+            path = f"{parent}.{setting.name}" if parent else setting.name
             is_required = setting.default is MISSING
             yield path, Key(kind, setting.name, types[0] if len(types) == 1 else setting.type, is_required)
     yield "output", Key(dict, "output", str)
@@ -100,26 +100,26 @@ class Entry(NamedTuple):
     line: int  # from 1; 0 if there is none
     name: str  # file, or flag
 
-    def fault(self, message: str) -> tuple[int, str]:
+    def error(self, message: str) -> tuple[int, str]:
         """Return an error message with its location, and the line to sort by."""
         return self.line, f"{self.name}, line {self.line}: {message}" if self.line else f"{self.name}: {message}"
 
 
 def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
-    """Read a recipe file, with paths relative to its folder, or a shipped recipe by name; see `parse_recipe`."""
-    shipped = shipped_recipes()
+    """Read a recipe file, with paths relative to its folder, or a built-in recipe by name; see `parse_recipe`."""
+    builtin = builtin_recipes()
     try:
         file = Path(path).expanduser()
-        is_name = not file.is_file() and str(path) in shipped
-        text = (shipped[str(path)] if is_name else file).read_text(encoding="utf-8-sig")
+        is_name = not file.is_file() and str(path) in builtin
+        text = (builtin[str(path)] if is_name else file).read_text(encoding="utf-8-sig")
     except (OSError, ValueError, RuntimeError) as error:
         reason = "it is not UTF-8" if isinstance(error, ValueError) else getattr(error, "strerror", None) or error
-        hint = did_you_mean(str(path), shipped) or "Pass a YAML file, or a name from: ctxextend recipes"
+        hint = did_you_mean(str(path), builtin) or "Pass a YAML file, or a name from: ctxextend recipes"
         raise RecipeError(f"The recipe {path} cannot be read: {reason}.", hint) from None
     return parse_recipe(text, str(path), changes, None if is_name else file.parent)
 
 
-def shipped_recipes() -> dict[str, Path]:
+def builtin_recipes() -> dict[str, Path]:
     """Return the recipes that ship with the package: file by name."""
     here = Path(__file__).resolve().parent
     folder = here / "recipes"  # in a wheel; next to the package in a checkout
@@ -135,12 +135,12 @@ def parse_recipe(text: str, name: str, changes: Sequence[str] = (), folder: Path
     Paths in the YAML are relative to `folder`, if it is given; paths in changes to the current folder.
 
     Raises:
-        RecipeError: The recipe is invalid; one line of the message per fault.
+        RecipeError: The recipe is invalid; one line of the message per error.
     """
-    faults, entries, no_line = list[tuple[int, str]](), dict[str, Entry](), Entry(None, 0, name)
-    for path, entry in _read(text, name):
+    errors, entries, no_line = list[tuple[int, str]](), dict[str, Entry](), Entry(None, 0, name)
+    for path, entry in _parse_yaml(text, name):
         if path in entries:
-            faults.append(entry.fault(f"duplicate key {path}"))
+            errors.append(entry.error(f"duplicate key {path}"))
         if folder is not None:
             key = path.rpartition(".")[2]
             entry = entry._replace(value=map_paths({key: entry.value}, partial(_read_path, folder))[key])
@@ -149,33 +149,33 @@ def parse_recipe(text: str, name: str, changes: Sequence[str] = (), folder: Path
         key_text, equals, value = change.partition("=")
         key, flag = key_text.strip().replace("-", "_"), f"--set {key_text}"
         if not equals:
-            faults.append((0, f"{flag}: expected key=value, such as train.steps=100"))
+            errors.append((0, f"{flag}: expected key=value, such as train.steps=100"))
             continue
         entries = {path: entry for path, entry in entries.items() if not f"{path}.".startswith(f"{key}.")}
-        read = [(path, entry) for path, entry in _read(value or "null", flag, key) if entry.value is not None]
-        if read and (section := key.partition(".")[0]) in SECTIONS:
+        parsed = [(path, entry) for path, entry in _parse_yaml(value or "null", flag, key) if entry.value is not None]
+        if parsed and (section := key.partition(".")[0]) in SECTIONS:
             entries.setdefault(section, Entry({}, 0, flag))
-        entries |= read
+        entries |= parsed
         if key in KEYS and KEYS[key].kind is CheckpointRef and key != "tokenizer":
             entries.pop("provenance", None)  # it describes another checkpoint
     entries = {path: entry for path, entry in entries.items() if entry.value is not None}
-    faults += [entry.fault(_unknown(path)) for path, entry in entries.items() if path not in KEYS]
+    errors += [entry.error(_unknown(path)) for path, entry in entries.items() if path not in KEYS]
     if not any(section in entries for section in SECTIONS):
-        faults.append(no_line.fault(f"no steps: add one or more of {', '.join(SECTIONS)}"))
-    whole = _settings(dict, entries, no_line, faults) or {}
-    ref = _settings(CheckpointRef, entries, no_line, faults)
+        errors.append(no_line.error(f"no steps: add one or more of {', '.join(SECTIONS)}"))
+    top_level = _settings(dict, entries, no_line, errors) or {}
+    ref = _settings(CheckpointRef, entries, no_line, errors)
     sections = {key: entries[key] for key in SECTIONS if key in entries and isinstance(entries[key].value, dict)}
-    steps = {key: _settings(SECTIONS[key], entries, entry, faults) for key, entry in sections.items()}
-    if faults:
-        raise RecipeError("\n".join(message for _, message in sorted(set(faults))), HINT)
+    steps = {key: _settings(SECTIONS[key], entries, entry, errors) for key, entry in sections.items()}
+    if errors:
+        raise RecipeError("\n".join(message for _, message in sorted(set(errors))), HINT)
     values = dict[str, Any]()
     for path, entry in entries.items():
         section, _, key = path.rpartition(".")
         (values[section] if section else values)[key] = {} if key in SECTIONS else entry.value
-    return RecipeFile(Recipe(ref, **steps, output=whole.get("output")), whole.get("provenance", {}), values)
+    return RecipeFile(Recipe(ref, **steps, output=top_level.get("output")), top_level.get("provenance", {}), values)
 
 
-def _read(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
+def _parse_yaml(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
     """Parse YAML: the value of `key`, or a mapping if there is none; return all entries by key."""
     try:
         if len(text) > MAX_CHARACTERS:
@@ -183,14 +183,14 @@ def _read(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
         node = NoAliasLoader(text).get_single_node()
         if key or isinstance(node, yaml.MappingNode):
             return list(_entries(node, key, name, 0))
-        found = "a list" if isinstance(node, yaml.SequenceNode) else "nothing" if node is None else "a single value"
-        line, fault = 0, f"expected a mapping, got {found}."
+        kind = "a list" if isinstance(node, yaml.SequenceNode) else "nothing" if node is None else "a single value"
+        line, message = 0, f"expected a mapping, got {kind}."
     except YAML_ERRORS as error:
         mark = getattr(error, "problem_mark", None)
         reason = "nested too deeply" if isinstance(error, RecursionError) else getattr(error, "problem", None) or error
         line = 0 if mark is None or key else mark.line + 1
-        fault = f"invalid YAML: {one_line(reason)}."
-    raise RecipeError(Entry(None, line, name).fault(fault)[1], HINT)
+        message = f"invalid YAML: {one_line(reason)}."
+    raise RecipeError(Entry(None, line, name).error(message)[1], HINT)
 
 
 def _entries(node: Any, path: str, name: str, line: int) -> Iterator[tuple[str, Entry]]:
@@ -206,9 +206,9 @@ def _entries(node: Any, path: str, name: str, line: int) -> Iterator[tuple[str, 
         yield from _entries(value, f"{path}.{inner}" if path else inner, name, line)
 
 
-def _settings(kind: Any, entries: Mapping[str, Entry], section: Entry, faults: list[tuple[int, str]]) -> Any:
-    """Create a settings object from its entries; if any are invalid, append to `faults` and return None."""
-    given, faults_before = dict[str, Any](), len(faults)
+def _settings(kind: Any, entries: Mapping[str, Entry], section: Entry, errors: list[tuple[int, str]]) -> Any:
+    """Create a settings object from its entries; if any are invalid, append to `errors` and return None."""
+    given, errors_before = dict[str, Any](), len(errors)
     paths = {path: key for path, key in KEYS.items() if key.kind is kind}
     for path, key in paths.items():
         if path in entries:
@@ -217,21 +217,21 @@ def _settings(kind: Any, entries: Mapping[str, Entry], section: Entry, faults: l
                 given[key.name] = _converted(value, key.type)
             except (TypeError, ValueError, OverflowError):
                 hint = ": put it in quotes" if key.type is str and not isinstance(value, dict | list) else ""
-                found = TYPE_NAMES.get(type(value), "another type")
-                faults.append(entries[path].fault(f"{path} must be {TYPE_NAMES[key.type]}, got {found}{hint}"))
+                found_type = TYPE_NAMES.get(type(value), "another type")
+                errors.append(entries[path].error(f"{path} must be {TYPE_NAMES[key.type]}, got {found_type}{hint}"))
                 if key.type is int:
                     given[key.name] = PLACEHOLDERS[int]
         elif key.is_required:
-            faults.append(section.fault(f"{path} is missing"))
+            errors.append(section.error(f"{path} is missing"))
     placeholders = {key.name: PLACEHOLDERS[key.type] for key in paths.values() if key.is_required}
     try:
         settings = kind(**placeholders | given)
     except ResizeError as error:
-        for fault in (error, *error.others):
-            names = {flag.replace("-", "_") for flag in MENTIONED.findall(fault.message)}
+        for item in (error, *error.others):
+            names = {flag.replace("-", "_") for flag in MENTIONED.findall(item.message)}
             mentioned = (entries[path] for path in paths if path in entries and path.rpartition(".")[2] in names)
-            faults.append(next(mentioned, section).fault(str(fault)))
-    return None if len(faults) > faults_before else settings
+            errors.append(next(mentioned, section).error(str(item)))
+    return None if len(errors) > errors_before else settings
 
 
 def _converted(value: Any, kind: Any) -> Any:
@@ -274,8 +274,8 @@ def _read_path(folder: Path, text: str, is_model: bool) -> str:
     path = os.path.normpath(Path(os.path.realpath(folder), text))
     if not text or _is_name(text, is_model, path) or text.startswith("~") or Path(text).is_absolute():
         return os.path.expanduser(text)  # noqa: PTH111 - never raises
-    near = _relative(path, os.curdir)
-    return path if near.startswith(os.pardir) else near if is_model else near.removeprefix("./")
+    relative = _relative(path, os.curdir)
+    return path if relative.startswith(os.pardir) else relative if is_model else relative.removeprefix("./")
 
 
 def _written_path(folder: Path, text: str, is_model: bool) -> str:
@@ -290,10 +290,10 @@ def _written_path(folder: Path, text: str, is_model: bool) -> str:
 def _relative(path: str, folder: str) -> str:
     """Return a path relative to a folder, with ``/``; the full path if it is on another Windows drive."""
     try:
-        near = os.path.relpath(path, folder).replace(os.sep, "/")
+        relative = os.path.relpath(path, folder).replace(os.sep, "/")
     except ValueError:
         return path.replace(os.sep, "/")
-    return near if near.startswith(os.pardir) else f"./{near}"
+    return relative if relative.startswith(os.pardir) else f"./{relative}"
 
 
 def without_folders(text: str) -> str:
@@ -309,8 +309,8 @@ def texts_without_folders(folder: Path) -> dict[str, bytes]:
         with suppress(CheckpointError):  # not a JSON object, so it contains no paths
             if changes := dict(_local_paths(load_object(path))):
                 texts[path.relative_to(folder).as_posix()] = edit(read_text(path), changes)
-    if (shared := without_folders(recipe)) != recipe:
-        texts[RECIPE_FILE] = shared
+    if (shortened := without_folders(recipe)) != recipe:
+        texts[RECIPE_FILE] = shortened
     return {name: text.encode() for name, text in texts.items()}
 
 
@@ -326,7 +326,7 @@ def _local_paths(config: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iter
 
 
 def _is_name(text: str, is_model: bool, path: str = "") -> bool:
-    """Whether a text is a Hub data set, or a Hub id or bundled checkpoint rather than the existing file `path`."""
+    """Whether a text is a Hub dataset, or a Hub id or bundled checkpoint rather than the existing file `path`."""
     return bool(HUB_ID.fullmatch(text)) and not os.path.lexists(path) if is_model else text.startswith(HUB_PREFIX)
 
 
@@ -398,14 +398,14 @@ def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
 
 def trainings(provenance: Provenance | None) -> list[Mapping[str, Any]]:
     """Return which text each training run used, as far as a checkpoint's recipe records it; see `trained_texts`."""
-    found = list[Mapping[str, Any]]()
+    runs = list[Mapping[str, Any]]()
     for step in provenance.chain if provenance else ():
         facts, train = step.values.get("provenance") or {}, step.values.get("train") or {}
         if isinstance(trained := facts.get("trained"), Mapping):
             text = {name: trained[name] for name in ("data", "held_out") if name in trained}
-            found.append({"text_field": train.get("text_field", "text"), **text})
-        found += facts["source_trainings"] if isinstance(facts.get("source_trainings"), list) else []
-    return found
+            runs.append({"text_field": train.get("text_field", "text"), **text})
+        runs += facts["source_trainings"] if isinstance(facts.get("source_trainings"), list) else []
+    return runs
 
 
 @dataclass(frozen=True)
@@ -436,14 +436,14 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, depth: in
     try:
         try:
             file = parse_recipe(text, name, folder=folder)
-        except RecipeError:  # the method may be unregistered: use one that makes no promises instead
-            unregistered = str(dict(_read(text, name))["resize.method"].value)
+        except RecipeError:  # the method may be unregistered: read the rest with one that keeps no learned rows
+            unregistered = str(dict(_parse_yaml(text, name))["resize.method"].value)
             file = parse_recipe(text, name, ["resize.method=linear"], folder=folder)
             file.values["resize"]["method"] = unregistered
         recipe, facts = file.recipe, file.provenance
         method, before = str(facts.get("method")).partition(":")[0], facts.get("source_recipe")
-        if depth > MAX_RUNS:
-            raise RecipeError(f"more than {MAX_RUNS} nested recipes.")
+        if depth > MAX_NESTING:
+            raise RecipeError(f"more than {MAX_NESTING} nested recipes.")
         rows = dict[str, Any]()
         for key, table in _tables(facts).items():
             counts = table.get("rows_before"), table.get("rows_after")
@@ -475,9 +475,9 @@ def _tables(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def source_hashes(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the hashes of the source that a ``provenance`` contains: SHA-256 by table, then its `FINGERPRINT`."""
-    found = {name: str(table.get("sha256_before")) for name, table in _tables(facts).items()}
-    found[FINGERPRINT] = str(facts.get(FINGERPRINT))
-    return {name: value for name, value in found.items() if SHA256.fullmatch(value)}
+    hashes = {name: str(table.get("sha256_before")) for name, table in _tables(facts).items()}
+    hashes[FINGERPRINT] = str(facts.get(FINGERPRINT))
+    return {name: value for name, value in hashes.items() if SHA256.fullmatch(value)}
 
 
 def table_methods(file: RecipeFile) -> dict[str, str]:

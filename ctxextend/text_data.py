@@ -52,24 +52,24 @@ def check_paths(paths: Paths) -> list[TextSource]:
 
     The files of a folder are sorted by name; checkpoints, training runs and hidden folders in it are skipped.
     """
-    found: dict[TextSource, TextSource] = {}
+    sources: dict[TextSource, TextSource] = {}
     for name in path_names(paths):
         if not name.startswith(HUB_PREFIX):
             for file in _files(Path(name)):
-                found.setdefault(file.resolve(), file)
+                sources.setdefault(file.resolve(), file)
         elif parts := HUB_NAME.fullmatch(name):
             before, at, revision = name.partition("@")
             dataset = name if parts["split"] else f"{before}:train{at}{revision}"
-            found[dataset] = dataset
+            sources[dataset] = dataset
         else:
             raise DataError(f"{name} is not a valid Hub dataset.", f"Use the form {HUB_FORMAT}.")
-    if not found:
+    if not sources:
         raise DataError("No text given.", "Pass files or folders: --data book.txt --data articles.jsonl.")
-    for source in found.values():
+    for source in sources.values():
         if (isinstance(source, str) or source.suffix.lower() in TABULAR) and find_spec("datasets") is None:
             hint = "Install it: pip install 'ctxextend[train]'."
             raise DataError(f"Reading {source} requires datasets, which is not installed.", hint)
-    return list(found.values())
+    return list(sources.values())
 
 
 def _files(path: Path) -> list[Path]:
@@ -77,12 +77,12 @@ def _files(path: Path) -> list[Path]:
     if not is_file and not os.path.isdir(path):  # noqa: PTH112
         problem = "is not a regular file or folder" if os.path.exists(path) else "does not exist"  # noqa: PTH110
         raise DataError(f"{path} {problem}.", "Pass an existing file or folder with --data.")
-    found = [path] if is_file else [file for file in _user_texts(path) if file.stat().st_size]
-    if not found:
+    files = [path] if is_file else [file for file in _user_texts(path) if file.stat().st_size]
+    if not files:
         raise DataError(f"Folder {path} contains no text files.", f"Supported extensions: {', '.join(SUFFIXES)}.")
     if is_file and path.stat().st_size == 0:
         raise DataError(f"{path} is empty.", "Pass a file that contains text.")
-    return found
+    return files
 
 
 def empty_files(paths: Paths) -> Iterator[str]:
@@ -137,7 +137,7 @@ def read_chunks(paths: Paths, text_field: str = TEXT_FIELD) -> Iterator[tuple[st
 def split_chunks(stream: TextIO, size: int = CHUNK_SIZE) -> Iterator[tuple[str, bool]]:
     """Yield a document in chunks of about `size` and at most twice as many characters, and whether each is the last.
 
-    A chunk ends before white space, where tokenizers split, so that no word is split, or anywhere if there is none.
+    A chunk ends before whitespace, where tokenizers split, so that no word is split, or anywhere if there is none.
     """
     chunk = stream.read(size)
     while following := stream.read(size):

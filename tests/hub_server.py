@@ -44,7 +44,7 @@ class Hub:
     """The server's repositories, faults, and a log of its requests."""
 
     endpoint: str = ""
-    repos: dict[str, Repo] = field(default_factory=dict)  # data sets have the prefix ``datasets/``
+    repos: dict[str, Repo] = field(default_factory=dict)  # datasets have the prefix ``datasets/``
     faults: list[Fault] = field(default_factory=list)  # the first one whose pattern matches a request is used
     requests: list[str] = field(default_factory=list)  # method and path
     tokens: list[str] = field(default_factory=list)  # Authorization header of each request

@@ -49,7 +49,7 @@ def read(text: str, *changes: str) -> Recipe:
     return parse_recipe(text, "recipe.yaml", changes).recipe
 
 
-def faults(text: str, *changes: str) -> list[str]:
+def error_lines(text: str, *changes: str) -> list[str]:
     with pytest.raises(RecipeError) as error:
         parse_recipe(text, "recipe.yaml", changes)
     assert error.value.hint
@@ -91,7 +91,7 @@ def test_parse_recipe_round_trips_with_yaml_text(
     assert parse_recipe(text, "recipe.yaml") == RecipeFile(recipe, {"method": "stretch"}, yaml.safe_load(text))
 
 
-def test_parse_recipe_reports_all_faults_with_line_and_nearest_key() -> None:
+def test_parse_recipe_reports_all_errors_with_line_and_nearest_key() -> None:
     text = """\
 sorce: a
 resize:
@@ -107,7 +107,7 @@ evaluate:
   length: 3
 to: 4
 """
-    found = faults(text)
+    lines = error_lines(text)
     expected = [
         "recipe.yaml: source is missing",
         "recipe.yaml, line 1: unknown key sorce; did you mean source?",
@@ -121,8 +121,8 @@ to: 4
         "recipe.yaml, line 12: --length must be at least 8, got 3.",
         "recipe.yaml, line 13: unknown key to; did you mean resize.to?",
     ]
-    assert len(found) == len(expected)
-    for line, start in zip(found, expected, strict=True):
+    assert len(lines) == len(expected)
+    for line, start in zip(lines, expected, strict=True):
         assert line.startswith(start)
 
 
@@ -146,10 +146,10 @@ to: 4
     ],
 )
 def test_parse_recipe_rejects_a_value_or_key_of_a_section(line: str, message: str) -> None:
-    found = faults(f"source: a\nresize:\n  {line}\n")
-    assert len(found) == 1
-    assert message in found[0]
-    assert re.match(r"recipe\.yaml, line [2-5]: ", found[0])
+    lines = error_lines(f"source: a\nresize:\n  {line}\n")
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert re.match(r"recipe\.yaml, line [2-5]: ", lines[0])
 
 
 @pytest.mark.parametrize(
@@ -173,18 +173,18 @@ def test_parse_recipe_rejects_a_value_or_key_of_a_section(line: str, message: st
     ],
 )
 def test_parse_recipe_rejects_invalid_recipes(text: str, message: str) -> None:
-    found = faults(text)
-    assert len(found) == 1
-    assert message in found[0]
+    lines = error_lines(text)
+    assert len(lines) == 1
+    assert message in lines[0]
 
 
-def test_parse_recipe_reports_invalid_combinations_but_no_follow_up_faults() -> None:
+def test_parse_recipe_reports_invalid_combinations_but_no_follow_up_errors() -> None:
     train = "source: a\ntrain:\n  data: b\n  steps: 2\n  "
-    assert "--window-skip requires --window." in faults(f"{train}window_skip: true")[0]
-    assert len(faults(f"{train}window_skip: true\n  window: many")) == 1
+    assert "--window-skip requires --window." in error_lines(f"{train}window_skip: true")[0]
+    assert len(error_lines(f"{train}window_skip: true\n  window: many")) == 1
     assert (
         "line 6: --batch-size must be a multiple of --per-device-batch-size 3, got 8."
-        in faults(f"{train}seed: 1\n  per_device_batch_size: 3")[0]
+        in error_lines(f"{train}seed: 1\n  per_device_batch_size: 3")[0]
     )
 
 
@@ -204,13 +204,13 @@ def test_parse_recipe_applies_changes(changes: list[str], expected: tuple[Any, .
     assert read(text, *changes) == Recipe(CheckpointRef(source), *steps)
 
 
-def test_parse_recipe_reports_faults_of_changes_but_not_of_replaced_values() -> None:
+def test_parse_recipe_reports_errors_of_changes_but_not_of_replaced_values() -> None:
     text = "source: 1\nresize: {to: long}\ntrain: {setps: 1}\n"
     assert read(text, "source=a", "resize.to=64", "train=null") == Recipe(CheckpointRef("a"), resize=Resize(64))
-    found = faults(text, "source=a", "train=null", "resize.too=3", "steps", "resize.to=0")
-    assert [line.split(": ", 1)[0] for line in found] == ["--set resize.to", "--set resize.too", "--set steps"]
-    assert "did you mean resize.to?" in found[1]
-    assert faults(text, "resize.part=[")[0].startswith("--set resize.part: invalid YAML")
+    lines = error_lines(text, "source=a", "train=null", "resize.too=3", "steps", "resize.to=0")
+    assert [line.split(": ", 1)[0] for line in lines] == ["--set resize.to", "--set resize.too", "--set steps"]
+    assert "did you mean resize.to?" in lines[1]
+    assert error_lines(text, "resize.part=[")[0].startswith("--set resize.part: invalid YAML")
 
 
 def test_read_recipe_reports_a_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -222,11 +222,11 @@ def test_read_recipe_reports_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         read_recipe(tmp_path / "latin.yaml")
 
 
-def test_parse_recipe_reports_value_faults_next_to_type_faults() -> None:
+def test_parse_recipe_reports_value_errors_next_to_type_errors() -> None:
     text = "source: a\noutput: 5\nresize: {to: [8], method: foo, keep_first: -1}\ntrain: {seq_len: 4}"
     expected = ["line 2: output must", "line 3: --keep-first", "line 3: Unknown method", "line 3: resize.to must"]
     expected += ["line 4: --seq-len", "line 4: train.data is missing", "line 4: train.steps is missing"]
-    assert [line for line, start in zip(faults(text), expected, strict=True) if start not in line] == []
+    assert [line for line, start in zip(error_lines(text), expected, strict=True) if start not in line] == []
 
 
 def test_parse_provenance_rejects_deeply_nested_recipes() -> None:
@@ -264,12 +264,12 @@ def test_recipes_support_windows_paths_and_drives(monkeypatch: pytest.MonkeyPatc
     assert recipe.checkpoint == CheckpointRef("D:/models/a", tokenizer="C:/out/b/c")
 
 
-def test_shipped_recipes_ignore_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_builtin_recipes_ignore_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipe_file, "__file__", str(tmp_path / "ctxextend" / "recipe_file.py"))
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "soup.yaml").write_text("soup: hot\n")
-    assert recipe_file.shipped_recipes() == {}
+    assert recipe_file.builtin_recipes() == {}
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "soup"\n')
-    assert recipe_file.shipped_recipes() == {}
+    assert recipe_file.builtin_recipes() == {}
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "ctxextend"\n')
-    assert list(recipe_file.shipped_recipes()) == ["soup"]
+    assert list(recipe_file.builtin_recipes()) == ["soup"]

@@ -21,7 +21,7 @@ import mini_bert
 import tiny_gpt2
 from ctxextend import list_families, resize
 from ctxextend.cli.app import build_app
-from ctxextend.recipe_file import read_recipe, shipped_recipes
+from ctxextend.recipe_file import builtin_recipes, read_recipe
 from tests import pico
 from tests.trainings import make_encoder, make_source
 from tests.words import add_tokenizer, text_of
@@ -30,7 +30,7 @@ RECIPES = {path.stem: path for path in sorted((Path(__file__).parents[1] / "reci
 
 
 def make_clip(folder: Path) -> Path:
-    """Save a randomly initialized CLIP model with 24 text positions."""
+    """Save a randomly initialised CLIP model with 24 text positions."""
     torch.manual_seed(0)
     tower = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.CLIPConfig(
@@ -70,7 +70,7 @@ CASES = {
 
 
 def test_every_recipe_is_tested_and_packaged() -> None:
-    assert set(CASES) == set(RECIPES) == set(shipped_recipes())
+    assert set(CASES) == set(RECIPES) == set(builtin_recipes())
     packed = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     assert all(f'"recipes/{name}.yaml" = "ctxextend/recipes/{name}.yaml"' in packed for name in RECIPES)
 
@@ -81,7 +81,7 @@ def test_recipes_command_lists_all_and_prints_one() -> None:
     assert CliRunner().invoke(build_app(), ["recipes", "gpt2-4096"]).stdout == RECIPES["gpt2-4096"].read_text()
 
 
-def test_run_finds_a_shipped_recipe_by_name_unless_a_file_exists(tmp_path: Path) -> None:
+def test_run_finds_a_builtin_recipe_by_name_unless_a_file_exists(tmp_path: Path) -> None:
     source = make_source(tmp_path / "source", "gpt2")
     command = ["run", "gpt2-4096", "--set", f"source={source}", "--set", "train=null", "--set", "evaluate=null"]
     command += ["--set", "resize.to=32"]

@@ -177,7 +177,7 @@ def test_outputs_contain_only_relative_paths_and_file_names(tmp_path: Path) -> N
     ]
 
 
-def test_run_reports_all_faults_of_a_recipe() -> None:
+def test_run_reports_all_errors_of_a_recipe() -> None:
     recipe = write("source: tiny-gpt2\nresize:\n  too: 256\n  method: magic\n")
     done = invoke(recipe, "--set", "resize.part=[x]", "--set", "train.steps=0")
     assert (done.exit_code, done.stdout) == (1, "")

@@ -126,8 +126,8 @@ def explain_usage(error: Any, hint: str) -> tuple[str, str]:
     if isinstance(cause, CtxextendError):
         return cause.message, cause.hint or hint
     if flag is not None and cause is not None:
-        fault, choices = cause.errors()[0], flag.type_descriptor.choices
-        given, kind = str(fault["input"]), "an integer" if fault["type"].startswith("int") else "a number"
+        problem, choices = cause.errors()[0], flag.type_descriptor.choices
+        given, kind = str(problem["input"]), "an integer" if problem["type"].startswith("int") else "a number"
         expected = f"one of {', '.join(choices)}" if choices else kind
         return f"{flag.opts[0]} must be {expected}, got {given}.", did_you_mean(given, choices or ()) or hint
     if (near := getattr(error, "possibilities", None)) is not None:  # an unknown flag

@@ -84,7 +84,7 @@ def show_comparison(
     figure = (plot, lambda path: write_figure(path, lambda: comparison_figure(result)))
     files = [(report, lambda path: write_report(result, path, options.command_line())), figure] if result.rows else []
     sink.note(*(f"Skipped {name}: {reason}" for name, reason in result.skipped.items()))
-    sink.measured(command, result, page.lines, files, value)
+    sink.measurement(command, result, page.lines, files, value)
 
 
 def add_comparison(page: Page, comparison: "Comparison") -> None:

@@ -33,10 +33,10 @@ def demo(
     from ctxextend.report import figures
 
     sink = Output(as_json, quiet)
-    page = report
-    if page is None and not figures.REPORT.missing():
-        page = (output.parent if output else Path()) / REPORT
-    options.check_files(report=page)
+    target = report
+    if target is None and not figures.REPORT.missing():
+        target = (output.parent if output else Path()) / REPORT
+    options.check_files(report=target)
     with TemporaryDirectory() as temporary:
         result = run_demo(output or Path(temporary) / "tiny-gpt2-512", force, threads)
     before, after = result.max_len_before, result.max_len_after
@@ -54,5 +54,5 @@ def demo(
     except ComparisonInterrupted as stop:
         comparison = stop.comparison
     values = to_json(result) | {"output": str(output) if output else None, "comparison": to_json(comparison)}
-    show_comparison(sink, "demo", comparison, page, value=values)
-    sink.note(f"Open {page} in a browser." if page else "For an HTML report: pip install 'ctxextend[plot]'")
+    show_comparison(sink, "demo", comparison, target, value=values)
+    sink.note(f"Open {target} in a browser." if target else "For an HTML report: pip install 'ctxextend[plot]'")

@@ -74,7 +74,7 @@ def evaluate(
     add_evaluation(page := Page.for_stdout(), evaluation)
     figure = (plot, lambda path: write_figure(path, lambda: evaluation_figure(evaluation)))
     files = [(report, lambda path: write_report(evaluation, path, options.command_line())), figure]
-    sink.measured("evaluate", evaluation, page.lines, files)
+    sink.measurement("evaluate", evaluation, page.lines, files)
 
 
 def add_evaluation(page: Page, evaluation: "Evaluation") -> None:

@@ -42,10 +42,10 @@ def families(
     # Asking for a known type without a table is not a usage error.
     with options.usage_errors(*() if POSITION_SCHEMES.keys() & (model_types or ()) else (UnsupportedModelError,)):
         tables = list_families(model_types)
-    hidden = {"model_type": ""} if model_types else {"model_type": "", "table": "", "config_key": "", "notes": ()}
+    cleared = {"model_type": ""} if model_types else {"model_type": "", "table": "", "config_key": "", "notes": ()}
     groups: dict[tuple[FamilyTable, ...], list[str]] = {}
     for name, group in groupby(tables, attrgetter("model_type")):
-        groups.setdefault(tuple(replace(table, **hidden) for table in group), []).append(name)
+        groups.setdefault(tuple(replace(table, **cleared) for table in group), []).append(name)
     for layout, names in groups.items():
         if model_types:
             page.text(", ".join(names), "title")

@@ -59,7 +59,7 @@ def inspect(
     from ctxextend.recipe import CheckpointRef
 
     sink, page = Output(as_json, quiet), Page.for_stdout(width)
-    ends = options.read_range(f"{rows}:{int(rows) + 1}" if rows and rows.isdecimal() else rows)
+    row_range = options.read_range(f"{rows}:{int(rows) + 1}" if rows and rows.isdecimal() else rows)
     if width is not None and width < MIN_WIDTH:
         raise typer.BadParameter(f"--width must be at least {MIN_WIDTH}, got {width}.")
     options.check_files(plot, report)
@@ -75,12 +75,12 @@ def inspect(
 
         write_figure(plot, lambda: tables_figure(inspections))
     values = [to_json(inspection) for inspection in inspections]
-    if ends is None or check:
+    if row_range is None or check:
         add_inspections(page, inspections, only_verdicts=check)
-    if ends is not None:
-        chosen = slice(*ends)
+    if row_range is not None:
+        chosen = slice(*row_range)
         for value, inspection in zip(values, inspections, strict=True):
-            value["rows"] = {shown.name: _add_rows(page, inspection, shown, chosen) for shown in inspection.tables}
+            value["rows"] = {table.name: _add_rows(page, inspection, table, chosen) for table in inspection.tables}
     sink.screen(page.lines)
     sink.result("inspect", {"models": values})
     if check and not all(inspection.agrees for inspection in inspections):
@@ -92,30 +92,30 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_ver
     from ctxextend.inspection.table_report import short_names, tables_by_part
 
     names = short_names(inspections) if len(inspections) > 1 else {}
-    for one in inspections:
-        name = f"{names[id(one)]}: " if names else ""
-        page.text(f"{name}{one.verdict}", "right" if one.agrees else "wrong")
-        for fix in dict.fromkeys(limit.fix for limit in one.limits if limit.fix):
+    for item in inspections:
+        name = f"{names[id(item)]}: " if names else ""
+        page.text(f"{name}{item.verdict}", "right" if item.agrees else "wrong")
+        for fix in dict.fromkeys(limit.fix for limit in item.limits if limit.fix):
             page.command("Fix: ", fix)
     if only_verdicts:
         return
     page.line()
     for group in tables_by_part(inspections):
-        for inspection, shown in group:
-            _add_facts(page, inspection, shown)
+        for inspection, table in group:
+            _add_facts(page, inspection, table)
         page.line()
-        for pair in [group] if len(group) <= 2 else [[one] for one in group]:
+        for pair in [group] if len(group) <= 2 else [[item] for item in group]:
             _add_norms(page, pair, names)
         page.line()
-        columns = [dict(_figures(shown)) for _, shown in group]
+        columns = [dict(_statistics(table)) for _, table in group]
         labels = dict.fromkeys(label for column in columns for label in column)
-        rows: list[list[Cell]] = [[(label, "label"), *(one.get(label, "-") for one in columns)] for label in labels]
+        rows: list[list[Cell]] = [[(label, "label"), *(item.get(label, "-") for item in columns)] for label in labels]
         header = ["", *(names[id(inspection)] for inspection, _ in group)] if names else []
         page.table(header, rows, left=(0,) if names else (0, 1))
         page.line()
-        for inspection, shown in group:
+        for inspection, table in group:
             page.text(f"Findings in {names[id(inspection)]}" if names else "Findings", "title")
-            for finding in list(shown.findings()) or ["none: no outliers, zero rows, repeated rows or seams"]:
+            for finding in list(table.findings()) or ["none: no outliers, zero rows, repeated rows or seams"]:
                 page.text(finding, indent="  ")
         page.line()
     for inspection in inspections:
@@ -123,18 +123,18 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_ver
         _add_limits(page, inspection)
 
 
-def _add_facts(page: Page, inspection: "Inspection", shown: "TableReport") -> None:
+def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> None:
     """Add the name and the size of a table."""
-    part = f", {shown.part}" if shown.part else ""
-    created = f", rows created by {inspection.method}" if inspection.method and shown.new_rows else ""
+    part = f", {table.part}" if table.part else ""
+    created = f", rows created by {inspection.method}" if inspection.method and table.new_rows else ""
     trained = TRAINED[inspection.trainable] if inspection.trainable else ""
     page.text(f"{inspection.source} ({inspection.model_type}{part}{created}{trained})", "title")
-    extra = shown.rows - shown.reserved_rows - shown.positions
-    counts = {"reserved": shown.reserved_rows, "positions": shown.positions, "after the last position": extra}
+    extra = table.rows - table.reserved_rows - table.positions
+    counts = {"reserved": table.reserved_rows, "positions": table.positions, "after the last position": extra}
     parts = [f"{count} {name}" for name, count in counts.items() if count]
     page.text(
-        f"{shown.name} in {shown.file}: {shown.rows} rows = {' + '.join(parts)}, hidden size {shown.hidden_size}, "
-        f"{shown.dtype}, {size_text(shown.bytes)}, {100 * shown.share:.3g} % of {inspection.parameters:,} parameters"
+        f"{table.name} in {table.file}: {table.rows} rows = {' + '.join(parts)}, hidden size {table.hidden_size}, "
+        f"{table.dtype}, {size_text(table.bytes)}, {100 * table.share:.3g} % of {inspection.parameters:,} parameters"
     )
 
 
@@ -144,24 +144,24 @@ def _add_norms(page: Page, pair: list["ModelTable"], names: dict[int, str]) -> N
     from ctxextend.tables.stats import describe_range
 
     curves = []
-    for (inspection, shown), learned in zip(pair, ("learned", "second"), strict=False):
-        styles = ["new" if shown.is_new(position) else learned for position in range(len(shown.stats.norms))]
-        key: list[Pieces] = [[("  learned", learned), (" new", "new")]] if shown.new_rows else []
-        if shown.reserved_rows:
-            key.append([(f"  {counted(shown.reserved_rows, 'reserved row')}", "reserved")])
-        norms, name = shown.norms.tolist(), names.get(id(inspection), "")
-        curves.append(Curve(norms[shown.reserved_rows :], styles, norms[: shown.reserved_rows], name, tuple(key)))
+    for (inspection, table), learned in zip(pair, ("learned", "second"), strict=False):
+        styles = ["new" if table.is_new(position) else learned for position in range(len(table.stats.norms))]
+        key: list[Pieces] = [[("  learned", learned), (" new", "new")]] if table.new_rows else []
+        if table.reserved_rows:
+            key.append([(f"  {counted(table.reserved_rows, 'reserved row')}", "reserved")])
+        norms, name = table.norms.tolist(), names.get(id(inspection), "")
+        curves.append(Curve(norms[table.reserved_rows :], styles, norms[: table.reserved_rows], name, tuple(key)))
     add_chart(page, "Row norm by position", curves, "both")
-    for inspection, shown in pair:
-        if shown.new_rows:
-            name, reserved = f"{names[id(inspection)]}: " if names else "", shown.reserved_rows
-            new = ", ".join(describe_range(start - reserved, stop - reserved) for start, stop in shown.new_rows)
+    for inspection, table in pair:
+        if table.new_rows:
+            name, reserved = f"{names[id(inspection)]}: " if names else "", table.reserved_rows
+            new = ", ".join(describe_range(start - reserved, stop - reserved) for start, stop in table.new_rows)
             page.text(f"{name}new positions: {new}", "faint")
 
 
-def _figures(shown: "TableReport") -> Iterator[tuple[str, str]]:
+def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
     """Yield (label, value) pairs of a table's statistics."""
-    stats, more = shown.stats, shown.json_more()
+    stats, more = table.stats, table.json_more()
     norm, cosine = more["norm"], more["neighbour_cosine"]
     if norm["median"] is not None:
         yield "norm, min to max", f"{norm['min']:.3g} to {norm['max']:.3g}"
@@ -171,7 +171,7 @@ def _figures(shown: "TableReport") -> Iterator[tuple[str, str]]:
         yield "cosine to next, median", f"{cosine['median']:.3g}"
         yield "cosine to next, min", f"{cosine['min']:.3g} at {stats.worst_neighbours}"
     if stats.components:
-        yield "effective rank", f"{stats.effective_rank:.1f} of {min(len(stats.norms), shown.hidden_size)}"
+        yield "effective rank", f"{stats.effective_rank:.1f} of {min(len(stats.norms), table.hidden_size)}"
         yield "components for 95 %", str(stats.components_for(0.95))
     for number, component in enumerate(stats.components, 1):
         yield f"period of component {number}", f"{component.period:.0f} ({100 * component.fit:.0f} % fit)"
@@ -179,7 +179,7 @@ def _figures(shown: "TableReport") -> Iterator[tuple[str, str]]:
 
 
 def _add_limits(page: Page, inspection: "Inspection") -> None:
-    parts = {shown.name: f"{shown.part} " * bool(shown.part) for shown in inspection.tables}
+    parts = {table.name: f"{table.part} " * bool(table.part) for table in inspection.tables}
     rows = list[list[Cell]]()
     for limit in inspection.limits:
         is_table = limit.key == limit.table
@@ -196,20 +196,20 @@ def _add_limits(page: Page, inspection: "Inspection") -> None:
             page.text(f"{limit.file} {limit.key}: {limit.reason}", "" if limit.agrees else "wrong", indent="    ")
     if inspection.libraries:
         page.line(("Effective limit per library (tokens)", "title"))
-    for one in inspection.libraries:
-        page.values([(one.library, f"{BEYOND[one.beyond].format(one.tokens)} ({one.decided_by})")], margin=22)
+    for item in inspection.libraries:
+        page.values([(item.library, f"{BEYOND[item.beyond].format(item.tokens)} ({item.decided_by})")], margin=22)
 
 
-def _add_rows(page: Page, inspection: "Inspection", shown: "TableReport", rows: slice) -> list[dict[str, Any]]:
+def _add_rows(page: Page, inspection: "Inspection", table: "TableReport", rows: slice) -> list[dict[str, Any]]:
     """Add statistics of some rows of a tensor (reserved rows included) as a table; return them as plain values."""
-    if not range(*rows.indices(shown.rows)):
-        raise ResizeError(f"--rows selects no row of {shown.name}, which has rows 0 to {shown.rows - 1}.")
-    page.text(f"{inspection.source} {shown.name}", "title")
-    figures, cells = shown.row_statistics(rows), list[list[Cell]]()
-    for row in figures:
+    if not range(*rows.indices(table.rows)):
+        raise ResizeError(f"--rows selects no row of {table.name}, which has rows 0 to {table.rows - 1}.")
+    page.text(f"{inspection.source} {table.name}", "title")
+    statistics, cells = table.row_statistics(rows), list[list[Cell]]()
+    for row in statistics:
         remarks, position = "; ".join(row["remarks"]), "-" if row["position"] is None else str(row["position"])
         norm, cosine = (page.numbers.number(row[name], None) for name in ("norm", "cosine_to_next"))
         texts = (f"  {row['row']}", position, norm, cosine, row["origin"], remarks)
         cells.append([(text, "wrong" if remarks else "") for text in texts])
     page.table(("  row", "position", "norm", "cosine to next", "origin", "remarks"), cells, left=(4, 5), wrap=True)
-    return figures
+    return statistics

@@ -98,7 +98,7 @@ class Output:
             with suppress(OutputError):
                 _print(without_tokens(json.dumps({"error": error}, indent=2)))
 
-    def measured(
+    def measurement(
         self, command: str, result: "Evaluation | Comparison", lines: Iterable[Pieces], files: Files, value: Any = None
     ) -> None:
         """Write the files and print the result; exit if the run was interrupted or a file could not be written."""
@@ -135,12 +135,12 @@ class Output:
         with bars.Progress(*columns, remaining, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(action, total=None, speed="")
 
-            def move(advance: int, total: int, label: str = "") -> None:
+            def update(advance: int, total: int, label: str = "") -> None:
                 rate = bar.tasks[0].speed
                 speed = (f"{size_text(rate)}/s" if unit == "bytes" else f"{rate:,.0f} {unit}/s") if rate else ""
                 bar.update(task, advance=advance, total=total, description=f"{action} {label}".rstrip(), speed=speed)
 
-            yield with_estimate(move, self.note)
+            yield with_estimate(update, self.note)
 
 
 def styled(line: Pieces, *, colour: bool) -> str:

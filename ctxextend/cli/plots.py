@@ -82,16 +82,16 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
 
     margin = max(map(len, labels.values())) + 1
     reserved = max(len(curve.reserved) for curve in curves)
-    front = min(reserved, int((width - margin) * MAX_RESERVED_SHARE))
-    first = front + 1 if front else 0  # column of position 0
+    reserved_columns = min(reserved, int((width - margin) * MAX_RESERVED_SHARE))
+    first = reserved_columns + 1 if reserved_columns else 0  # column of position 0
     columns = max(width - margin - 1 - first, 8)
     length = max(len(curve.values) for curve in curves)
     tick, side, border = SIDES[unicode]
     drawn = []
     for curve, mark in zip(curves, MARKS[unicode], strict=False):
-        left = _dot_bits(heights(curve.reserved), mark, (height, front, reserved))
+        left = _dot_bits(heights(curve.reserved), mark, (height, reserved_columns, reserved))
         right = _dot_bits(heights(curve.values), mark, (height, columns, length))
-        bits = np.hstack([left, np.zeros((height, first - front), dtype=int), right])
+        bits = np.hstack([left, np.zeros((height, first - reserved_columns), dtype=int), right])
         positions = (min(column * length // columns, len(curve.values) - 1) for column in range(columns))
         drawn.append((bits, mark[1], ["reserved"] * first + [curve.styles[position] for position in positions]))
     lines = []
@@ -99,12 +99,12 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
         pieces = [(f"{labels.get(row, ''):>{margin}}{tick if row in labels else side}", "faint")]
         for column in range(first + columns):
             cells = [(marks[bits[row, column]], styles[column]) for bits, marks, styles in drawn if bits[row, column]]
-            if front and column == front:
+            if reserved_columns and column == reserved_columns:
                 cells = [(border, "faint")]
             pieces.append((SHARED[unicode], "faint") if len(cells) > 1 else (*cells, (" ", ""))[0])
         by_style = groupby(pieces, itemgetter(1))
         lines.append([("".join(text for text, _ in same), style) for style, same in by_style])
-    return [*lines, *_axis(margin, front, columns, length, unicode=unicode)]
+    return [*lines, *_axis(margin, reserved_columns, columns, length, unicode=unicode)]
 
 
 def _is_logarithmic(curves: Sequence[Curve]) -> bool:
@@ -135,7 +135,7 @@ def _dot_bits(heights: NDArray[np.float64], mark: Mark, size: tuple[int, int, in
     return bits[::-1]
 
 
-def _axis(margin: int, front: int, columns: int, length: int, *, unicode: bool) -> list[Pieces]:
+def _axis(margin: int, reserved_columns: int, columns: int, length: int, *, unicode: bool) -> list[Pieces]:
     """Return the horizontal axis with ticks at round positions, and its labels."""
     line, tick, corner, end = AXES[unicode]
     step = 2 ** max(math.ceil(math.log2(length / max(columns // 10, 1))), 0)  # lengths are powers of two
@@ -145,7 +145,7 @@ def _axis(margin: int, front: int, columns: int, length: int, *, unicode: bool) 
     for column, label in ticks.items():
         if column + len(label) <= columns:
             numbers[column : column + len(label)] = label
-    left = line * front + end * bool(front)
+    left = line * reserved_columns + end * bool(reserved_columns)
     return [
         [(f"{'':{margin}}{corner}{left}{ruler}", "faint")],
         [(f"{'':{margin + 1 + len(left)}}{''.join(numbers)}".rstrip(), "faint")],

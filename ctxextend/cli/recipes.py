@@ -22,13 +22,13 @@ def recipes(
 
     To edit a recipe, save it first: ctxextend recipes NAME > FILE
     """
-    from ctxextend.recipe_file import shipped_recipes
+    from ctxextend.recipe_file import builtin_recipes
 
-    sink, page, shipped = Output(as_json), Page.for_stdout(), shipped_recipes()
-    if name is not None and name not in shipped:
+    sink, page, builtin = Output(as_json), Page.for_stdout(), builtin_recipes()
+    if name is not None and name not in builtin:
         with options.usage_errors(RecipeError):
-            raise RecipeError(f"No built-in recipe {name}.", did_you_mean(name, shipped) or "See `ctxextend recipes`.")
-    texts = {key: path.read_text("utf-8") for key, path in shipped.items() if name in (None, key)}
+            raise RecipeError(f"No built-in recipe {name}.", did_you_mean(name, builtin) or "See `ctxextend recipes`.")
+    texts = {key: path.read_text("utf-8") for key, path in builtin.items() if name in (None, key)}
     # Each file starts with a comment; its text up to the first colon is the summary.
     about = {key: text.split(":")[0].replace("\n#", "").removeprefix("# ") for key, text in texts.items()}
     if name is not None:

@@ -78,7 +78,7 @@ def resize(
     plan = plan_model(open_model(recipe.checkpoint), settings)
     sink.note(*plan.notes)
     sink.warning(*plan.warnings)
-    also, warned = dict[str, Any](), tuple[str, ...]()
+    more, warned = dict[str, Any](), tuple[str, ...]()
     if data:
         from ctxextend.comparison.calibrate import calibrate_model
 
@@ -87,12 +87,12 @@ def resize(
         with sink.progress("Calibrating", unit="tokens") as progress:
             calibration = calibrate_model(plan.model, plan.settings, Evaluate(tuple(data)), progress, sink.warning)
         sink.note(*(note for note in calibration.notes if note not in plan.notes), calibration_text(calibration))
-        also["calibration"], warned = to_json(calibration), calibration.warnings
+        more["calibration"], warned = to_json(calibration), calibration.warnings
         plan = plan_model(plan.model, replace(plan.settings, method=calibration.method))
     if dry_run:
-        shown, warnings = show_plan(sink, recipe, plan, output, force=force)
-        also |= {"train": shown["train"]} if training else {}
-        sink.result("resize", shown["resize"] | also, [*warned, *warnings])
+        planned, warnings = show_plan(sink, recipe, plan, output, force=force)
+        more |= {"train": planned["train"]} if training else {}
+        sink.result("resize", planned["resize"] | more, [*warned, *warnings])
     elif training is not None:
         from ctxextend.training.training_run import RunFolder
 
@@ -103,8 +103,8 @@ def resize(
         assert trained is not None
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
         result = ResizeResult(plan, trained.output, trained.warnings, size, round(trained.seconds, 3))
-        also |= push(sink, result.output, push_to_hub)
-        sink.result("resize", to_json(result) | {"train": to_json(trained)} | also, (*warned, *trained.warnings))
+        more |= push(sink, result.output, push_to_hub)
+        sink.result("resize", to_json(result) | {"train": to_json(trained)} | more, (*warned, *trained.warnings))
     else:
         checked: dict[str, Any] = {}
         if verify:
@@ -114,8 +114,8 @@ def resize(
         with sink.progress("Writing") as progress:
             result = replace(plan.execute(output, force=force, progress=progress, **checked), verified=verify)
         _show_result(sink, result)
-        also |= push(sink, result.output, push_to_hub)
-        sink.result("resize", to_json(result) | also, (*warned, *result.warnings))
+        more |= push(sink, result.output, push_to_hub)
+        sink.result("resize", to_json(result) | more, (*warned, *result.warnings))
 
 
 def calibration_text(calibration: "Calibration") -> str:
@@ -156,8 +156,8 @@ def show_plan(
     page = Page()
     page.values(items, margin=10)
     sink.screen(page.lines)
-    shown = {"output": str(output) if output else None, "dry_run": True, "resize": resized}
-    return shown | dict.fromkeys(("train", "evaluate")) | steps, warnings
+    values = {"output": str(output) if output else None, "dry_run": True, "resize": resized}
+    return values | dict.fromkeys(("train", "evaluate")) | steps, warnings
 
 
 def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:

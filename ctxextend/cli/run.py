@@ -69,4 +69,4 @@ def run(
     else:
         add_evaluation(page := Page.for_stdout(), result.evaluation)
         sink = replace(sink, is_path_only=result.output is not None)
-        sink.measured("run", result.evaluation, page.lines, [], values)
+        sink.measurement("run", result.evaluation, page.lines, [], values)

@@ -32,11 +32,11 @@ MIN_SAMPLES, WINDOWS, DOCUMENTS = 8, 16, 64
 
 # Values tried next to those estimated from the table; a sigma, in rows, is at most this share of the table.
 SIGMAS, MAX_SHARE = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0), 1 / 4
-REPEATS = 4  # ranges to repeat
+REPEATS = 4  # ranges to tile
 GAINS = (1.0, 1.15, 1.3, 1.45, 1.6, 1.8, 2.1)
 # A sigma that differs by less than this share creates almost the same rows.
 MIN_CHANGE = 0.1
-# The estimate, no high-frequency band, and all of the above; among the ranges also the longest.
+# The estimate, a sigma of 0, and all of the above; among the ranges also the longest.
 MAX_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS)
 
 
@@ -56,13 +56,13 @@ def calibrate(
 ) -> Calibration:
     """Tune the settings of `bands` on a text.
 
-    The search starts with the values estimated from the table, then tries other sigmas, ranges to repeat and gains,
+    The search starts with the values estimated from the table, then tries other sigmas, ranges to tile and gains,
     about twenty in all. A value must be better by more than one standard error, paired by window. Language models are
     ranked by the loss on at most 16 windows of the new length, encoders by retrieval of at most 64 documents. The text
     needs no labels:
 
-        found = ctxextend.calibrate("gpt2", 4096, "book.txt")
-        ctxextend.resize("gpt2", 4096, found.method)
+        calibration = ctxextend.calibrate("gpt2", 4096, "book.txt")
+        ctxextend.resize("gpt2", 4096, calibration.method)
 
     Args:
         reference: As in `plan_resize`.
@@ -179,7 +179,7 @@ class Search:
     is_only: bool = False  # whether there is one table; with more, each estimates `within`
 
     def run(self) -> Resize:
-        """Return the best settings: sigma is tuned first, then the range to repeat, then the gain.
+        """Return the best settings: sigma is tuned first, then the range to tile, then the gain.
 
         The best of about twenty trials is ahead partly by chance: a lead of at most one standard error does not count.
         """
@@ -196,9 +196,9 @@ class Search:
             current = best
         return current
 
-    def improvement(self, one: Resize, other: Resize) -> Estimate:
+    def improvement(self, candidate: Resize, reference: Resize) -> Estimate:
         """Return how much better one candidate is than another, paired by window or document; above 0 is better."""
-        pairs = zip(self.scores[other], self.scores[one], strict=True)
+        pairs = zip(self.scores[reference], self.scores[candidate], strict=True)
         return estimate([self.sign * (before - after) for before, after in pairs])
 
     def _others(self, name: str, current: Resize) -> Iterator[Resize]:
@@ -207,7 +207,7 @@ class Search:
         if name == "gain":
             yield from (current.with_settings(gain=other) for other in GAINS)
         elif name == "sigma":
-            for other in SIGMAS if self.requested.settings["repeat"] else (0.0, *SIGMAS):  # 0 repeats nothing
+            for other in SIGMAS if self.requested.settings["repeat"] else (0.0, *SIGMAS):  # at 0, nothing is tiled
                 if other <= MAX_SHARE * len(self.table) and abs(other - sigma) > MIN_CHANGE * other:
                     yield self._complete(other, gain)
         elif sigma:
@@ -216,7 +216,7 @@ class Search:
 
     def _complete(self, sigma: float | None, gain: float | None) -> Resize:
         """Return a candidate with the settings that are None estimated from the table."""
-        stated = self.requested.settings | {"sigma": sigma, "gain": gain}
-        method, _ = choose_bands(self.table, self.rows, keep=self.requested.kept_first, **stated)
-        found = replace(self.requested, method=method)
-        return found if self.is_only else found.with_settings(within=stated["within"])
+        values = self.requested.settings | {"sigma": sigma, "gain": gain}
+        method, _ = choose_bands(self.table, self.rows, keep=self.requested.kept_first, **values)
+        candidate = replace(self.requested, method=method)
+        return candidate if self.is_only else candidate.with_settings(within=values["within"])

@@ -85,7 +85,7 @@ def compare(
 
     Raises:
         CtxextendError: As `evaluate` and `train`; a named method does not apply, or `eval_data` is also trained on.
-        ComparisonInterrupted: Ctrl-C; it has the results so far.
+        ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
     """
     ref, settings = split_ref(reference, settings)
     settings["eval_data"] = path_names(settings.get("eval_data") or ())
@@ -119,7 +119,7 @@ class Compare:
         given = {name: value for name, value in flags.items() if value is not None}
         evaluation = {name: given[name] for name in EVAL_SETTINGS if name in given}
         training = {name: value for name, value in given.items() if name not in EVAL_SETTINGS}
-        defaults = {known.name: known.default for known in fields(Train)}
+        defaults = {item.name: item.default for item in fields(Train)}
         if not steps and (unused := [name for name, value in training.items() if value != defaults.get(name)]):
             flag = f"--{unused[0].replace('_', '-')}"
             raise ResizeError(f"{flag} requires --steps.", f"Add --steps, or remove {flag}.")
@@ -143,17 +143,17 @@ class Compare:
 
 def read_methods(specs: Sequence[str], to: int | str) -> tuple[MethodSpec, ...]:
     """Return the requested methods, each once; by default, and for ``all``, every method with its defaults."""
-    found: dict[str, MethodSpec] = {}
+    specs_by_name: dict[str, MethodSpec] = {}
     for text in specs or [ALL]:
         if text.strip() == ALL:
             for name in METHODS:
-                if name != "auto":  # it selects one of the others
-                    found.setdefault(name, MethodSpec(name, Resize(to, method=name), is_named=False))
+                if name != "auto":  # it chooses one of the others
+                    specs_by_name.setdefault(name, MethodSpec(name, Resize(to, method=name), is_named=False))
         else:
             resize, (name, given, _) = Resize(to, method=text), read_method(text)
             full_name = method_text(name, given)
-            found[full_name] = MethodSpec(full_name, resize, is_named=True)
-    return tuple(found.values())
+            specs_by_name[full_name] = MethodSpec(full_name, resize, is_named=True)
+    return tuple(specs_by_name.values())
 
 
 def compare_model(opened: OpenedModel, settings: Compare, progress: Progress = no_progress) -> Comparison:
@@ -231,9 +231,9 @@ class ComparisonRun:
         """Return the results so far."""
         model, train, text = self.resized.model, self.settings.train, self.evaluation.text
         rows = rank(self.candidates, METRICS[model.kind])
-        found = [outcome.evaluation for row in rows for outcome in (row.untrained, row.trained) if outcome]
-        base: list[Estimate] = [one.positions.losses[SLIDING] for one in found if one.positions]
-        base = base or [one.retrieval.modes[CHUNKS].reciprocal_rank for one in found if one.retrieval]
+        evaluations = [outcome.evaluation for row in rows for outcome in (row.untrained, row.trained) if outcome]
+        base: list[Estimate] = [item.positions.losses[SLIDING] for item in evaluations if item.positions]
+        base = base or [item.retrieval.modes[CHUNKS].reciprocal_rank for item in evaluations if item.retrieval]
         return Comparison(
             source=self.files.ref.source,
             model_type=model.model_type,
@@ -255,7 +255,7 @@ class ComparisonRun:
             precision=str(model.model.dtype).removeprefix("torch."),
             complete=complete,
             seconds=round(time.perf_counter() - self.started, 3),
-            warnings=(*dict.fromkeys(warning for one in found for warning in one.warnings), *self.failures),
+            warnings=(*dict.fromkeys(warning for item in evaluations for warning in item.warnings), *self.failures),
             notes=self.evaluation.notes,
         )
 
@@ -264,9 +264,9 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     """Load the model, plan each method, cut the text, and tokenize the training text into a folder."""
     train = settings.train
     check_paths(settings.evaluate.data)
-    if train and train.eval_data and (both := shared_texts(train.eval_data, train.data)):
+    if train and train.eval_data and (shared := shared_texts(train.eval_data, train.data)):
         raise DataError(
-            f"{', '.join(map(str, both[:3]))} is passed to both --data (training) and --eval-data (evaluation).",
+            f"{', '.join(map(str, shared[:3]))} is passed to both --data (training) and --eval-data (evaluation).",
             "Remove --eval-data to evaluate on 5 % of --data, held out of training.",
         )
     files = open_files(opened)
@@ -332,21 +332,21 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
     def cost(score: Estimate) -> float:
         return sign * score.mean if isfinite(score.mean) else inf  # NaN and infinity rank last
 
-    stages = [[one.measured[stage] for one in candidates if len(one.measured) > stage] for stage in (0, 1)]
-    best = [min(stage, key=lambda one: cost(mean(one.scores)), default=None) for stage in stages]
+    stages = [[item.measured[stage] for item in candidates if len(item.measured) > stage] for stage in (0, 1)]
+    best = [min(stage, key=lambda measurement: cost(mean(measurement.scores)), default=None) for stage in stages]
 
-    def outcome(one: Measurement, best: Measurement | None) -> Outcome:
-        evaluation, contexts = one.evaluation, one.evaluation.contexts
-        pairs = zip(one.scores, best.scores if best else (), strict=True)
-        delta = None if one is best else estimate([sign * (own - other) for own, other in pairs])
+    def outcome(measured: Measurement, best: Measurement | None) -> Outcome:
+        evaluation, contexts = measured.evaluation, measured.evaluation.contexts
+        pairs = zip(measured.scores, best.scores if best else (), strict=True)
+        delta = None if measured is best else estimate([sign * (own - other) for own, other in pairs])
         points = contexts.points if contexts else ()
         short = (point.against_base for point in points if point.context == evaluation.base_max_len)
-        return Outcome(mean(one.scores), delta, next(short, None), evaluation)
+        return Outcome(mean(measured.scores), delta, next(short, None), evaluation)
 
     rows = []
-    for one in candidates:
-        untrained, trained, *_ = (*map(outcome, one.measured, best), None, None)
+    for candidate in candidates:
+        untrained, trained, *_ = (*map(outcome, candidate.measured, best), None, None)
         if untrained is not None:
-            seconds, keeps = round(one.seconds, 3), one.plan.keeps_learned_rows
-            rows.append(Row(one.name, keeps, one.recipe, one.norms, untrained, trained, seconds))
+            seconds, keeps = round(candidate.seconds, 3), candidate.plan.keeps_learned_rows
+            rows.append(Row(candidate.name, keeps, candidate.recipe, candidate.norms, untrained, trained, seconds))
     return tuple(sorted(rows, key=lambda row: (row.trained is None, cost(row.final.score))))

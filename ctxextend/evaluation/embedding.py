@@ -18,7 +18,7 @@ from ctxextend.evaluation.eval_model import SENTENCE_MODULES, EvalModel, batches
 if TYPE_CHECKING:
     import torch
 
-DEFAULT = "mean"  # of folders without a pooling config
+DEFAULT_POOLING = "mean"  # of folders without a pooling config
 USE_SENTENCE_TRANSFORMERS = "Evaluate this model with sentence-transformers."
 
 # Flags of configs before version 5.4, in the order in which sentence-transformers concatenates poolings.
@@ -111,7 +111,7 @@ def read_pooling(root: Path) -> tuple[str, ...]:
     """
     path = root / SENTENCE_MODULES
     if not path.is_file():
-        return (DEFAULT,)
+        return (DEFAULT_POOLING,)
     folders, unknown = [], []
     for module in load_modules(path):
         name = str(module.get("type"))
@@ -120,15 +120,15 @@ def read_pooling(root: Path) -> tuple[str, ...]:
         folders += [str(module.get("path", ""))] if name == "Pooling" else []
         unknown += [f"the module {name}"] if name not in KNOWN_MODULES else []
     if unknown or len(folders) != 1:
-        found = [*unknown, f"{len(folders)} Pooling modules"][0]
-        message = f"{path} lists {found}; only Transformer, one Pooling, Normalize and Dropout are supported."
+        problem = [*unknown, f"{len(folders)} Pooling modules"][0]
+        message = f"{path} lists {problem}; only Transformer, one Pooling, Normalize and Dropout are supported."
         raise UnsupportedModelError(message, USE_SENTENCE_TRANSFORMERS)
     if not stays_inside(folders[0]) or points_outside(root, root / folders[0]):
         raise CheckpointError(f"{path} points outside the folder: Pooling is at {folders[0]}.", "Download it again.")
     path = root / folders[0] / "config.json"
     config: Mapping[str, Any] = load_object(path)
     flags = [mode for flag, mode in POOLING_FLAGS.items() if config.get(flag) is True]
-    stated = config.get("pooling_mode") or flags or DEFAULT
+    stated = config.get("pooling_mode") or flags or DEFAULT_POOLING
     poolings = tuple(map(str, stated if isinstance(stated, list) else [stated]))
     if invalid := [mode for mode in poolings if mode not in POOLINGS]:
         message = f"{path} has the unknown pooling mode {invalid[0]!r}; known are {', '.join(POOLINGS)}."
@@ -142,10 +142,10 @@ def ranks(queries: NDArray[np.float32], documents: NDArray[np.float32], owners: 
     Ties and NaN count against the own document: a model that embeds all documents alike retrieves none of them.
     Queries, (q, d), and documents, (n, d), have length 1; `owners`, (q,), are indices of documents.
     """
-    wide = documents.astype(np.float64)
-    found = np.empty(len(queries), np.int64)
+    exact = documents.astype(np.float64)
+    result = np.empty(len(queries), np.int64)
     for i, (query, owner) in enumerate(zip(queries, owners, strict=True)):
         # Row by row, because a matrix product can give two equal documents cosines that differ in the last bit.
-        cosines = (wide * query).sum(axis=1)
-        found[i] = np.count_nonzero(~(cosines < cosines[owner]))
-    return found
+        cosines = (exact * query).sum(axis=1)
+        result[i] = np.count_nonzero(~(cosines < cosines[owner]))
+    return result

@@ -34,7 +34,7 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 SENTENCE_MODULES = "modules.json"  # marks a folder of sentence-transformers
 PASS_BASE = "Pass its base checkpoint with --base of evaluate (evaluate.base in a recipe)."
 
-COMPARED = 512  # tokens of the text by which two tokenizers are compared
+COMPARED_TOKENS = 512  # tokens of the text by which two tokenizers are compared
 TOKENS_PER_BATCH = 4096  # unless a batch size is given
 
 
@@ -77,8 +77,8 @@ class TextTokenizer:
     @property
     def separator(self) -> int | None:
         """The token between joined documents, or None."""
-        known = (self.tokenizer.eos_token_id, self.tokenizer.sep_token_id)
-        return next((token for token in known if token is not None), None)
+        candidates = (self.tokenizer.eos_token_id, self.tokenizer.sep_token_id)
+        return next((token for token in candidates if token is not None), None)
 
     def encode(self, text: str) -> Ids:
         """Return the ids of a text of any length, without special tokens, shape (tokens,)."""
@@ -112,7 +112,7 @@ def _character_tokenizer(path: Path) -> Any:
 class ModelFiles(OpenedModel):
     """An opened checkpoint with its tokenizer, ready to be loaded."""
 
-    rows: int  # of the first table, reserved rows included
+    rows: int  # rows of the first table, reserved rows included
     tokenizer: TextTokenizer
 
     @property
@@ -133,9 +133,9 @@ class ModelFiles(OpenedModel):
     @property
     def trained_on(self) -> Mapping[TextKey, Collection[TrainedText]]:
         """The training runs on each text, as recorded in its recipe."""
-        written, own = read_provenance(self.checkpoint), self.checkpoint.root / self.checkpoint.model
-        known, runs = (written.base.tokenizer if written else None) or own, trainings(written)
-        if self.ref.tokenizer and os.path.realpath(self.ref.tokenizer) != os.path.realpath(known):
+        provenance, own = read_provenance(self.checkpoint), self.checkpoint.root / self.checkpoint.model
+        recorded, runs = (provenance.base.tokenizer if provenance else None) or own, trainings(provenance)
+        if self.ref.tokenizer and os.path.realpath(self.ref.tokenizer) != os.path.realpath(recorded):
             # Another tokenizer cuts the text differently, so the recorded held-out windows do not apply.
             runs = [{name: value for name, value in run.items() if name != "held_out"} for run in runs]
         return trained_texts(runs)
@@ -143,7 +143,7 @@ class ModelFiles(OpenedModel):
 
 @dataclass(frozen=True)
 class EvalModel:
-    """A checkpoint loaded for evaluation."""
+    """A checkpoint loaded for evaluation or training."""
 
     name: str  # the reference that the user passed
     root: Path  # the checkpoint's folder
@@ -169,22 +169,22 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
     check_loadable(checkpoint, "Resize it first: the output of resize can be loaded.")
     rows = describe_table(checkpoint, name)[0][0]
     check_rows(location, rows, name)
-    written = read_provenance(checkpoint)
-    requested = opened.ref.tokenizer or (written.base.tokenizer if written else None)
+    provenance = read_provenance(checkpoint)
+    requested = opened.ref.tokenizer or (provenance.base.tokenizer if provenance else None)
     tokenizer = TextTokenizer.open(requested or checkpoint.root / checkpoint.model)
     return ModelFiles(**vars(opened), rows=rows, tokenizer=tokenizer)
 
 
 def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str, str]) -> None:
     """Raise CheckpointError if weights differ from a recipe's hashes of tables, or of samples of other tensors."""
-    for name, known in hashes.items():
+    for name, expected in hashes.items():
         if name == FINGERPRINT:
-            found = checkpoint.weights_fingerprint()
+            actual = checkpoint.weights_fingerprint()
             change = "its tables are the same, but other weights or a header changed"
         else:
             file, change = checkpoint.names.get(name), f"table {name} differs"
-            found = table_hash(read_floats(file, name)) if file else ""
-        if found != known:
+            actual = table_hash(read_floats(file, name)) if file else ""
+        if actual != expected:
             raise CheckpointError(f"{ref.source} has changed since the recipe was written: {change}.")
 
 
@@ -220,8 +220,8 @@ def load_eval_model(files: ModelFiles, precision: str = "auto", device: str | No
     notes, stated = checkpoint.notes, checkpoint.model_class
     if kind == ENCODER and stated is not None and stated.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel")):
         notes = (*notes, f"{checkpoint.root} has no LM head of {stated}, so it is evaluated as an encoder.")
-    known = name, checkpoint.root, model_type, kind, loaded.model.to(device_used), files.tokenizer, files.max_len
-    return EvalModel(*known, notes, files.reserved_rows, files.trained_on)
+    values = name, checkpoint.root, model_type, kind, loaded.model.to(device_used), files.tokenizer, files.max_len
+    return EvalModel(*values, notes, files.reserved_rows, files.trained_on)
 
 
 def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, LoadedModel]:
@@ -295,9 +295,9 @@ def check_vocabulary(model: EvalModel, ids: Ids) -> None:
 
 def check_same_tokens(model: EvalModel, base: EvalModel, window: Ids) -> None:
     """Raise CheckpointError if the tokenizers of two models cut the text of these ids, (tokens,), differently."""
-    own, other = model.tokenizer, base.tokenizer
-    text = own.tokenizer.decode(window[:COMPARED])
-    same_special = (own.before, own.after) == (other.before, other.after)
-    if not same_special or not np.array_equal(own.encode(text), other.encode(text)):
+    tokenizer, other = model.tokenizer, base.tokenizer
+    text = tokenizer.tokenizer.decode(window[:COMPARED_TOKENS])
+    same_special = (tokenizer.before, tokenizer.after) == (other.before, other.after)
+    if not same_special or not np.array_equal(tokenizer.encode(text), other.encode(text)):
         message = f"The tokenizers of {model.name} and {base.name} cut the text into different tokens."
         raise CheckpointError(message, PASS_BASE)

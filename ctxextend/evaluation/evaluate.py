@@ -81,8 +81,8 @@ def evaluate(
         reference: As in `plan_resize`.
         data: Files and folders with text: a document per text file, per line of .jsonl or per row of .parquet; or Hub
             datasets, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``. Of files that the checkpoint's recipe lists as
-            training data (recognized by content), only the held-out windows are used, or everything with a warning.
-            Not recognized: training with other tools, the same text in another file, changes after the first 64 MiB,
+            training data (recognised by content), only the held-out windows are used, or everything with a warning.
+            Not recognised: training with other tools, the same text in another file, changes after the first 64 MiB,
             and files after the first 200 of a training.
         progress: Called with the number of tokens read since the last call, and the total.
         settings: The other fields of `Evaluate`: ``length``, ``tokens``, ``measure``, …; and ``revision``,
@@ -91,7 +91,7 @@ def evaluate(
     Raises:
         CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is shorter than one
             window, or a length or a measure does not apply to the model.
-        EvaluationInterrupted: Ctrl-C; it has the results so far.
+        EvaluationInterrupted: Ctrl-C was pressed; it has the results so far.
     """
     ref, settings = split_ref(reference, settings)
     return evaluate_checkpoint(ref, Evaluate(data=path_names(data), **settings), progress)
@@ -104,10 +104,10 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
     model = load_eval_model(files, settings.precision, settings.device)
     applicable_measures(model, settings)
     base, warnings, notes = None, list[str](), list(model.notes)
-    known = None if settings.no_base else find_base(read_provenance(files.checkpoint), settings.base, ref.tokenizer)
-    if known is not None:
+    stated = None if settings.no_base else find_base(read_provenance(files.checkpoint), settings.base, ref.tokenizer)
+    if stated is not None:
         try:
-            base = open_eval_model(known.ref, settings.precision, known.hashes, settings.device)
+            base = open_eval_model(stated.ref, settings.precision, stated.hashes, settings.device)
             if base.kind != model.kind:
                 message = f"{base.name} is {KINDS[base.kind]}, but {model.name} is {KINDS[model.kind]}."
                 raise CheckpointError(message, PASS_BASE)
@@ -190,18 +190,18 @@ class EvaluationRun:
     def report(self, *, complete: bool) -> Evaluation:
         """Return the results so far."""
         model, base, losses = self.model, self.base, self.losses
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for task in self.tasks:
-            found |= task.report()
+            values |= task.report()
         models = model.name, model.model_type, model.kind, model.max_len
-        of_base = base.name if base else None, base.max_len if base else None
+        base_values = base.name if base else None, base.max_len if base else None
         tokens = sum(map(len, self.text.windows[: losses.windows if losses else None]))
         across_documents = self.text.across_documents and losses is not None
-        found |= {"documents": len(self.text.documents), "tokens": tokens, "across_documents": across_documents}
-        found |= {"seed": self.settings.seed, "precision": str(model.model.dtype).removeprefix("torch.")}
-        found |= {"complete": complete, "seconds": round(time.perf_counter() - self.started, 3), "notes": self.notes}
-        found["warnings"] = (*self.warnings, *(losses.warnings if losses else ()))
-        return Evaluation(*models, *of_base, **found)
+        values |= {"documents": len(self.text.documents), "tokens": tokens, "across_documents": across_documents}
+        values |= {"seed": self.settings.seed, "precision": str(model.model.dtype).removeprefix("torch.")}
+        values |= {"complete": complete, "seconds": round(time.perf_counter() - self.started, 3), "notes": self.notes}
+        values["warnings"] = (*self.warnings, *(losses.warnings if losses else ()))
+        return Evaluation(*models, *base_values, **values)
 
 
 def plan_evaluation(
@@ -229,8 +229,8 @@ def plan_evaluation(
         documents, warnings = read_unseen(model, settings, size * minimum)
     separator, one_each = model.tokenizer.separator, "retrieval" in measures
     text = cut_windows(documents, size, count, separator, one_each=one_each, minimum=minimum)
-    read = np.concatenate(text.documents)
-    check_vocabulary(model, read)
+    text_ids = np.concatenate(text.documents)
+    check_vocabulary(model, text_ids)
     if base is not None:
         check_same_tokens(model, base, text.windows[0])
 
@@ -262,7 +262,7 @@ def plan_evaluation(
                 warnings.append(f"{across}: text before a document's start helps little to predict it.")
     if "passkey" in measures:
         with optional():
-            passkey = plan_passkey(evaluator, read, lengths, tokens=settings.tokens, seed=settings.seed)
+            passkey = plan_passkey(evaluator, text_ids, lengths, tokens=settings.tokens, seed=settings.seed)
             notes += passkey.notes
     return EvaluationRun(model, base, settings, text, losses, passkey, retrieval, tuple(warnings), tuple(notes))
 
@@ -319,7 +319,7 @@ def cut_windows(
 
     Windows stay inside documents, unless that would leave more than half of the text unused or give fewer than
     `minimum` windows: then documents are joined with a separator. Reading stops at the last document needed.
-    `one_each` takes one window per document.
+    `one_each` takes only the first window of each document.
     """
     inside, read, tokens = list[Ids](), list[Ids](), 0
     for ids in documents:
@@ -356,5 +356,5 @@ def _cut(ids: Ids, size: int) -> list[Ids]:
 def context_lengths(longest: int, base: int | None) -> tuple[int, ...]:
     """Return the context lengths to measure: doublings from 128 or an eighth of the longest, and the base's length."""
     shortest = max(min(SHORTEST_CONTEXT, longest >> DOUBLINGS), 1)
-    found = {longest, base or longest, *(shortest << i for i in range(longest.bit_length()))}
-    return tuple(sorted(context for context in found if MIN_LENGTH <= context <= longest))
+    lengths = {longest, base or longest, *(shortest << i for i in range(longest.bit_length()))}
+    return tuple(sorted(context for context in lengths if MIN_LENGTH <= context <= longest))

@@ -13,7 +13,7 @@ from ctxextend.json_output import Result, not_in_json
 # How a text is read: by the model in one window, by the base in back-to-back windows, sliding windows or chunks.
 MODEL, TRUNCATED, SLIDING, CHUNKS = "model", "truncated", "sliding", "chunks"
 
-# Above chance means that guessing does as well with a lower probability than this, one tail of a 95 % interval.
+# Accuracy is above chance if guessing reaches it with a lower probability than this: one tail of a 95 % interval.
 UNLIKELY = 0.025
 
 
@@ -153,9 +153,9 @@ class Passkey:
 
     def beats_chance(self, shares: Sequence[float | None], unlikely: float = UNLIKELY) -> bool:
         """Return whether guessing reaches the accuracy of these cells with a probability below `unlikely`."""
-        known = [share for share in shares if share is not None and math.isfinite(share)]
-        found, trials, chance = round(sum(known) * self.trials), self.trials * len(known), self.chance
-        tail = (math.comb(trials, k) * chance**k * (1 - chance) ** (trials - k) for k in range(found, trials + 1))
+        measured = [share for share in shares if share is not None and math.isfinite(share)]
+        successes, trials, chance = round(sum(measured) * self.trials), self.trials * len(measured), self.chance
+        tail = (math.comb(trials, k) * chance**k * (1 - chance) ** (trials - k) for k in range(successes, trials + 1))
         return sum(tail) < unlikely
 
 

@@ -64,7 +64,7 @@ class Scorer:
         """Return the negative log-likelihoods of each window's labels, in nats, each of shape (k,)."""
         import torch
 
-        model, found = self.model.model, dict[int, Losses]()
+        model, losses_of = self.model.model, dict[int, Losses]()
         head: Any = model.get_output_embeddings() if self.has_separate_head else torch.nn.Identity()
         batch_size = self.batch_size if self.has_separate_head else 1
         for batch in batches([len(window.input_ids) for window in windows], batch_size):
@@ -74,11 +74,11 @@ class Scorer:
                     outputs = model(**prepare_inputs(model, ids)).logits  # hidden states with a separate head
                 size = max(MAX_LOGITS // (head.out_features if self.has_separate_head else outputs.shape[-1]), 1)
                 for i, output in zip(batch, outputs, strict=True):
-                    both = torch.from_numpy(np.stack([windows[i].outputs, windows[i].labels])).to(output.device)
-                    chunks = torch.split(both, size, dim=1)
+                    pairs = torch.from_numpy(np.stack([windows[i].outputs, windows[i].labels])).to(output.device)
+                    chunks = torch.split(pairs, size, dim=1)
                     losses = [_cross_entropy(head(output[indices]).float(), labels) for indices, labels in chunks]
-                    found[i] = torch.cat(losses).numpy()
-        return [found[i] for i in range(len(windows))]
+                    losses_of[i] = torch.cat(losses).numpy()
+        return [losses_of[i] for i in range(len(windows))]
 
 
 def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
@@ -88,8 +88,8 @@ def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
     def logits(last: int = 3) -> "torch.Tensor":
         ids = torch.tensor([[0, 1, 2, last]], device=model.model.device)
         ids += min(getattr(head, "out_features", 200) // 2, 100)  # avoids padding ids
-        found: torch.Tensor = model.model(**prepare_inputs(model.model, ids)).logits
-        return found.float()
+        result: torch.Tensor = model.model(**prepare_inputs(model.model, ids)).logits
+        return result.float()
 
     with needs_only_text(model, "logits"), torch.inference_mode():
         head = model.model.get_output_embeddings()
@@ -192,8 +192,8 @@ class ReadingMode:
                 if len(inside):
                     ids = tokenizer.add_special_tokens(inputs[span.start : span.stop])
                     windows.append(ScoredWindow(ids, inside - span.start + shift, text[inside]))
-        found = np.concatenate(self.scorer.losses(windows))
-        return np.split(found, np.cumsum([len(indices) for indices in targets])[:-1])
+        losses = np.concatenate(self.scorer.losses(windows))
+        return np.split(losses, np.cumsum([len(indices) for indices in targets])[:-1])
 
 
 @dataclass
@@ -254,13 +254,13 @@ class LossTask:
 
     def targets(self, number: int) -> dict[str, Ids]:
         """Return the indices of a window's target tokens by measure: all, or a random share for a masked model."""
-        generator, found = np.random.default_rng([self.seed, number]), {}
+        generator, targets = np.random.default_rng([self.seed, number]), {}
         for measure, scored in self._scored.items():
-            found[measure] = np.arange(*scored)
+            targets[measure] = np.arange(*scored)
             if self.scorer.model.kind == MASKED:
-                count = max(round(len(found[measure]) * MASKED_SHARE), 1)
-                found[measure] = np.sort(generator.choice(found[measure], count, replace=False))
-        return found
+                count = max(round(len(targets[measure]) * MASKED_SHARE), 1)
+                targets[measure] = np.sort(generator.choice(targets[measure], count, replace=False))
+        return targets
 
     @property
     def windows(self) -> int:
@@ -283,11 +283,11 @@ class LossTask:
         """Return the losses of the windows scored in all modes, by mode name and context length; each of shape (k,)."""
         count = self.windows
         modes = [mode for mode in self.modes if mode.measure == measure]
-        found = {(mode.name, mode.context): self.measured[mode][:count] for mode in modes}
-        if measure == "context" and (MODEL, self.length) not in found:
+        losses_of = {(mode.name, mode.context): self.measured[mode][:count] for mode in modes}
+        if measure == "context" and (MODEL, self.length) not in losses_of:
             start, stop = self._scored[measure]
-            found[MODEL, self.length] = [losses[start - stop :] for losses in self.measured[self.modes[0]][:count]]
-        return found
+            losses_of[MODEL, self.length] = [losses[start - stop :] for losses in self.measured[self.modes[0]][:count]]
+        return losses_of
 
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that this task measures."""
@@ -301,22 +301,22 @@ class LossTask:
         by_name = {name: losses for (name, _), losses in self.losses("position").items()}
         before, width = len(self.scorer.model.tokenizer.before), -(-self.length // BUCKETS)
         positions = [self.targets(i)["position"] + before for i in range(self.windows)]
-        changes = {name: _difference(by_name[MODEL], found) for name, found in by_name.items() if name != MODEL}
+        changes = {name: _difference(by_name[MODEL], losses) for name, losses in by_name.items() if name != MODEL}
         buckets = []
         for start in range(0, self.length, width):
             stop = min(start + width, self.length)
             inside = [(indices >= start) & (indices < stop) for indices in positions]
             if any(mask.any() for mask in inside):
-                pairs = {name: zip(found, inside, strict=True) for name, found in by_name.items()}
+                pairs = {name: zip(losses, inside, strict=True) for name, losses in by_name.items()}
                 of_bucket = {name: [losses[mask] for losses, mask in pair] for name, pair in pairs.items()}
-                buckets.append(Bucket(start, stop, {name: estimate_loss(found) for name, found in of_bucket.items()}))
-        losses = {name: estimate_loss(found) for name, found in by_name.items()}
+                buckets.append(Bucket(start, stop, {name: estimate_loss(losses) for name, losses in of_bucket.items()}))
+        losses = {name: estimate_loss(losses) for name, losses in by_name.items()}
         return PositionLosses(self.length, self.windows, losses, changes, tuple(buckets))
 
     def _contexts(self) -> ContextLosses:
-        found = self.losses("context")
-        by_model = {context: losses for (name, context), losses in found.items() if name == MODEL}
-        by_base = {context: losses for (name, context), losses in found.items() if name != MODEL}
+        by_mode = self.losses("context")
+        by_model = {context: losses for (name, context), losses in by_mode.items() if name == MODEL}
+        by_base = {context: losses for (name, context), losses in by_mode.items() if name != MODEL}
         reference = self.base_length if self.base_length in by_model else min(by_model)
         points = tuple(
             ContextPoint(
@@ -331,8 +331,8 @@ class LossTask:
         return ContextLosses(reference, self.windows, points)
 
 
-def _difference(ones: Sequence[Losses], others: Sequence[Losses]) -> Estimate:
-    return estimate([one - other for one, other in zip(ones, others, strict=True)])
+def _difference(losses: Sequence[Losses], references: Sequence[Losses]) -> Estimate:
+    return estimate([loss - reference for loss, reference in zip(losses, references, strict=True)])
 
 
 def plan_losses(

@@ -22,7 +22,7 @@ from ctxextend.held_out import Ids
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 NUMBERS = 10  # candidates
-MAX_TRIED = 300  # numbers per count of digits: tokenizers have either many with a single token or hardly any
+MAX_TRIED = 300  # numbers per number of digits: tokenizers have either many with a single token or hardly any
 # Trials per length and depth: ten hide each number once. An encoder embeds one text per number instead.
 MIN_TRIALS, MAX_TRIALS = 4, 10
 
@@ -68,13 +68,13 @@ class PasskeyTask:
                     sentences = [_fill(self.sentence, token) for token in self.numbers]
                     size = length - self.evaluator.model.tokenizer.num_special - len(self.sentence)
                     before, after = self._around(length, depth, 0, size)
-                    texts = self.evaluator.embed([np.concatenate([before, one, after]) for one in sentences])
-                    found = list(ranks(self.evaluator.embed(sentences), texts, np.arange(NUMBERS)) == 1)
+                    texts = self.evaluator.embed([np.concatenate([before, sentence, after]) for sentence in sentences])
+                    is_found = list(ranks(self.evaluator.embed(sentences), texts, np.arange(NUMBERS)) == 1)
                 else:
                     losses = self.evaluator.losses([self.window(length, depth, trial) for trial in range(self.texts)])
                     answers = [self.answer(length, depth, trial) for trial in range(self.texts)]
-                    found = [all(row[i] < np.delete(row, i)) for i, row in zip(answers, losses, strict=True)]
-                self.cells[length, depth] = float(np.mean(found))
+                    is_found = [all(row[i] < np.delete(row, i)) for i, row in zip(answers, losses, strict=True)]
+                self.cells[length, depth] = float(np.mean(is_found))
                 advance(length * self.texts)
 
     def window(self, length: int, depth: float, trial: int) -> ScoredWindow:
@@ -122,10 +122,10 @@ def plan_passkey(
     """
     tokenizer = evaluator.model.tokenizer
     spellings = ((digits, spelling) for digits in (3, 2, 1) for spelling in SPELLINGS)
-    found = next((found for one in spellings if (found := _numbers(tokenizer, *one, seed)) is not None), None)
-    if found is None:
+    prepared = next(filter(None, (_numbers(tokenizer, *spelling, seed) for spelling in spellings)), None)
+    if prepared is None:
         raise DataError("Passkey retrieval was skipped: the tokenizer has no ten numbers of one token each.")
-    sentence, question, numbers = found
+    sentence, question, numbers = prepared
     needed = tokenizer.num_special + len(sentence) + len(question) + 1
     measured = tuple(sorted({length for length in lengths if length >= needed}))
     if not measured:
@@ -154,14 +154,14 @@ def _numbers(tokenizer: TextTokenizer, digits: int, spelling: str, seed: int) ->
 
 def _template(sentences: list[list[int]]) -> tuple[Ids, dict[int, int]]:
     """Return the ids that sentences share, with a blank, and by sentence the token of its number if it is only one."""
-    start = _common(sentences)
-    end = _common([ids[start:][::-1] for ids in sentences])
-    between = {i: ids[start] for i, ids in enumerate(sentences) if len(ids) - start - end == 1}
+    start = _common_prefix(sentences)
+    end = _common_prefix([ids[start:][::-1] for ids in sentences])
+    numbers = {i: ids[start] for i, ids in enumerate(sentences) if len(ids) - start - end == 1}
     first = sentences[0]
-    return np.array([*first[:start], BLANK, *first[len(first) - end :]], np.int64), between
+    return np.array([*first[:start], BLANK, *first[len(first) - end :]], np.int64), numbers
 
 
-def _common(rows: list[list[int]]) -> int:
+def _common_prefix(rows: list[list[int]]) -> int:
     """Return the length of the common prefix of rows."""
     return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False)))
 

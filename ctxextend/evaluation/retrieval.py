@@ -82,11 +82,11 @@ class RetrievalTask:
             return {}
         truncated = self.ranks[TRUNCATED]
         modes = {
-            mode: recall_at_1(found, None if mode == TRUNCATED else truncated) for mode, found in self.ranks.items()
+            mode: recall_at_1(values, None if mode == TRUNCATED else truncated) for mode, values in self.ranks.items()
         }
         pooling = " + ".join(self.base.poolings)
-        found = Retrieval(self.length, len(self.documents), truncated.size, self.query_tokens, pooling, modes)
-        return {"retrieval": found}
+        retrieval = Retrieval(self.length, len(self.documents), truncated.size, self.query_tokens, pooling, modes)
+        return {"retrieval": retrieval}
 
 
 def plan_retrieval(model: Embedder, base: Embedder | None, documents: Sequence[Ids], length: int) -> RetrievalTask:
@@ -109,8 +109,8 @@ def plan_retrieval(model: Embedder, base: Embedder | None, documents: Sequence[I
     return RetrievalTask(model, base, length, chosen, tuple(dict.fromkeys(starts)), query_tokens)
 
 
-def recall_at_1(found: NDArray[np.int64], truncated: NDArray[np.int64] | None) -> Recall:
+def recall_at_1(query_ranks: NDArray[np.int64], truncated: NDArray[np.int64] | None) -> Recall:
     """Return recall@1, MRR and the change from truncation, given ranks of shape (documents, queries per document)."""
-    first = (found == 1).astype(np.float64)
+    first = (query_ranks == 1).astype(np.float64)
     change = None if truncated is None else estimate(list(first - (truncated == 1)))
-    return Recall(estimate(list(first)), estimate(list(1 / found)), change)
+    return Recall(estimate(list(first)), estimate(list(1 / query_ranks)), change)

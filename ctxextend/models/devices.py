@@ -37,7 +37,7 @@ def available_cpus(root: Path = Path("/")) -> int:
 
 @contextmanager
 def torch_threads(model: Any, threads: int | None) -> Iterator[None]:
-    """Set torch's number of CPU threads for a model; None: ``OMP_NUM_THREADS`` if set, else one for small models."""
+    """Set torch's CPU threads; None: ``OMP_NUM_THREADS`` if set, else one for small models and all CPUs for others."""
     import torch
 
     before = torch.get_num_threads()

@@ -96,7 +96,7 @@ def _length_attributes(
     """Yield the module, name and new value of every attribute and buffer that depends on the edited config values.
 
     They are the differences between two models on the meta device, with the old and the new config. Buffers are
-    initialized as in from_pretrained, with `_init_weights`.
+    initialised as in from_pretrained, with `_init_weights`.
     """
     import torch
 

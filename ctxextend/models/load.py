@@ -50,7 +50,7 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
     import transformers
 
     loader: Any = getattr(transformers, model_class or "", None) or transformers.AutoModel
-    torch.manual_seed(0)  # missing weights are initialized at random: the same for every checkpoint
+    torch.manual_seed(0)  # missing weights are initialised at random: the same for every checkpoint
     flags: dict[str, Any] = {"output_loading_info": True, "dtype": getattr(torch, dtype), "variant": checkpoint.variant}
     flags["ignore_mismatched_sizes"] = True  # report them instead of failing
     flags["trust_remote_code"] = False  # by default transformers asks the user whether to run the code

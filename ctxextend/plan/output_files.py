@@ -20,7 +20,7 @@ RECIPE_POINTER = f" The recipe is in `{RECIPE_FILE}`."
 UNTRAINED = "Not yet trained at {}."  # replaced in the card after training
 UNDECODED = "surrogateescape"  # keeps bytes that are not UTF-8
 
-# As in huggingface_hub: white space and a byte order mark may precede it.
+# As in huggingface_hub: whitespace and a byte order mark may precede it.
 FRONT_MATTER = re.compile(r"\A\ufeff?\s*---[ \t]*\r?\n(?P<yaml>.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
 MAX_FRONT_MATTER = 100_000  # characters; longer front matter is slow to parse and is not edited
 # Keys that a new base model replaces, with the indented lines and list items of their values.

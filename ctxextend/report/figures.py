@@ -236,8 +236,8 @@ def losses_by(by: str, evaluation: Evaluation, mode: str) -> dict[tuple[int, ...
         buckets = evaluation.positions.buckets if evaluation.positions else ()
         return {(bucket.start, bucket.stop): bucket.losses[mode] for bucket in buckets if mode in bucket.losses}
     points = evaluation.contexts.points if evaluation.contexts else ()
-    found = [(point.context, {MODEL: point.loss, SLIDING: point.base}.get(mode)) for point in points]
-    return {(context,): loss for context, loss in found if loss is not None}
+    losses = [(point.context, {MODEL: point.loss, SLIDING: point.base}.get(mode)) for point in points]
+    return {(context,): loss for context, loss in losses if loss is not None}
 
 
 def loss_panel(
@@ -302,12 +302,12 @@ def upper_limit(values: Iterable[float], leading: Iterable[float]) -> float | No
 
     The leading values fill at least a third of the axis.
     """
-    found = [value for value in values if math.isfinite(value)]
-    visible = [value for value in leading if math.isfinite(value)] or found
-    if not found:
+    finite = [value for value in values if math.isfinite(value)]
+    visible = [value for value in leading if math.isfinite(value)] or finite
+    if not finite:
         return None
-    maximum = max(visible) + 2 * max(max(visible) - min(found), 1e-9)
-    return maximum if max(found) > maximum else None
+    maximum = max(visible) + 2 * max(max(visible) - min(finite), 1e-9)
+    return maximum if max(finite) > maximum else None
 
 
 def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
@@ -337,8 +337,8 @@ def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
 
 def retrieval_panel(modes: Sequence[tuple[str, Recall, Style]]) -> Panel:
     """Return a panel of mean reciprocal rank and recall@1 per reading mode."""
-    ranks = [(name, one.reciprocal_rank, style) for name, one, style in modes]
-    metrics = {"mean reciprocal rank": ranks, "recall@1": [(name, one.recall, style) for name, one, style in modes]}
+    ranks = [(name, item.reciprocal_rank, style) for name, item, style in modes]
+    metrics = {"mean reciprocal rank": ranks, "recall@1": [(name, item.recall, style) for name, item, style in modes]}
     plots = [bar_plot(f"Retrieval: {name}", f"{name} (± 95 %)", bars) for name, bars in metrics.items()]
     cells = zip(*([NUMBERS.estimate(value) for _, value, _ in bars] for bars in metrics.values()), strict=True)
     rows = [[name, *numbers] for (name, *_), numbers in zip(modes, cells, strict=True)]
@@ -387,17 +387,17 @@ def evaluation_panels(evaluation: Evaluation) -> list[Panel]:
     """Return panels of the measured losses by position and context length, passkey accuracy and retrieval."""
     base_max_len, panels = evaluation.base_max_len, list[Panel]()
     for by in ("position", "context"):
-        found = [LossCurve(name, losses_by(by, evaluation, mode), style) for mode, (name, style) in MODES.items()]
+        candidates = [LossCurve(name, losses_by(by, evaluation, mode), style) for mode, (name, style) in MODES.items()]
         if by == "context":
-            found = [curve._replace(name=curve.name.partition(",")[0]) for curve in found]
-        if curves := [curve for curve in found if curve.losses]:
+            candidates = [curve._replace(name=curve.name.partition(",")[0]) for curve in candidates]
+        if curves := [curve for curve in candidates if curve.losses]:
             panels.append(loss_panel(by, evaluation.kind, curves, base_max_len, has_legend=True))
     if (passkey := evaluation.passkey) is not None and passkey.is_above_chance:
         plot = Plot(PASSKEY_TITLE, partial(draw_passkey, passkey=passkey, base_max_len=base_max_len))
         panels.append(Panel("passkey", PASSKEY_TITLE, [plot]))
     if (retrieval := evaluation.retrieval) is not None:
-        style = {"color": COLOURS[0], "alpha": 0.55}
-        panels.append(retrieval_panel([(RETRIEVAL_LABELS[mode], one, style) for mode, one in retrieval.modes.items()]))
+        style, modes = {"color": COLOURS[0], "alpha": 0.55}, retrieval.modes.items()
+        panels.append(retrieval_panel([(RETRIEVAL_LABELS[mode], recall, style) for mode, recall in modes]))
     return panels
 
 
@@ -455,7 +455,7 @@ def inspection_panels(inspections: Sequence[Inspection]) -> list[Panel]:
 
 def tables_figure(inspections: Sequence[Inspection]) -> "Figure":
     """Return a figure of all tables of `inspect`."""
-    return panel_figure(inspection_panels(inspections), ", ".join(public_name(one.source) for one in inspections))
+    return panel_figure(inspection_panels(inspections), ", ".join(public_name(item.source) for item in inspections))
 
 
 def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], what: Literal["norms", "cosines"]) -> None:
@@ -515,8 +515,8 @@ def _draw_spectra(axes: "Axes", tables: Sequence[TableCurves]) -> None:
         shares = shares[shares > MIN_SHARE]
         lowest = min([lowest, *(shares / 2)])
         periods = ", ".join(
-            f"{found.period:.0f}{'*' * (found.period > len(stats.norms))}" if found.fit >= MIN_FIT else "-"
-            for found in stats.components
+            f"{component.period:.0f}{'*' * (component.period > len(stats.norms))}" if component.fit >= MIN_FIT else "-"
+            for component in stats.components
         )
         axes.plot(range(1, len(shares) + 1), shares, label=f"{name}: {periods}", **style)
     axes.set_ylim(lowest, 100)

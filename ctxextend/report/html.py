@@ -137,13 +137,13 @@ def _deltas(comparison: Comparison) -> Panel | None:
 def _losses(comparison: Comparison, by: str) -> Panel | None:
     """Return the losses of each method and of the base by ``position`` or ``context``."""
     losses_of = partial(figures.losses_by, by)
-    found = [(row.method, losses_of(row.final.evaluation, MODEL)) for row in comparison.rows]
-    if not any(losses for _, losses in found):
+    losses_by_method = [(row.method, losses_of(row.final.evaluation, MODEL)) for row in comparison.rows]
+    if not any(losses for _, losses in losses_by_method):
         return None
     base = next(filter(None, (losses_of(row.final.evaluation, SLIDING) for row in comparison.rows)), {})
     # The axis shows the better half of the methods completely.
-    curves, better = list[LossCurve](), -(-len(found) // 2)
-    for number, (name, losses) in enumerate(found):
+    curves, better = list[LossCurve](), -(-len(losses_by_method) // 2)
+    for number, (name, losses) in enumerate(losses_by_method):
         is_labelled = number < len(COLOURS)
         style: dict[str, Any] = {"color": _colour(number), "linestyle": figures.DASHES[number] if is_labelled else "-"}
         style |= {"linewidth": (2.4 if number == 0 else 1.4) if is_labelled else 0.7}
@@ -156,12 +156,12 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
 def _retrieval(comparison: Comparison) -> Panel | None:
     """Return the retrieval scores of each method and of the base."""
     rows = [(row.method, row.final.evaluation.retrieval) for row in comparison.rows]
-    measured = [(number, method, found) for number, (method, found) in enumerate(rows) if found is not None]
+    measured = [(number, method, item) for number, (method, item) in enumerate(rows) if item is not None]
     if not measured:
         return None
-    modes = [(name, found.modes[MODEL], {"color": _colour(number), "alpha": 0.55}) for number, name, found in measured]
-    base = [(figures.RETRIEVAL_LABELS[mode], one) for mode, one in measured[0][2].modes.items() if mode != MODEL]
-    modes += [(name, one, {"color": figures.INK, "alpha": 0.25}) for name, one in base]
+    modes = [(name, item.modes[MODEL], {"color": _colour(number), "alpha": 0.55}) for number, name, item in measured]
+    base = [(figures.RETRIEVAL_LABELS[mode], item) for mode, item in measured[0][2].modes.items() if mode != MODEL]
+    modes += [(name, item, {"color": figures.INK, "alpha": 0.25}) for name, item in base]
     return figures.retrieval_panel(modes)
 
 

@@ -8,48 +8,48 @@ from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Evaluation
 from ctxextend.report.numbers import ONE_WINDOW, NumberFormat
 
 
-def evaluation_verdict(found: Evaluation, numbers: NumberFormat) -> str:
+def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
     """Return one sentence on whether the longer context helps or, if not measured, on another measurement."""
     change, amount, better = None, "", -1
-    contexts, retrieval = found.contexts, found.retrieval
+    contexts, retrieval = evaluation.contexts, evaluation.retrieval
     if contexts and contexts.points and (last := contexts.points[-1]).context > contexts.reference:
         change = last.change
         amount = f"{numbers.change(change)} nats/token at {last.context:,} vs. {contexts.reference:,}"
     elif retrieval and (change := retrieval.modes[MODEL].change) is not None:
         better, points = 1, numbers.percent(change, signed=True)
-        amount = f"recall@1 {points} points at {retrieval.length:,} vs. {found.base_max_len or 0:,}"
+        amount = f"recall@1 {points} points at {retrieval.length:,} vs. {evaluation.base_max_len or 0:,}"
     if change is not None and math.isfinite(change.mean):
         if change.sign is None:
             return f"Longer context: {amount}, {ONE_WINDOW}."
         effects = {better: "Longer context helps", -better: "Longer context hurts"}
         return f"{effects.get(change.sign, 'No significant effect of the longer context')}: {amount}."
-    if found.positions and MODEL in found.positions.losses:
-        loss = found.positions.losses[MODEL]
-        base = found.positions.changes.get(SLIDING)
+    if evaluation.positions and MODEL in evaluation.positions.losses:
+        loss = evaluation.positions.losses[MODEL]
+        base = evaluation.positions.changes.get(SLIDING)
         compared = f", {numbers.compared(base, 'the base in sliding windows')}" if base else ""
-        return f"Perplexity {numbers.perplexity(loss)} at {found.positions.length:,} tokens{compared}."
-    if found.passkey:
-        return f"Passkey retrieval is {'' if found.passkey.is_above_chance else 'not '}above chance."
+        return f"Perplexity {numbers.perplexity(loss)} at {evaluation.positions.length:,} tokens{compared}."
+    if evaluation.passkey:
+        return f"Passkey retrieval is {'' if evaluation.passkey.is_above_chance else 'not '}above chance."
     return "Nothing was measured."
 
 
-def comparison_verdict(found: Comparison, numbers: NumberFormat) -> str:
+def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
     """Return the best method, the methods tied with it, by how much others are worse, and how the base compares.
 
     Method names are in backticks.
     """
-    trained, after = found.rows[0].trained is not None, f"{found.max_len_after:,}"
-    outcomes = [(row.method.replace("`", "'"), row.trained if trained else row.untrained) for row in found.rows]
-    measured = [(f"`{name}`", one) for name, one in outcomes if one and math.isfinite(one.score.mean)]
+    trained, after = comparison.rows[0].trained is not None, f"{comparison.max_len_after:,}"
+    outcomes = [(row.method.replace("`", "'"), row.trained if trained else row.untrained) for row in comparison.rows]
+    measured = [(f"`{name}`", outcome) for name, outcome in outcomes if outcome and math.isfinite(outcome.score.mean)]
     if not measured:
-        return f"No method has a finite {found.metric.replace('_', ' ')} at {after} tokens."
+        return f"No method has a finite {comparison.metric.replace('_', ' ')} at {after} tokens."
     (name, best), *others = measured
-    metric = "perplexity" if found.is_loss else "mean reciprocal rank"
-    score, unit = (numbers.perplexity, " nats/token") if found.is_loss else (numbers.estimate, "")
-    training = f" {found.after_training}" if trained else ""
+    metric = "perplexity" if comparison.is_loss else "mean reciprocal rank"
+    score, unit = (numbers.perplexity, " nats/token") if comparison.is_loss else (numbers.estimate, "")
+    training = f" {comparison.after_training}" if trained else ""
     parts = [f"{name} is best at {after} tokens{training}: {metric} {score(best.score)}"]
-    tied = [other for other, one in others if one.is_tied]
-    worse = [(other, numbers.estimate(one.delta)) for other, one in others if not one.is_tied]
+    tied = [other for other, outcome in others if outcome.is_tied]
+    worse = [(other, numbers.estimate(outcome.delta)) for other, outcome in others if not outcome.is_tied]
     if tied:
         parts.append(f"{_joined(tied)} {'are' if len(tied) > 1 else 'is'} tied with it")
     if len(worse) > 2:
@@ -57,12 +57,12 @@ def comparison_verdict(found: Comparison, numbers: NumberFormat) -> str:
     elif worse:
         names, amounts = zip(*worse, strict=True)
         parts.append(f"{_joined(names)} {'are' if len(names) > 1 else 'is'} worse by {_joined(amounts)}{unit}")
-    if any(one.delta and one.delta.ci95 is None for _, one in others):
+    if any(outcome.delta and outcome.delta.ci95 is None for _, outcome in others):
         parts.append("the ranking is based on one window or document, so it may be due to chance")
     text = "; ".join(parts)
-    if found.base is not None:
-        windows = "sliding windows" if found.is_loss else "chunks"
-        text += f". The base in {windows} of {found.max_len_before:,} tokens: {metric} {score(found.base)}"
+    if comparison.base is not None:
+        windows = "sliding windows" if comparison.is_loss else "chunks"
+        text += f". The base in {windows} of {comparison.max_len_before:,} tokens: {metric} {score(comparison.base)}"
         if best.against_base is not None:
             text += f"; {name} is {numbers.compared(best.against_base, 'the base')}"
     return f"{text}."

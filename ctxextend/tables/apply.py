@@ -74,9 +74,9 @@ class MethodOptions:
                 if getattr(self, key) == getattr(MethodOptions, key):
                     object.__setattr__(self, key, settings.pop(key))
             object.__setattr__(self, "method", str(self.method) if errors else method_text(name, settings))
-        raise_first(self.faults())
+        raise_first(self.errors())
 
-    def faults(self) -> Iterator[ResizeError]:
+    def errors(self) -> Iterator[ResizeError]:
         """Yield every invalid or conflicting setting."""
         for key in COUNTS:
             value = getattr(self, key)

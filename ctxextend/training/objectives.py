@@ -1,4 +1,4 @@
-"""Training objectives: language modeling, and self-distillation for encoders without an LM head."""
+"""Training objectives: language modelling, and self-distillation for encoders without an LM head."""
 
 from itertools import pairwise
 from typing import Any
@@ -32,7 +32,7 @@ TOLERANCE = 0.01
 class LanguageModeling(torch.nn.Module):
     """Mean loss of a causal or masked language model; if the LM head is separate, logits are computed in chunks.
 
-    The constructor checks that on short texts. `position_ids` is whether `forward` is called with position ids.
+    The constructor checks on short texts whether it is. `position_ids`: whether `forward` is called with position ids.
     """
 
     def __init__(self, model: EvalModel, *, position_ids: bool = False) -> None:

@@ -258,7 +258,7 @@ class TrainingSetup:
 
     task: TrainingTask
     model: EvalModel  # weights in float32
-    objective: torch.nn.Module  # returns the ``loss`` to minimize
+    objective: torch.nn.Module  # returns the ``loss`` to minimise
     trainable: TrainableParameters
     sequences: SequenceSettings
     lr: float  # peak learning rate
@@ -286,8 +286,8 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
         poolings = read_pooling(model.root) if (model.root / SENTENCE_MODULES).is_file() else ()
         objective = Distillation(model, teacher, poolings, position_ids=position_ids)
     # A causal model predicts nothing from its last position.
-    reached = task.span - (model.kind == CAUSAL)
-    if task.rows is not None and not task.rows[model.reserved_rows :][:reached].any():
+    reachable = task.span - (model.kind == CAUSAL)
+    if task.rows is not None and not task.rows[model.reserved_rows :][:reachable].any():
         first = int(task.rows.argmax()) - model.reserved_rows
         raise TrainingError(
             f"--seq-len {task.span} does not reach any new row: the first is at position {first}.",
@@ -315,9 +315,9 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
 def _all_names(model: EvalModel, names: Mapping[str, str]) -> Mapping[str, str]:
     """Return the parameters to train by tensor: all except a pooler, which no objective uses."""
     names = {tensor: parameter for tensor, parameter in names.items() if "pooler." not in parameter}
-    known = {id(model.model.get_parameter(parameter)) for parameter in names.values()}
+    trained_ids = {id(model.model.get_parameter(parameter)) for parameter in names.values()}
     others = [(name, value) for name, value in model.model.named_parameters() if "pooler." not in name]
-    if missing := [name for name, value in others if id(value) not in known]:
+    if missing := [name for name, value in others if id(value) not in trained_ids]:
         raise CheckpointError(
             f"{', '.join(missing[:3])} of {model.name} cannot be trained: its weights files do not contain them.",
             "Train only the table with --trainable positions.",
@@ -325,12 +325,12 @@ def _all_names(model: EvalModel, names: Mapping[str, str]) -> Mapping[str, str]:
     return names
 
 
-def _learning_rate(trainable: TrainableParameters, what: str, kind: str) -> float:
+def _learning_rate(trainable: TrainableParameters, trained_part: str, kind: str) -> float:
     """Return the default peak: Adam changes a value by about the rate per step, so a table's scales with its values."""
     weight = trainable.model.get_parameter(trainable.table).detach()
     rate = float(TABLE_RATE * weight.square().mean().sqrt())
     if not math.isfinite(rate):
         raise TrainingError("The position table contains NaN or infinity.", "Find the rows with ctxextend inspect.")
-    if rate and what != "all":
+    if rate and trained_part != "all":
         return rate
     return ENCODER_RATE if kind == ENCODER else RATE * (WIDTH / weight.shape[1]) ** 0.5

@@ -118,7 +118,7 @@ def train(
         DataError: The text cannot be read or is too short.
         TrainingError: Training failed to start, resume or finish.
         OutputError: The output or a saved state cannot be written.
-        TrainingInterrupted: A signal such as Ctrl-C arrived; has the step and folder of the saved state.
+        TrainingInterrupted: A signal such as Ctrl-C arrived; it has the step and folder of the saved state.
     """
     ref, settings = split_ref(reference, settings)
     settings["eval_data"] = path_names(settings.get("eval_data") or ())
@@ -174,8 +174,8 @@ def train_recipe(
                 opened = replace(open_model(ref), ref=source.ref)  # messages show the reference that the user passed
                 opened = opened.with_code() if recipe.copies_code else opened
                 table = read_table(opened)
-            files, written = open_files(opened), read_provenance(opened.checkpoint)
-            base = find_base(written, settings.base, opened.ref.tokenizer)
+            files, provenance = open_files(opened), read_provenance(opened.checkpoint)
+            base = find_base(provenance, settings.base, opened.ref.tokenizer)
             rows = find_new_rows(files, base, table) if settings.trainable == "new" else None
             task = open_task(files, settings, devices, folder, rows, notify)
         model, teacher = load_eval_model(files, "fp32", settings.device), None
@@ -187,10 +187,10 @@ def train_recipe(
         notes = source.checkpoint.source.notes if plan is None else ()
         notes += tuple(empty_files((*settings.data, *settings.eval_data)))
         notes += ("Nothing to resume: training starts at step 0.",) * (resume and folder.save is None)
-        early = (*task.warnings, *_untrained_rows(task, written))
-        for text in (*notes, *(f"Warning: {text}" for text in early), _summary(setup)):
+        early_warnings = (*task.warnings, *_untrained_row_warnings(task, provenance))
+        for text in (*notes, *(f"Warning: {text}" for text in early_warnings), _summary(setup)):
             notify(text)
-        if devices.is_main_process:  # for the new weights, and for two saved states until then
+        if devices.is_main_process:  # the new weights are written while up to two saved states exist
             saves = dict.fromkeys((f"{SAVE}1", f"{SAVE}2"), setup.trainable.save_bytes)
             sizes = {name: layout.size for name, layout in weights.layouts.items()}
             check_disk_space(nearest_existing_parent(path), sizes | saves)
@@ -198,15 +198,15 @@ def train_recipe(
             result = run_training(setup, folder, progress, notify)
         planned_steps = task.planned_steps if task.planned_steps != settings.steps else None
         warnings = plan.warnings if plan is not None else tuple(file_warnings(opened.checkpoint))
-        warnings += (*early, *_warnings(settings, planned_steps, result))
+        warnings += (*early_warnings, *_warnings(settings, planned_steps, result))
         result = replace(result, output=path, notes=notes, warnings=warnings)
         if devices.is_main_process:
-            found, ref = source.checkpoint.source, recipe.checkpoint
-            ref = replace(ref, revision=found.revision) if found.kind == "hub" else ref
+            origin, ref = source.checkpoint.source, recipe.checkpoint
+            ref = replace(ref, revision=origin.revision) if origin.kind == "hub" else ref
             filled = replace(task.settings, lr=result.lr, per_device_batch_size=result.per_device_batch_size)
             hashes = sha256, table_hash(weights.tensor(files.table))
             recipe = replace(recipe, checkpoint=ref, train=filled)
-            before = dict(written.values) if written else {}
+            before = dict(provenance.values) if provenance else {}
             texts = {
                 RECIPE_FILE: _recipe(recipe, before, setup, result, hashes, planned_steps),
                 CARD_FILE: _card(recipe, files, result),
@@ -228,31 +228,31 @@ def _summary(setup: TrainingSetup) -> str:
     )
 
 
-def _untrained_rows(task: TrainingTask, written: Provenance | None) -> Iterator[str]:
+def _untrained_row_warnings(task: TrainingTask, provenance: Provenance | None) -> Iterator[str]:
     """Yield a warning if no sequence reaches some new rows, unless an earlier run may have trained them."""
     files, span = task.files, task.span
-    if span < files.max_len and written and written.trainable is None:
-        learned = learned_before(written.chain, files.table, files.reserved_rows, files.rows)
-        if learned is not None and (left := int((~learned[span:]).sum())):
+    if span < files.max_len and provenance and provenance.trainable is None:
+        learned = learned_before(provenance.chain, files.table, files.reserved_rows, files.rows)
+        if learned is not None and (rest := int((~learned[span:]).sum())):
             yield (
-                f"--seq-len {span} leaves {counted(left, 'new row')} untrained, from position {span} on. Remove it, or "
+                f"--seq-len {span} leaves {counted(rest, 'new row')} untrained, from position {span} on. Remove it, or "
                 f"use --window {task.length} instead, which trains all positions."
             )
 
 
 def _warnings(settings: Train, planned_steps: int | None, result: TrainResult) -> Iterator[str]:
     if not result.best_step or result.loss_last > result.loss_before:
-        what, best = "Training did not lower the held-out loss", ""
+        reason, best = "Training did not lower the held-out loss", ""
         if result.best_step:
-            what = f"The held-out loss rose after step {result.best_step}"
+            reason = f"The held-out loss rose after step {result.best_step}"
             best = f", {result.loss_best:.4f} after step {result.best_step}"
         saved = f"weights of step {result.saved_step}" if result.saved_step else "untrained weights"
         yield (
-            f"{what}: {result.loss_before:.4f} at the start{best}, {result.loss_last:.4f} after step {result.steps}. "
+            f"{reason}: {result.loss_before:.4f} at the start{best}, {result.loss_last:.4f} after step {result.steps}. "
             f"Saved the {saved}. Use a lower --lr than {result.lr:.3g}."
         )
-    if settings.eval_data and (both := shared_texts(settings.eval_data, settings.data)):
-        names = ", ".join(map(str, both[:3]))
+    if settings.eval_data and (shared := shared_texts(settings.eval_data, settings.data)):
+        names = ", ".join(map(str, shared[:3]))
         yield f"{names} is in both --data and --eval-data: the held-out loss does not measure new text."
     if planned_steps is not None:
         yield (
@@ -262,15 +262,15 @@ def _warnings(settings: Train, planned_steps: int | None, result: TrainResult) -
 
 
 def _curve_and_runs(result: TrainResult, folder: RunFolder) -> dict[str, bytes]:
-    """Return the loss curve, if matplotlib is installed, and the logs of tensorboard and similar tools, by path."""
+    """Return the loss curve, if matplotlib is installed, and the logs of experiment trackers, by path."""
     runs = [path for path in (folder.path / "runs").rglob("*") if path.is_file()]
-    found = {path.relative_to(folder.path).as_posix(): path.read_bytes() for path in runs}
+    files = {path.relative_to(folder.path).as_posix(): path.read_bytes() for path in runs}
     if find_spec("matplotlib") is not None:
         path = folder.path / "train_loss.png"
         title = f"{result.output.name}: {result.trainable} trained at {result.seq_len}"
         write_figure(path, lambda: training_figure(result.log, title))
-        found[path.name] = path.read_bytes()
-    return found
+        files[path.name] = path.read_bytes()
+    return files
 
 
 @dataclass(frozen=True)
@@ -308,16 +308,16 @@ class TrainedWeights:
 
     def _edited(self) -> dict[str, str]:
         """Return the config and the shard index if ``--dtype`` changes them, by path."""
-        checkpoint, found = self.checkpoint, dict[str, str]()
+        checkpoint, texts = self.checkpoint, dict[str, str]()
         if self.dtype is None:
-            return found
+            return texts
         if checkpoint.has_config:
             keys = [key for key in CONFIG_KEYS if key in checkpoint.config] or CONFIG_KEYS[:1]
             changes: dict[tuple[str, ...], Any] = {(key,): CONFIG_DTYPES[self.dtype] for key in keys}
-            found[checkpoint.config_file] = edit(checkpoint.text(checkpoint.config_file), changes)
+            texts[checkpoint.config_file] = edit(checkpoint.text(checkpoint.config_file), changes)
         if checkpoint.index is not None:
-            found[checkpoint.index_file] = index_text(checkpoint, self.layouts)
-        return found
+            texts[checkpoint.index_file] = index_text(checkpoint, self.layouts)
+        return texts
 
     def write(self, others: Mapping[str, bytes], output: Path, *, force: bool) -> None:
         """Write the checkpoint folder atomically; `others` are its recipe, card and logs by path."""
@@ -341,9 +341,9 @@ def _recipe(
     """Return the recipe, which includes `before`, the plain values of the source's recipe."""
     files, values = setup.task.files, recipe_values(recipe)
     trained = {name: getattr(result, name) for name in RECORDED} | dict(setup.task.provenance)
-    for name, found in setup.task.provenance.items():
-        if len(found) > MAX_LISTED:
-            trained |= {name: found[:MAX_LISTED], f"{name}_not_listed": len(found) - MAX_LISTED}
+    for name, items in setup.task.provenance.items():
+        if len(items) > MAX_LISTED:
+            trained |= {name: items[:MAX_LISTED], f"{name}_not_listed": len(items) - MAX_LISTED}
     if planned_steps is not None:
         trained["planned_steps"] = planned_steps
     trained["versions"] = {name: version(name) for name in ("torch", "transformers", "accelerate")}

@@ -20,7 +20,7 @@ from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel
 from ctxextend.held_out import Ids
 
 Tokens = NDArray[np.int32]
-# Tokens between progress messages while a long text is tokenized; takes some seconds.
+# Tokens between progress messages while a long text is tokenized: a message every few seconds.
 TOKENS_PER_MESSAGE = 10_000_000
 # The label that torch's cross entropy ignores.
 IGNORE_INDEX = -100
@@ -44,7 +44,7 @@ class Text(NamedTuple):
 
 def write_tokens(chunks: Iterable[Ids], path: Path, notify: Callable[[str], None] = lambda text: None) -> None:
     """Write chunks of token ids to a file, int32 in native byte order, renamed into place when complete."""
-    with os_errors_as_output_error(path), atomic_file(path) as unfinished, unfinished.open("wb") as file:
+    with os_errors_as_output_error(path), atomic_file(path) as temporary, temporary.open("wb") as file:
         written = 0
         for ids in chunks:
             file.write(ids.astype(np.int32).data)
@@ -81,8 +81,8 @@ class Masking:
     def for_model(cls, model: EvalModel) -> "Masking":
         """Return the masking for a model and its tokenizer."""
         tokenizer = model.tokenizer.tokenizer
-        known = getattr(model.model.get_input_embeddings(), "num_embeddings", len(tokenizer))
-        return cls(tokenizer.mask_token_id, min(len(tokenizer), known), frozenset(tokenizer.all_special_ids))
+        embeddings = getattr(model.model.get_input_embeddings(), "num_embeddings", len(tokenizer))
+        return cls(tokenizer.mask_token_id, min(len(tokenizer), embeddings), frozenset(tokenizer.all_special_ids))
 
     @cached_property
     def ordinary(self) -> Ids:
@@ -162,8 +162,8 @@ class SequenceDataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
             raise IndexError(number)
         settings = self.settings
         start, first, skip, offset = self._placement(number)
-        rest = start + first + skip
-        chunks = self.tokens[start : start + first], self.tokens[rest : rest + settings.text_length - first]
+        resumed = start + first + skip
+        chunks = self.tokens[start : start + first], self.tokens[resumed : resumed + settings.text_length - first]
         labels = text = np.concatenate(chunks).astype(np.int64)
         if settings.masking is not None:
             text, labels = settings.masking.apply(text, settings.generator(MASK, number))

@@ -58,7 +58,7 @@ def run_training(
             if is_checkpointed and not checkpoint_layers(setup.objective.model):
                 break
             start, callback = folder.step, RunCallback(setup, folder, stop, progress)
-            trainer = _make_trainer(callback, per_device_batch_size)
+            trainer = _create_trainer(callback, per_device_batch_size)
             try:
                 _train(trainer, callback)
             except Exception as error:
@@ -150,7 +150,7 @@ def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_siz
     )
 
 
-def _make_trainer(callback: "RunCallback", per_device_batch_size: int) -> "RunTrainer":
+def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "RunTrainer":
     setup, folder = callback.setup, callback.folder
     settings, devices = setup.task.settings, setup.task.devices
     is_cpu, count = devices.device.type == "cpu", settings.steps * settings.batch_size
@@ -362,17 +362,17 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal: int | None = None
         self._received_at = 0.0
-        self._before: dict[int, Any] = {}
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-                    self._before[number] = signal.signal(number, self._receive)
+                    self._handlers[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:

@@ -3,10 +3,10 @@
 NAME.training/
   run.json         settings of the run, and hashes of the source's table and of all its weights
   resized/         the resized checkpoint, if the run resizes first
-  data.bin         the text as token ids; eval_data.bin for --eval-data
+  data.bin         the text of --data as token ids; eval_data.bin is that of --eval-data
   texts.json       the files that both were read from
   saves/           the last saved states; one that is being written has another name
-  runs/            logs of tensorboard and similar tools
+  runs/            logs of experiment trackers, such as tensorboard
 """
 
 import contextlib
@@ -106,7 +106,7 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
         with contextlib.suppress(OSError, ValueError):  # an unreadable file counts as empty
             before = json.loads(run_file.read_text("utf-8"))
         if folder.step and (resume or not force):
-            _check(folder, before, settings, resume=resume)
+            _check_settings(folder, before, settings, resume=resume)
         if not resume or folder.save is None:
             before = {}
             remove_atomically(folder.saves)  # first, so that no run resumes from half of them
@@ -126,7 +126,7 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
                 folder.remove()
 
 
-def _check(folder: RunFolder, before: Mapping[str, Any], settings: Mapping[str, Any], *, resume: bool) -> None:
+def _check_settings(folder: RunFolder, before: Mapping[str, Any], settings: Mapping[str, Any], *, resume: bool) -> None:
     """Raise TrainingError if the run would discard saved states or resume another run."""
     path, saved, steps = folder.path, folder.step, settings["train.steps"]
     names = sorted({*before, *settings} - {*CHANGEABLE, PLANNED_STEPS})
@@ -136,8 +136,8 @@ def _check(folder: RunFolder, before: Mapping[str, Any], settings: Mapping[str, 
         problem, hint = "contains an interrupted run", "Resume it with --resume, or restart with --force."
     elif changed:
         runs = [
-            {name: "not set" if one.get(name) is None else repr(one[name]) for name in changed}
-            for one in (before, settings)
+            {name: "not set" if values.get(name) is None else repr(values[name]) for name in changed}
+            for values in (before, settings)
         ]
         changes = (f"{name} was {runs[0][name]} and is {runs[1][name]}" for name in changed)
         problem = f"contains a different run: {'; '.join(changes)}"
