@@ -19,7 +19,7 @@ from ctxextend.json_output import to_json
 from tests import pico
 from tests.test_windows import texts
 from tests.trainings import invoke, make_encoder, make_source, train, write_book
-from tests.words import write_texts
+from tests.word_tokenizer import write_texts
 
 LEARNED, TO = 48, 96
 
@@ -58,7 +58,7 @@ def test_calibrate_ranks_encoders_by_retrieval(tmp_path: Path) -> None:
     assert found.after.score.mean >= found.before.score.mean
     assert "perplexity" not in to_json(found)["before"]["score"]
     tried = {trial.method: trial for trial in found.trials}
-    assert all(name.startswith("bands:sigma=0,gain=") for name in tried)  # too short for a high-frequency band
+    assert all(name.startswith("bands:sigma=0,gain=") for name in tried)  # too short for a high-frequency part
     rows = ctxextend.compare(source, 64, data, methods=[*tried][-2:], tokens=12 * 64, measure=["retrieval"]).rows
     assert {row.method: row.final.score for row in rows} == {name: tried[name].score for name in [*tried][-2:]}
     with pytest.raises(DataError, match="7 documents of at least 64 tokens; calibration needs 8"):

@@ -122,7 +122,7 @@ def test_repeated_flags_collect_their_values(arguments: str, data: str, length: 
 # ---- completion
 
 
-def offered(typed: str) -> list[str]:
+def completions(typed: str) -> list[str]:
     """Return bash completions of the last word of a command line; a trailing space starts a new word."""
     count = str(len(typed.split(" ")))
     request = {"_CTXEXTEND_COMPLETE": "complete_bash", "COMP_WORDS": f"ctxextend {typed}", "COMP_CWORD": count}
@@ -131,9 +131,9 @@ def offered(typed: str) -> list[str]:
 
 
 def test_completion_offers_every_command_and_flag() -> None:
-    assert set(offered("")) == set(COMMANDS)
+    assert set(completions("")) == set(COMMANDS)
     flags = {flag for parameter in COMMANDS["resize"].params for flag in parameter.opts if flag.startswith("--")}
-    assert set(offered("resize --")) == flags | {"--help"}
+    assert set(completions("resize --")) == flags | {"--help"}
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_completion_offers_every_command_and_flag() -> None:
     ],
 )
 def test_completion_offers_known_names(typed: str, expected: list[str]) -> None:
-    assert offered(typed) == expected
+    assert completions(typed) == expected
 
 
 @pytest.mark.parametrize(

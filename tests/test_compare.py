@@ -22,7 +22,7 @@ from ctxextend.recipe_file import parse_recipe
 from ctxextend.tables.methods import METHODS
 from ctxextend.training import trainer
 from tests.trainings import make_encoder, make_source, write_book
-from tests.words import write_texts
+from tests.word_tokenizer import write_texts
 
 TO = 64
 FEW = ("linear", "copy", "stretch:keep-first=5")

@@ -15,7 +15,7 @@ from ctxextend.report import html
 from ctxextend.training.trainer import RunCallback
 from tests.test_json import check_result
 from tests.trainings import invoke, make_source
-from tests.words import write_texts
+from tests.word_tokenizer import write_texts
 
 FLAGS = ("--data", "texts.jsonl", "--tokens", 128, "--measure", "position")
 

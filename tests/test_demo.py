@@ -35,17 +35,17 @@ def compare_few(opened: OpenedModel, settings: Compare, *others: Any) -> Compari
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demonstration, "compare_model", compare_few)
 
 
 @pytest.fixture
-def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip text generation, which takes seconds."""
     monkeypatch.setattr(running, "continue_text", lambda *_: ("within", "beyond", 512))
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("two_methods")
 def test_demo_resizes_generates_past_the_old_limit_and_compares(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demonstration, "DEMO_LENGTH", 160)  # faster to generate
     Path("tiny-gpt2").mkdir()  # the demo must use the bundled checkpoint
@@ -63,7 +63,7 @@ def test_demo_resizes_generates_past_the_old_limit_and_compares(monkeypatch: pyt
     assert "linear" in Path("ctxextend-demo.html").read_text("utf-8")
 
 
-@pytest.mark.usefixtures("quick", "silent")
+@pytest.mark.usefixtures("two_methods", "no_generation")
 def test_demo_prints_one_json_object_and_writes_the_report_next_to_the_output() -> None:
     Path("folder").mkdir()
     done = demo("--json", "-o", "folder/kept")
@@ -78,7 +78,7 @@ def test_demo_prints_one_json_object_and_writes_the_report_next_to_the_output() 
     assert not Path("ctxextend-demo.html").exists()
 
 
-@pytest.mark.usefixtures("quick", "silent")
+@pytest.mark.usefixtures("two_methods", "no_generation")
 def test_demo_without_the_plot_extra_prints_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctxextend.report.figures.REPORT", FileKind("pages", (".html",), ("no_such_library",)))
     done = demo()
@@ -106,7 +106,7 @@ def test_demo_rejects_an_invalid_report_path_before_any_work() -> None:
     assert not Path("kept").exists()
 
 
-@pytest.mark.usefixtures("silent")
+@pytest.mark.usefixtures("no_generation")
 def test_demo_interrupted_by_ctrl_c_prints_partial_results(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(advance: int, total: int, label: str) -> None:
         if label == "copy":

@@ -21,8 +21,8 @@ from ctxextend.recipe import CheckpointRef
 from ctxextend.training.memory import checkpoint_layers, disable_dropout
 from ctxextend.training.objectives import Distillation, plan_windows
 from tests import pico
-from tests.planted import mock_model
-from tests.words import add_tokenizer
+from tests.mock_models import mock_model
+from tests.word_tokenizer import add_tokenizer
 
 OLD, NEW = 16, 40
 TABLES = {"bert": "embeddings.position_embeddings", "gpt2": "wpe"}
@@ -128,22 +128,22 @@ def test_distillation_loss_of_one_window_matches_the_embedder(
 
 
 def test_distillation_loss_of_a_long_text_by_hand(pair: tuple[EvalModel, EvalModel]) -> None:
-    """The planted teacher's states are one-hot inputs; windows are two tokens between [CLS] and [SEP]."""
+    """The mock teacher's states are one-hot inputs; windows are two tokens between [CLS] and [SEP]."""
     student, teacher = pair
     units = torch.eye(32)
-    planted = mock_model(teacher, lambda ids: units[ids] * (1 + torch.arange(ids.shape[1]))[:, None], max_len=4)
+    mock_teacher = mock_model(teacher, lambda ids: units[ids] * (1 + torch.arange(ids.shape[1]))[:, None], max_len=4)
     same = mock_model(student, lambda ids: units[ids])
     ids = torch.tensor([[2, 7, 8, 9, 3]])
     # Both windows have [CLS] at position 0 and [SEP] at position 3; their texts are 7 8 and 8 9. Token 8 is equally
     # central in both, and belongs to the first: 7 8 | 9.
     target = torch.tensor([1.0, 2, 3, 3, 4])
     error = float((target - 1).square().sum() / target.square().sum())
-    assert loss_of(Distillation(same, planted), ids) == pytest.approx(error)
+    assert loss_of(Distillation(same, mock_teacher), ids) == pytest.approx(error)
     # A window's embeddings are (1 1 1 1) and (1 2 3 4) over the same four tokens.
     cosine = 10 / (2 * 30**0.5)
-    assert loss_of(Distillation(same, planted, ("mean",)), ids) == pytest.approx(error + 1 - cosine)
+    assert loss_of(Distillation(same, mock_teacher, ("mean",)), ids) == pytest.approx(error + 1 - cosine)
     # Inputs of the hidden size's check, then of the loss, for each objective.
-    assert [tuple(read.shape) for read in planted.model.inputs] == [(1, 3), (2, 4)] * 2
+    assert [tuple(read.shape) for read in mock_teacher.model.inputs] == [(1, 3), (2, 4)] * 2
 
 
 @pytest.mark.parametrize(("model_type", "autocast"), [("bert", False), ("gpt2", True)])

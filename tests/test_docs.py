@@ -127,7 +127,7 @@ def with_generated(text: str) -> str:
     return GENERATED.sub(lambda match: f"{match[1]}{GENERATORS[match[2]]()}{match[3]}", text)
 
 
-def rendered(text: str, run: Callable[[str], str]) -> str:
+def with_output(text: str, run: Callable[[str], str]) -> str:
     """Return a page with the current output of every command in its console blocks, run in order."""
 
     def render(match: re.Match[str]) -> str:
@@ -168,7 +168,7 @@ def normalized(text: str) -> str:
 @pytest.mark.parametrize("name", PAGES)
 def test_page_output_is_up_to_date(name: str) -> None:
     text = PAGES[name].read_text()
-    assert normalized(rendered(text, run_here)) == normalized(text)
+    assert normalized(with_output(text, run_here)) == normalized(text)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -275,7 +275,7 @@ if __name__ == "__main__":
     for page in [PAGES[name] for name in sys.argv[1:]] or PAGES.values():
         with tempfile.TemporaryDirectory() as temporary:
             os.chdir(temporary)
-            page.write_text(with_generated(rendered(page.read_text(), run)))
+            page.write_text(with_generated(with_output(page.read_text(), run)))
     with tempfile.TemporaryDirectory() as temporary:
         os.chdir(temporary)
         SCREEN.write_text(screen())

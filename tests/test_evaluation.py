@@ -23,7 +23,7 @@ from ctxextend.json_output import to_json
 from ctxextend.recipe import MEASURES, PRECISIONS, CheckpointRef
 from tests import pico
 from tests.pico import Pico
-from tests.words import add_tokenizer, write_texts
+from tests.word_tokenizer import add_tokenizer, write_texts
 
 Make = Callable[..., Pico]
 LOSSES = ("position", "context")

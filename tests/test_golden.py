@@ -126,7 +126,7 @@ def save(tensors: Tensors, path: Path) -> None:
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata={"format": "pt"})
 
 
-def single(folder: Path) -> Path:
+def single_file(folder: Path) -> Path:
     write_config(folder, "gpt2", n_embd=WIDTH, n_ctx=OLD)
     write_tokenizer(folder)
     save(gpt2_tensors(), folder / "model.safetensors")
@@ -147,7 +147,7 @@ def sharded(folder: Path) -> Path:
     return folder
 
 
-def pickled(folder: Path) -> Path:
+def pytorch_file(folder: Path) -> Path:
     write_config(folder, "gpt2", n_embd=WIDTH)
     write_tokenizer(folder)
     tensors = gpt2_tensors()
@@ -222,9 +222,9 @@ def bf16(folder: Path) -> Path:
 
 # How to create each form of checkpoint, and the flags that it requires.
 FORMS: Mapping[str, tuple[Callable[[Path], Path], Values]] = {
-    "safetensors": (single, {}),
+    "safetensors": (single_file, {}),
     "shards": (sharded, {}),
-    "bin": (pickled, {}),
+    "bin": (pytorch_file, {}),
     "nanogpt": (nanogpt, {}),
     "adapter": (adapter, {"model_type": "gpt2"}),
     "sentence-transformers": (sentence_transformer, {}),

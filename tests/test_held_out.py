@@ -13,7 +13,7 @@ from ctxextend.evaluation.eval_model import TextTokenizer
 from ctxextend.held_out import HeldOut, fingerprint, held_out_windows, read_ids
 from ctxextend.text_data import check_paths
 from tests.trainings import train
-from tests.words import text_of
+from tests.word_tokenizer import text_of
 
 
 def encode(text: str) -> Any:

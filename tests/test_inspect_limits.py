@@ -35,24 +35,24 @@ def text(tokens: int) -> str:
     return " ".join(["the"] * (tokens - 2))
 
 
-def reported(folder: Path) -> Effective:
+def reported_limits(folder: Path) -> Effective:
     return {library.library: (library.tokens, library.beyond) for library in inspect(folder).libraries}
 
 
-def wrong(found: Inspection) -> dict[str, Any]:
+def disagreeing_limits(found: Inspection) -> dict[str, Any]:
     return {f"{limit.file} {limit.key}": limit.tokens for limit in found.limits if not limit.agrees}
 
 
 # What the libraries do
 
 
-def observed(folder: Path, positions: int) -> Effective:
+def observed_limits(folder: Path, positions: int) -> Effective:
     """Return what each library does with a long input, by running it."""
     found = {TRANSFORMERS: run_transformers(folder, positions), SENTENCE: run_sentence_transformers(folder, positions)}
     return found | {TOKENIZERS: run_tokenizers(folder)}
 
 
-def probe(encode: Callable[[int], int], positions: int) -> tuple[int, str]:
+def measure_limit(encode: Callable[[int], int], positions: int) -> tuple[int, str]:
     """Find the limit of a library: `encode` returns how many tokens its model received for an input, or raises."""
     try:
         limit = encode(LONG)
@@ -77,7 +77,7 @@ def run_transformers(folder: Path, positions: int) -> tuple[int, str]:
             model(**inputs)
         return int(inputs["input_ids"].shape[1])
 
-    return probe(encode, positions)
+    return measure_limit(encode, positions)
 
 
 def run_sentence_transformers(folder: Path, positions: int) -> tuple[int, str]:
@@ -87,7 +87,7 @@ def run_sentence_transformers(folder: Path, positions: int) -> tuple[int, str]:
         encoder.encode(text(tokens), show_progress_bar=False)
         return int(encoder.tokenize([text(tokens)])["attention_mask"].sum())
 
-    return probe(encode, positions)
+    return measure_limit(encode, positions)
 
 
 def run_tokenizers(folder: Path) -> tuple[int | None, str]:
@@ -170,14 +170,14 @@ def fix_commands(folder: Path, **ref: Any) -> list[list[str]]:
     return [shlex.split(command)[1:] for command in found]
 
 
-def fix(folder: Path, output: Path = Path("fixed"), **ref: Any) -> Path:
+def run_fix(folder: Path, output: Path = Path("fixed"), **ref: Any) -> Path:
     """Run the suggested fix command; assert that all limits of the output agree."""
     (command,) = fix_commands(folder, **ref)
     before = pico.contents(folder)
     done = invoke(*command, "--output", output)
     assert done.exit_code == 0, done.output
     assert pico.contents(folder) == before
-    assert wrong(inspect(output, variant=ref.get("variant"))) == {}
+    assert disagreeing_limits(inspect(output, variant=ref.get("variant"))) == {}
     return output
 
 
@@ -185,10 +185,10 @@ def fix(folder: Path, output: Path = Path("fixed"), **ref: Any) -> Path:
 def test_inspect_reports_and_fixes_the_limit_of_each_library(files: Changes, changed: Effective, encoder: Path) -> None:
     change(encoder, files)
     expected: Effective = {TRANSFORMERS: (512, "cut"), SENTENCE: (256, "cut"), TOKENIZERS: (128, "cut")}
-    assert reported(encoder) == observed(encoder, 512) == expected | changed
-    output = fix(encoder)
-    read = observed(output, 512)
-    assert reported(output) == read
+    assert reported_limits(encoder) == observed_limits(encoder, 512) == expected | changed
+    output = run_fix(encoder)
+    read = observed_limits(output, 512)
+    assert reported_limits(output) == read
     assert fix_commands(output) == []
     assert all(tokens in (512, None) for tokens, _ in read.values())
     assert read[SENTENCE] == (512, "cut")
@@ -217,17 +217,17 @@ def test_inspect_reports_the_limits_of_each_model_type(model_type: str, limit: i
     # sentence-transformers truncates to the config's value, which includes RoBERTa's two reserved rows.
     capped = (16, "fails") if model_type == "roberta" else (16, "cut")
     expected = {TRANSFORMERS: cut or (16, "fails"), SENTENCE: cut or capped, TOKENIZERS: (None, "not cut")}
-    assert reported(folder) == expected
-    assert observed(folder, 16) == expected
-    output = fix(folder)
-    assert reported(output) == observed(output, 16)
-    assert reported(output)[SENTENCE] == reported(output)[TRANSFORMERS] == (16, "cut")
+    assert reported_limits(folder) == expected
+    assert observed_limits(folder, 16) == expected
+    output = run_fix(folder)
+    assert reported_limits(output) == observed_limits(output, 16)
+    assert reported_limits(output)[SENTENCE] == reported_limits(output)[TRANSFORMERS] == (16, "cut")
 
 
 def test_inspect_omits_sentence_transformers_without_a_padding_token(make_pico: MakePico) -> None:
     folder = make_pico("gpt2", base=True).folder
     add_tokenizer(folder, model_max_length=16, pad_token=None)
-    assert reported(folder) == {TRANSFORMERS: (16, "cut"), TOKENIZERS: (None, "not cut")}
+    assert reported_limits(folder) == {TRANSFORMERS: (16, "cut"), TOKENIZERS: (None, "not cut")}
     assert run_transformers(folder, 16) == (16, "cut")
     with pytest.raises(ValueError, match="padding token"):
         SentenceTransformer(str(folder), device="cpu").encode("the")
@@ -238,7 +238,7 @@ def test_inspect_reports_models_that_clamp_to_the_last_position(tmp_path: Path) 
     transformers.ProphetNetModel(config).save_pretrained(tmp_path / "prophetnet")
     add_tokenizer(tmp_path / "prophetnet")
     positions = inspect(tmp_path / "prophetnet").tables[0].positions
-    assert reported(tmp_path / "prophetnet")[TRANSFORMERS] == (positions, "last position")
+    assert reported_limits(tmp_path / "prophetnet")[TRANSFORMERS] == (positions, "last position")
 
 
 def test_inspect_reads_the_files_of_a_nested_sentence_encoder(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_inspect_reads_the_files_of_a_nested_sentence_encoder(tmp_path: Path) ->
     }
     assert found[SENTENCE] == (7, "cut", "0_Transformer/sentence_bert_config.json max_seq_length")
     assert run_sentence_transformers(root, 16) == (7, "cut")
-    assert run_sentence_transformers(fix(root), 16) == (16, "cut")
+    assert run_sentence_transformers(run_fix(root), 16) == (16, "cut")
 
 
 # The config and the weights
@@ -261,16 +261,16 @@ def test_inspect_reports_and_fixes_an_edited_config_length(make_pico: MakePico) 
     add_tokenizer(folder, model_max_length=16)
     pico.edit_json(folder / "config.json", max_position_embeddings=99)
     found = inspect(folder)
-    assert wrong(found) == {"config.json max_position_embeddings": 99}
+    assert disagreeing_limits(found) == {"config.json max_position_embeddings": 99}
     (limit,) = (limit for limit in found.limits if not limit.agrees)
     assert "16 rows: the model does not load" in limit.reason
     for load in (transformers.AutoModel.from_pretrained, lambda name: SentenceTransformer(str(name), device="cpu")):
         with pytest.raises(RuntimeError):
             load(folder)
     not_loaded = (0, "not loaded")
-    assert reported(folder) == {TRANSFORMERS: not_loaded, SENTENCE: not_loaded, TOKENIZERS: (None, "not cut")}
+    assert reported_limits(folder) == {TRANSFORMERS: not_loaded, SENTENCE: not_loaded, TOKENIZERS: (None, "not cut")}
     assert "the model does not load (config.json" in invoke("inspect", folder).stdout
-    output = fix(folder)
+    output = run_fix(folder)
     assert pico.tensor_bytes(output) == pico.tensor_bytes(folder)
     pico.logits(source.load(output), 16)
 
@@ -279,13 +279,13 @@ def test_inspect_reports_and_fixes_outdated_buffers(make_pico: MakePico, tmp_pat
     gpt2, bros = make_pico("gpt2").folder, pico.make_bros(tmp_path / "bros")
     names = [f"transformer.h.{layer}.attn.bias" for layer in range(2)]
     pico.add_tensors(gpt2, {name: torch.ones(1, 1, 12, 12, dtype=torch.bool) for name in names})
-    assert wrong(inspect(gpt2)) == {"model.safetensors transformer.h.*.attn.bias": 12}
-    assert not set(names) & set(pico.tensor_bytes(fix(gpt2)))
-    assert wrong(inspect(bros)) == {}
+    assert disagreeing_limits(inspect(gpt2)) == {"model.safetensors transformer.h.*.attn.bias": 12}
+    assert not set(names) & set(pico.tensor_bytes(run_fix(gpt2)))
+    assert disagreeing_limits(inspect(bros)) == {}
     name = "embeddings.position_ids"  # read by transformers
     pico.add_tensors(bros, {name: torch.arange(12).unsqueeze(0)})
-    assert wrong(inspect(bros)) == {f"model.safetensors {name}": 12}
-    assert pico.tensor_bytes(fix(bros, Path("bros")))[name][1] == (1, 16)
+    assert disagreeing_limits(inspect(bros)) == {f"model.safetensors {name}": 12}
+    assert pico.tensor_bytes(run_fix(bros, Path("bros")))[name][1] == (1, 16)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_inspect_reports_and_fixes_one_key(
     assert (limit.value, limit.tokens, limit.library, limit.agrees) == (stated, tokens, library, not reason)
     assert reason in limit.reason
     if reason:
-        assert json.loads((fix(folder) / file).read_text())[key] == 16
+        assert json.loads((run_fix(folder) / file).read_text())[key] == 16
 
 
 def loads(model_class: Any, folder: Path) -> bool:
@@ -326,8 +326,8 @@ def test_inspect_uses_the_key_alias_that_transformers_uses(native: int, alias: i
     found = {limit.key: limit for limit in inspect(source.folder).limits}
     assert (found["n_positions"].library, found["max_position_embeddings"].library) == ("none", TRANSFORMERS)
     assert loads(source.model_class, source.folder) == (alias == 16)
-    assert reported(source.folder)[TRANSFORMERS] == ((16, "cut") if alias == 16 else (0, "not loaded"))
-    assert loads(source.model_class, fix(source.folder))
+    assert reported_limits(source.folder)[TRANSFORMERS] == ((16, "cut") if alias == 16 else (0, "not loaded"))
+    assert loads(source.model_class, run_fix(source.folder))
 
 
 SIZES: dict[str, Any] = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
@@ -347,7 +347,7 @@ def test_inspect_uses_the_nested_config_that_transformers_uses(nested: int, over
     used = found[f"text_config_dict.{key}"]
     assert (found[f"text_config.{key}"].library, used.library) == ("none", TRANSFORMERS)
     assert loads(transformers.CLIPModel, folder) == used.agrees == (overriding == 16)
-    assert loads(transformers.CLIPModel, fix(folder))
+    assert loads(transformers.CLIPModel, run_fix(folder))
 
 
 def test_inspect_uses_the_default_of_a_missing_config_key(tmp_path: Path) -> None:
@@ -355,12 +355,12 @@ def test_inspect_uses_the_default_of_a_missing_config_key(tmp_path: Path) -> Non
     transformers.BertModel(config).save_pretrained(tmp_path / "bert")
     pico.edit_json(tmp_path / "bert" / "config.json", max_position_embeddings=None)
     found = inspect(tmp_path / "bert")
-    assert wrong(found) == {}
+    assert disagreeing_limits(found) == {}
     assert found.limits[0].key == "max_position_embeddings (not set)"
     output = resize(tmp_path / "bert", to=40, output=tmp_path / "short").output
     pico.edit_json(output / "config.json", max_position_embeddings=None)
-    assert wrong(inspect(output)) == {"config.json max_position_embeddings (not set)": 512}
-    fix(output)
+    assert disagreeing_limits(inspect(output)) == {"config.json max_position_embeddings (not set)": 512}
+    run_fix(output)
 
 
 def test_inspect_reports_and_fixes_fixed_padding(encoder: Path) -> None:
@@ -368,12 +368,12 @@ def test_inspect_reports_and_fixes_fixed_padding(encoder: Path) -> None:
         return len(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text(5)).ids)
 
     change(encoder, {RUST: {"truncation": truncation(512), "padding": padding(512)}})
-    assert "tokenizer.json padding.strategy" not in wrong(inspect(encoder))
+    assert "tokenizer.json padding.strategy" not in disagreeing_limits(inspect(encoder))
     change(encoder, {RUST: {"padding": padding(600)}})
     (limit,) = (limit for limit in inspect(encoder).limits if limit.key == "padding.strategy")
     assert (limit.agrees, limit.tokens) == (False, 600)
     assert "all inputs are padded to 600 tokens: " in limit.reason
-    assert (length(encoder), length(fix(encoder))) == (600, 5)
+    assert (length(encoder), length(run_fix(encoder))) == (600, 5)
 
 
 # Fix commands of several tables and of references with flags
@@ -386,7 +386,7 @@ def test_inspect_fix_repeats_the_checkpoint_reference(make_pico: MakePico, tmp_p
     ref: dict[str, Any] = {"subfolder": "it's small", "variant": "fp16", "model_type": "gpt2"}
     flags = ["--subfolder", "it's small", "--variant", "fp16", "--model-type", "gpt2", "--to", "16", "--fix-limits"]
     assert fix_commands(tmp_path / "a repo", **ref) == [["resize", str(tmp_path / "a repo"), *flags]]
-    fix(tmp_path / "a repo", **ref)
+    run_fix(tmp_path / "a repo", **ref)
 
 
 def test_inspect_fix_repeats_the_flags_of_an_explicit_table(make_pico: MakePico) -> None:
@@ -404,9 +404,9 @@ def test_inspect_fix_names_the_part_if_lengths_differ(tmp_path: Path) -> None:
     add_tokenizer(folder, model_max_length=10)
     found = inspect(folder)
     assert [(table.part, table.positions) for table in found.tables] == [("encoder", 32), ("decoder", 16)]
-    assert wrong(found) == {"tokenizer_config.json model_max_length": 10}
+    assert disagreeing_limits(found) == {"tokenizer_config.json model_max_length": 10}
     assert fix_commands(folder) == [["resize", str(folder), "--part", "encoder", "--to", "32", "--fix-limits"]]
-    fix(folder)
+    run_fix(folder)
 
 
 def test_inspect_fix_has_one_command_per_part(tmp_path: Path) -> None:
@@ -415,7 +415,7 @@ def test_inspect_fix_has_one_command_per_part(tmp_path: Path) -> None:
     first, _ = fix_commands(folder)
     done = invoke(*first, "--output", tmp_path / "first")
     assert done.exit_code == 0, done.output
-    fix(tmp_path / "first")
+    run_fix(tmp_path / "first")
 
 
 def test_inspect_reports_a_shared_config_key_once(tmp_path: Path) -> None:
@@ -424,12 +424,12 @@ def test_inspect_reports_a_shared_config_key_once(tmp_path: Path) -> None:
     tables = [(table.part, table.rows, table.reserved_rows) for table in found.tables]
     assert tables == [("encoder", 18, 2), ("decoder", 18, 2)]
     assert [limit.key for limit in found.limits].count(key) == 1
-    assert wrong(found) == {}
+    assert disagreeing_limits(found) == {}
     pico.edit_json(folder / "config.json", **{key: 20})
-    assert wrong(inspect(folder)) == {f"config.json {key}": 20}
-    fix(folder)
+    assert disagreeing_limits(inspect(folder)) == {f"config.json {key}": 20}
+    run_fix(folder)
     (name,) = (name for name in pico.tensor_bytes(folder) if name.endswith("decoder.embed_positions.weight"))
     pico.add_tensors(folder, {name: torch.zeros(14, pico.WIDTH)})
     pico.edit_json(folder / "config.json", **{key: 16})
-    assert wrong(inspect(folder)) == {f"config.json {key}": 16}
+    assert disagreeing_limits(inspect(folder)) == {f"config.json {key}": 16}
     assert fix_commands(folder) == []  # one key cannot state both lengths

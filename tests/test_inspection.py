@@ -41,7 +41,7 @@ def errors(frame: object) -> list[str]:
     return [f"{error.json_path}: {error.message}" for error in Draft202012Validator(SCHEMA).iter_errors(frame)]
 
 
-def only(found: Inspection) -> TableReport:
+def only_table(found: Inspection) -> TableReport:
     (table,) = found.tables
     return table
 
@@ -56,7 +56,7 @@ def origins(table: TableReport) -> list[str]:
 def test_inspect_returns_table_statistics(make_pico: MakePico) -> None:
     source = make_pico("gpt2")
     found, model = inspect(source.folder), source.load()
-    table = only(found)
+    table = only_table(found)
     weight = model.transformer.wpe.weight.detach().double().numpy()
     assert (table.name, table.file, table.config_key, table.part) == (WPE, "model.safetensors", "n_positions", "")
     assert (table.rows, table.positions, table.reserved_rows, table.hidden_size) == (16, 16, 0, 8)
@@ -71,7 +71,7 @@ def test_inspect_returns_table_statistics(make_pico: MakePico) -> None:
 
 def test_inspect_separates_reserved_rows(make_pico: MakePico) -> None:
     source = make_pico("roberta")
-    table = only(inspect(source.folder))
+    table = only_table(inspect(source.folder))
     weight = source.load().roberta.embeddings.position_embeddings.weight.detach().double().numpy()
     norms = pytest.approx(np.linalg.norm(weight, axis=1))
     assert (table.rows, table.positions, table.reserved_rows) == (18, 16, 2)
@@ -105,7 +105,10 @@ def test_inspect_reports_new_and_learned_rows(
     model_type: str, to: int, settings: dict[str, Any], new: range, make_pico: MakePico
 ) -> None:
     source = make_pico(model_type).folder
-    old, table = only(inspect(source)), only(inspect(resize(source, to=to, output="out", **settings).output))
+    old, table = (
+        only_table(inspect(source)),
+        only_table(inspect(resize(source, to=to, output="out", **settings).output)),
+    )
     first = table.reserved_rows
     assert [position for position in range(to) if table.is_new(position)] == list(new)
     assert origins(table)[: first + to] == [
@@ -119,7 +122,7 @@ def test_inspect_reports_new_and_learned_rows(
 def test_inspect_ignores_a_recipe_without_provenance(make_pico: MakePico) -> None:
     source = make_pico("gpt2").folder
     (source / "ctxextend.yaml").write_text("source: x\nresize: {to: 3}\n")
-    assert only(inspect(source)).new_rows is None
+    assert only_table(inspect(source)).new_rows is None
 
 
 def test_inspect_finds_repeated_rows_and_seams_of_a_resize() -> None:
@@ -135,7 +138,7 @@ def test_inspect_finds_repeated_rows_and_seams_of_a_resize() -> None:
 @pytest.mark.parametrize(("method", "positions"), [("copy", (100, 200)), ("sinusoidal", (100,))])
 def test_inspect_finds_seams_at_multiples_of_the_old_length(method: str, positions: tuple[int, ...]) -> None:
     short = resize("tiny-gpt2", to=100, output="short").output
-    table = only(inspect(resize(short, to=300, method=method, output="out").output))
+    table = only_table(inspect(resize(short, to=300, method=method, output="out").output))
     assert table.seams[100] == positions
 
 
@@ -147,7 +150,7 @@ def test_inspect_finds_randomly_initialised_rows(deviation: float, tmp_path: Pat
     learned = load_file(folder / "model.safetensors")[WPE]
     pico.add_tensors(folder, {WPE: torch.cat([learned, torch.empty(128, 128).normal_(0, deviation)])})
     pico.edit_json(folder / "config.json", n_positions=256, initializer_range=deviation)
-    table = only(inspect(folder))
+    table = only_table(inspect(folder))
     assert set(table.untrained) <= set(range(128, 256))
     assert set(table.untrained.values()) == {deviation}
     assert len(table.untrained) >= 126
@@ -155,7 +158,7 @@ def test_inspect_finds_randomly_initialised_rows(deviation: float, tmp_path: Pat
     assert "looks untrained: 12" in text
     assert f"like random initialisation with std {deviation})" in text
     pico.edit_json(folder / "config.json", initializer_range=None)
-    assert (only(inspect(folder)).untrained != {}) == (deviation == 0.02)  # the default of transformers
+    assert (only_table(inspect(folder)).untrained != {}) == (deviation == 0.02)  # the default of transformers
 
 
 def add_bad_rows(folder: Path) -> None:
@@ -167,7 +170,7 @@ def add_bad_rows(folder: Path) -> None:
 def test_inspect_reports_nan_zero_and_duplicate_rows(make_pico: MakePico) -> None:
     source = make_pico("gpt2").folder
     add_bad_rows(source)
-    table = only(inspect(source))
+    table = only_table(inspect(source))
     assert (table.stats.nonfinite, table.stats.zeros) == ((5, 7), (3,))
     assert table.repetition.groups == ((2, 9),)
     screen = run(source).stdout
@@ -198,9 +201,9 @@ def test_inspect_reads_a_weights_file_with_model_type(make_pico: MakePico, tmp_p
     source = make_pico("roberta").folder
     weights = Path(shutil.copy(source / "model.safetensors", tmp_path / "weights.safetensors"))
     found = inspect(weights, model_type="roberta")
-    assert np.array_equal(only(found).values, only(inspect(source)).values)
+    assert np.array_equal(only_table(found).values, only_table(inspect(source)).values)
     assert found.libraries == ()
-    assert [limit.key for limit in found.limits] == [only(found).name]
+    assert [limit.key for limit in found.limits] == [only_table(found).name]
     assert "--model-type" in error_of(weights)
     assert run(weights, "--model-type", "roberta").exit_code == 0
 

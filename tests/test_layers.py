@@ -126,7 +126,7 @@ def command(*arguments: str) -> str:
     )
 
 
-def seconds(command: list[str]) -> float:
+def cpu_seconds(command: list[str]) -> float:
     """Return the CPU time of a command, which other processes hardly affect."""
     before = os.times()
     subprocess.run(command, check=True, capture_output=True)
@@ -173,7 +173,8 @@ def test_help_starts_almost_as_fast_as_its_libraries() -> None:
     libraries = [sys.executable, "-c", "import typer, rich.console"]
     times: list[tuple[float, float]] = []
     for _ in range(5):
-        times += [(seconds(help_screen), seconds(libraries)) for _ in range(5)]  # alternate, so that load affects both
+        # Alternate, so that load affects both.
+        times += [(cpu_seconds(help_screen), cpu_seconds(libraries)) for _ in range(5)]
         help_minimum, libraries_minimum = map(min, zip(*times, strict=True))
         if help_minimum <= libraries_minimum + 0.1:
             return

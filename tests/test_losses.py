@@ -19,7 +19,7 @@ from ctxextend.evaluation.losses import LossTask, ScoredWindow, Scorer, open_sco
 from ctxextend.plan.plan import resize
 from ctxextend.recipe import CheckpointRef
 from tests.pico import Pico, add_tensors, edit_json, make_bart
-from tests.words import add_tokenizer
+from tests.word_tokenizer import add_tokenizer
 
 Make = Callable[..., Pico]
 TEXT = np.random.default_rng(3).integers(5, 32, 32)

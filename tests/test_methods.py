@@ -250,7 +250,7 @@ def test_method_options_accept_only_the_settings_of_the_method(name: str) -> Non
     assert not MethodOptions(method="sinusoidal:scope=all").keeps_learned_rows
 
 
-def test_method_options_normalises_the_spelling_of_settings() -> None:
+def test_method_options_normalizes_the_spelling_of_settings() -> None:
     one = MethodOptions(method=" bands: repeat=020:90, sigma=4.0,keep_first=3 ")
     assert one == MethodOptions(method="bands:repeat=20:90,sigma=4", keep_first=3)
     assert one.method == "bands:repeat=20:90,sigma=4"

@@ -78,7 +78,7 @@ def cells(page: str) -> list[list[str]]:
     return [[" ".join(re.sub(r"<[^>]*>", "", text).split()) for text in row] for row in texts]
 
 
-def changed(found: Comparison, outcome: Outcome) -> Comparison:
+def with_outcome(found: Comparison, outcome: Outcome) -> Comparison:
     """Replace the outcome of the last row of a comparison."""
     last = replace(found.rows[-1], untrained=outcome)
     return replace(found, rows=(*found.rows[:-1], last))
@@ -100,7 +100,7 @@ def extreme_outcome(mean: float, error: float | None) -> Outcome:
 
 def single_window() -> Comparison:
     found = comparison(("bands", "copy"))
-    return changed(found, replace(found.rows[1].untrained, delta=Estimate(0.5, None, 64, 1)))
+    return with_outcome(found, replace(found.rows[1].untrained, delta=Estimate(0.5, None, 64, 1)))
 
 
 INTERRUPTED = COMPARISONS["compare-interrupted"]
@@ -233,7 +233,7 @@ def test_report_notes_clipped_values(tmp_path: Path) -> None:
     assert "clipped" not in page
     assert "Incomplete" not in page
     extreme = replace(found.rows[-1].final, delta=Estimate(40.0, 0.1, 99, 61))
-    page = page_of(changed(found, extreme), tmp_path)
+    page = page_of(with_outcome(found, extreme), tmp_path)
     assert page.count("are clipped; see the ranking.") == page.count("clipped") == 1
     assert "+40.00 ± 0.20" in page
 
@@ -244,7 +244,7 @@ def test_report_omits_passkey_plots_at_chance_level(tmp_path: Path) -> None:
     assert passkey is not None
     at_chance = replace(passkey, accuracy=((0.1,) * len(passkey.depths),) * len(passkey.lengths))
     evaluation = replace(found.rows[1].final.evaluation, passkey=at_chance)
-    page = page_of(changed(found, replace(found.rows[1].untrained, evaluation=evaluation)), tmp_path)
+    page = page_of(with_outcome(found, replace(found.rows[1].untrained, evaluation=evaluation)), tmp_path)
     assert "not above chance: copy" in page
     assert "Passkey retrieval accuracy (%): linear" in page
     assert "Passkey retrieval accuracy (%): copy" not in page
@@ -363,7 +363,7 @@ def test_command_writes_a_report_with_its_command_line(command: str, monkeypatch
 
 @pytest.mark.parametrize(("mean", "error"), EXTREMES)
 def test_report_and_figure_of_extreme_numbers(mean: float, error: float | None, tmp_path: Path) -> None:
-    found = changed(without_small_plots(comparison(("linear", "copy", "last"))), extreme_outcome(mean, error))
+    found = with_outcome(without_small_plots(comparison(("linear", "copy", "last"))), extreme_outcome(mean, error))
     found = replace(found, base=Estimate(mean, error, 0, 9), source=HOSTILE)
     page = page_of(found, tmp_path)
     PageParser(page)
@@ -377,7 +377,7 @@ def test_report_of_an_unfinished_evaluation(tmp_path: Path) -> None:
     found = without_small_plots(comparison(("linear", "copy")))
     evaluation = replace(found.rows[-1].final.evaluation, positions=None, contexts=None)
     nothing = Outcome(Estimate(3.0, None, 1, 9), None, None, evaluation)
-    PageParser(page_of(changed(found, nothing), tmp_path))
+    PageParser(page_of(with_outcome(found, nothing), tmp_path))
     page = page_of(replace(found, rows=tuple(replace(row, untrained=nothing) for row in found.rows)), tmp_path)
     assert "passkey-heading" not in page
     assert "by position" not in page
@@ -416,7 +416,7 @@ def test_report_of_a_long_table_stays_small(tmp_path: Path) -> None:
         ),
         (replace(comparison(("copy",)), base=None), "`copy` is best at 512 tokens: perplexity 28.7 ± 1.3."),
         (
-            changed(comparison(("random",)), extreme_outcome(math.nan, None)),
+            with_outcome(comparison(("random",)), extreme_outcome(math.nan, None)),
             "No method has a finite loss at 512 tokens.",
         ),
         (

@@ -14,7 +14,7 @@ from ctxextend.evaluation.losses import Scorer
 from ctxextend.evaluation.passkey import DEPTHS, NUMBERS, PasskeyTask, plan_passkey
 from ctxextend.recipe import CheckpointRef
 from tests import pico
-from tests.planted import counts, mock_model
+from tests.mock_models import counts, mock_model
 
 TEXT = "The lobster lives in the sea, and is seldom seen by day. It sleeps under stones. "
 
@@ -86,7 +86,7 @@ def test_plan_passkey_uses_digits_with_character_tokenizer(models: dict[str, Eva
     assert sorted(task.numbers) == [ord(digit) for digit in "0123456789"]
 
 
-def sees(model: EvalModel, tokens: slice = slice(None), value: float | None = None) -> EvalModel:
+def counting_model(model: EvalModel, tokens: slice = slice(None), value: float | None = None) -> EvalModel:
     """Return a mock model that scores tokens by their counts in a slice of the text, or all with `value`."""
     vocab_size = len(model.tokenizer.tokenizer)
 
@@ -115,7 +115,7 @@ def sees(model: EvalModel, tokens: slice = slice(None), value: float | None = No
 def test_mock_model_retrieves_number_inside_its_slice(
     name: str, length: int, visible: dict[str, Any], expected: tuple[float, ...], models: dict[str, EvalModel]
 ) -> None:
-    found = report(plan(sees(models[name], **visible), length))
+    found = report(plan(counting_model(models[name], **visible), length))
     assert found.accuracy == (expected,)
     assert (found.scoring, found.chance) == ("retrieval" if name == "encoder" else "loss rank", 0.1)
 
@@ -125,7 +125,7 @@ def test_report_has_none_for_cells_not_measured(models: dict[str, EvalModel]) ->
         if len(task.cells) == 7:
             raise KeyboardInterrupt
 
-    task = plan(sees(models["causal"]), 128, 80)
+    task = plan(counting_model(models["causal"]), 128, 80)
     assert task.report() == {}
     with pytest.raises(KeyboardInterrupt):
         task.measure(stop)

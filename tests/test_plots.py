@@ -23,14 +23,14 @@ def texts(lines: list[Pieces]) -> list[str]:
     return ["".join(text for text, _ in line) for line in lines]
 
 
-def body(lines: list[Pieces]) -> list[str]:
+def plot_lines(lines: list[Pieces]) -> list[str]:
     """Return the lines of the plot without the axis."""
     return [re.split("[┤│|]", text, maxsplit=1)[1] for text in texts(lines)[:HEIGHT]]
 
 
-def drawn(lines: list[Pieces]) -> list[bool]:
+def drawn_columns(lines: list[Pieces]) -> list[bool]:
     """Return whether each column of a braille plot has a dot."""
-    return [any(ord(character) in BRAILLE for character in column) for column in zip(*body(lines), strict=True)]
+    return [any(ord(character) in BRAILLE for character in column) for column in zip(*plot_lines(lines), strict=True)]
 
 
 @settings(max_examples=40, deadline=None)
@@ -57,7 +57,7 @@ def test_draw_shows_a_single_row_of_many(row: int, value: float, unicode: bool) 
     values = [1.0 + (i % 2) / 10 for i in range(16384)]
     values[row] = value
     lines = draw([curve(values)], 80, HEIGHT, unicode=unicode)
-    line = body(lines)[0 if value > 1 else -1]
+    line = plot_lines(lines)[0 if value > 1 else -1]
     marked = [column for column, character in enumerate(line) if character not in " \u2800"]
     assert len(marked) in (1, 2)
     assert marked[0] == row * (len(texts(lines)[HEIGHT].lstrip()) - 1) // len(values)
@@ -71,14 +71,14 @@ def test_draw_shows_reserved_rows_in_a_separate_style() -> None:
 
 @pytest.mark.parametrize("values", [[1.0] * 50 + [5.0] * 50, [5.0] * 50 + [1.0] * 50])
 def test_draw_leaves_no_gap_at_a_step(values: list[float]) -> None:
-    lines = body(draw([curve(values)], 80, HEIGHT))
+    lines = plot_lines(draw([curve(values)], 80, HEIGHT))
     assert all(any(ord(character) in BRAILLE for character in line) for line in lines)
 
 
 def test_draw_leaves_a_gap_at_values_that_are_not_finite() -> None:
-    has_dots = drawn(draw([curve([1.0] * 30 + [math.nan] * 40 + [1.0] * 30)], 80, HEIGHT))
+    has_dots = drawn_columns(draw([curve([1.0] * 30 + [math.nan] * 40 + [1.0] * 30)], 80, HEIGHT))
     gap = [column for column, is_drawn in enumerate(has_dots) if not is_drawn]
     assert [gap[0], gap[-1]] == pytest.approx([0.3 * len(has_dots), 0.7 * len(has_dots)], abs=1)
     assert gap == list(range(gap[0], gap[-1] + 1))
-    assert not any(drawn(draw([curve([math.nan, math.inf])], 60, HEIGHT)))
-    assert all(drawn(draw([curve([0.0] * 5)], 60, HEIGHT)))
+    assert not any(drawn_columns(draw([curve([math.nan, math.inf])], 60, HEIGHT)))
+    assert all(drawn_columns(draw([curve([0.0] * 5)], 60, HEIGHT)))

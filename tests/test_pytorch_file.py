@@ -22,7 +22,7 @@ from tests import pico
 BERT = pico.CONFIGS["bert"]
 
 
-def open_torch_file(path: Path, *, ties: bool = True) -> PytorchFile:
+def open_pytorch_file(path: Path, *, ties: bool = True) -> PytorchFile:
     """Open a PyTorch file in the same way as the weights of a folder."""
     content, mapped = unpickle(path)
     return as_tensor_file(path, find_tensors(content, path), mapped, ties=ties)
@@ -70,27 +70,27 @@ def tensor_bytes(file: PytorchFile) -> dict[str, tuple[str, tuple[int, ...], byt
 
 
 @pytest.mark.parametrize("name", TIED)
-def test_open_torch_file_equals_save_pretrained(name: str, tmp_path: Path) -> None:
+def test_open_pytorch_file_equals_save_pretrained(name: str, tmp_path: Path) -> None:
     model_class = getattr(transformers, name)
     model = model_class(model_class.config_class(**TIED[name]))
     model.save_pretrained(tmp_path / "safe")
-    file = open_torch_file(save(model.state_dict(), tmp_path / "pytorch_model.bin"))
+    file = open_pytorch_file(save(model.state_dict(), tmp_path / "pytorch_model.bin"))
     assert tensor_bytes(file) == pico.tensor_bytes(tmp_path / "safe")
     assert set(file.tensors) <= set(model.state_dict())
 
 
-def test_open_torch_file_describes_the_safetensors_file(tmp_path: Path) -> None:
+def test_open_pytorch_file_describes_the_safetensors_file(tmp_path: Path) -> None:
     values = {"b": torch.ones(2, 3), "a": torch.zeros(5, dtype=torch.float16), "c": torch.tensor(1)}
     save_file(values, tmp_path / "a.safetensors")
     trained = values | {"a": torch.nn.Parameter(values["a"])}
-    file = open_torch_file(save(trained, tmp_path / "a.bin"))
+    file = open_pytorch_file(save(trained, tmp_path / "a.bin"))
     assert file.entries == open_safetensors(tmp_path / "a.safetensors").entries
     assert list(file.header) == ["__metadata__", "b", "a", "c"]
     assert file.header["__metadata__"] == {"format": "pt"}
     assert not any(tensor.requires_grad for tensor in file.tensors.values())
 
 
-def test_open_torch_file_reads_no_tensor(tmp_path: Path) -> None:
+def test_open_pytorch_file_reads_no_tensor(tmp_path: Path) -> None:
     path = save({"a": torch.ones(1 << 24)}, tmp_path / "a.bin")
 
     def in_memory() -> int:
@@ -99,18 +99,18 @@ def test_open_torch_file_reads_no_tensor(tmp_path: Path) -> None:
         return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
     before = in_memory()
-    file = open_torch_file(path)
+    file = open_pytorch_file(path)
     assert in_memory() - before < 8_000
     assert not file.is_in_memory
     assert file.read_bytes("a")[-4:].tobytes() == np.float32(1).tobytes()
-    assert open_torch_file(save({"a": torch.ones(1)}, tmp_path / "b.bin", write_legacy)).is_in_memory
+    assert open_pytorch_file(save({"a": torch.ones(1)}, tmp_path / "b.bin", write_legacy)).is_in_memory
 
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_read_bytes_equals_safetensors(name: str, tmp_path: Path) -> None:
     values = torch.arange(24, dtype=torch.uint8).view(getattr(torch, name)) if name != "bool" else torch.eye(3) > 0
     save_file({"a": values}, tmp_path / "a.safetensors")
-    assert tensor_bytes(open_torch_file(save({"a": values}, tmp_path / "a.bin"))) == pico.tensor_bytes(tmp_path)
+    assert tensor_bytes(open_pytorch_file(save({"a": values}, tmp_path / "a.bin"))) == pico.tensor_bytes(tmp_path)
 
 
 @given(
@@ -125,13 +125,13 @@ def test_read_bytes_of_any_strides(shape: list[int], steps: list[int], copies: i
     values = values.expand(copies, *values.shape)
     values = values.permute(*reversed(range(values.ndim))) if transposed else values
     with tempfile.TemporaryDirectory() as folder:
-        file = open_torch_file(save({"first": torch.ones(3), "a": values}, Path(folder) / "a.bin"))
+        file = open_pytorch_file(save({"first": torch.ones(3), "a": values}, Path(folder) / "a.bin"))
         assert file.entries["a"].shape == values.shape
         assert file.read_bytes("a").tobytes() == values.numpy().tobytes()
 
 
 @pytest.mark.parametrize("write", [write_zip, write_legacy])
-def test_open_torch_file_ties_names_of_one_tensor_but_not_views_or_copies(
+def test_open_pytorch_file_ties_names_of_one_tensor_but_not_views_or_copies(
     write: Callable[[Any, Path], None], tmp_path: Path
 ) -> None:
     table = torch.randn(4, 4)
@@ -140,10 +140,10 @@ def test_open_torch_file_ties_names_of_one_tensor_but_not_views_or_copies(
         **{"others": table[2:], "copy": table.clone(), "none": torch.empty(0), "nothing": torch.empty(0)},
     }
     path = save(state, tmp_path / "a.bin", write)
-    file = open_torch_file(path)
+    file = open_pytorch_file(path)
     assert list(file.tensors) == ["table", "again", "transposed", "rows", "others", "copy", "none", "nothing"]
     assert file.read_bytes("others").tobytes() == table[2:].numpy().tobytes()
-    assert list(open_torch_file(path, ties=False).tensors) == list(state)
+    assert list(open_pytorch_file(path, ties=False).tensors) == list(state)
 
 
 @pytest.mark.parametrize(
@@ -193,27 +193,27 @@ REJECTED: list[tuple[Callable[[], Any], str]] = [
 
 @pytest.mark.parametrize(("make", "message"), REJECTED)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_open_torch_file_rejects_what_safetensors_cannot_store(
+def test_open_pytorch_file_rejects_what_safetensors_cannot_store(
     make: Callable[[], Any], message: str, tmp_path: Path
 ) -> None:
     path = save(make(), tmp_path / "a.bin")
     with pytest.raises(CheckpointError, match=message) as caught:
-        open_torch_file(path)
+        open_pytorch_file(path)
     assert str(path) in caught.value.message
     assert "torch.save(model.state_dict(), NAME)" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html><html></html>", b"PK\x03\x04" + bytes(100)])
-def test_open_torch_file_rejects_broken_files(content: bytes, tmp_path: Path) -> None:
+def test_open_pytorch_file_rejects_broken_files(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=f"{path} is not a valid PyTorch file with only tensors"):
-        open_torch_file(path)
+        open_pytorch_file(path)
 
 
 @given(position=st.integers(0, 2000), value=st.integers(0, 255), cut=st.booleans(), is_zip=st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_open_torch_file_of_mutated_bytes_succeeds_or_raises(
+def test_open_pytorch_file_of_mutated_bytes_succeeds_or_raises(
     position: int, value: int, cut: bool, is_zip: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -224,7 +224,7 @@ def test_open_torch_file_of_mutated_bytes_succeeds_or_raises(
         position %= len(data)
         path.write_bytes(data[:position] if cut else data[:position] + bytes([value]) + data[position + 1 :])
         try:
-            file = open_torch_file(path)
+            file = open_pytorch_file(path)
         except CheckpointError:
             return
         assert all(file.read_bytes(name).nbytes == entry.size for name, entry in file.entries.items())
@@ -233,7 +233,7 @@ def test_open_torch_file_of_mutated_bytes_succeeds_or_raises(
 def test_read_bytes_raises_for_a_file_that_was_truncated(tmp_path: Path) -> None:
     values = torch.randn(4, 2)
     path = save({"plain": values, "transposed": values.T}, tmp_path / "a.bin")
-    file = open_torch_file(path)
+    file = open_pytorch_file(path)
     os.truncate(path, 8)  # reading from the mapping would kill the process
     for name in file.tensors:
         with pytest.raises(CheckpointError, match="became shorter while it was read"):
@@ -256,16 +256,16 @@ def test_read_bytes_of_another_byte_order(tmp_path: Path) -> None:
     path = save({"a": values}, tmp_path / "a.bin")
     swapped = {"a/data/0": values.numpy().byteswap().tobytes(), "a/byteorder": b"big"}
     change_records(path, lambda name, data: (name, swapped.get(name, data)))
-    file = open_torch_file(path)
+    file = open_pytorch_file(path)
     assert file.read_bytes("a").tobytes() == values.numpy().tobytes()
     assert file.is_in_memory
 
 
-def test_open_torch_file_rejects_data_records_of_no_tensor(tmp_path: Path) -> None:
+def test_open_pytorch_file_rejects_data_records_of_no_tensor(tmp_path: Path) -> None:
     path = save({"a": torch.ones(3)}, tmp_path / "a.bin")
     change_records(path, lambda name, data: (name, data))
-    assert open_torch_file(path).read_bytes("a").tobytes() == np.ones(3, np.float32).tobytes()
+    assert open_pytorch_file(path).read_bytes("a").tobytes() == np.ones(3, np.float32).tobytes()
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("a/data/1", b"1234")
     with pytest.raises(CheckpointError, match="data records that belong to no tensor"):
-        open_torch_file(path)
+        open_pytorch_file(path)

@@ -14,7 +14,7 @@ from ctxextend.recipe import Resize
 from ctxextend.tables.methods import METHODS
 from tests.evaluations import LONE
 
-# `auto` selects one of the others.
+# `auto` chooses one of the others.
 EVERY = [name for name in METHODS if name != "auto"]
 
 

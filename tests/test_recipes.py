@@ -24,7 +24,7 @@ from ctxextend.cli.app import build_app
 from ctxextend.recipe_file import builtin_recipes, read_recipe
 from tests import pico
 from tests.trainings import make_encoder, make_source
-from tests.words import add_tokenizer, text_of
+from tests.word_tokenizer import add_tokenizer, text_of
 
 RECIPES = {path.stem: path for path in sorted((Path(__file__).parents[1] / "recipes").glob("**/*.yaml"))}
 
@@ -143,14 +143,16 @@ def test_recipe_runs_on_a_pico_model(name: str, tmp_path: Path, book: Path) -> N
 
 
 @pytest.fixture(scope="module")
-def few() -> list[str]:
+def few_documents() -> list[str]:
     """Return a few short documents and a variant of each; some of them are held out."""
     short = list(islice((text for text in corpus.documents() if len(text) < 400), 120))
     return [*short, *(f"{text} held out {i}" for i, text in enumerate(short))]
 
 
-def test_tiny_gpt2_script_trains_a_checkpoint(few: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(corpus.CORPORA, "docs", lambda: few)
+def test_tiny_gpt2_script_trains_a_checkpoint(
+    few_documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(corpus.CORPORA, "docs", lambda: few_documents)
     monkeypatch.setattr("sys.argv", ["tiny_gpt2.py", str(tmp_path / "tiny"), "--steps", "3"])
     tiny_gpt2.main()
     assert "Held-out perplexity per token" in (tmp_path / "tiny" / "README.md").read_text()
@@ -159,9 +161,9 @@ def test_tiny_gpt2_script_trains_a_checkpoint(few: list[str], tmp_path: Path, mo
 
 
 def test_mini_bert_script_trains_a_masked_language_model(
-    few: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few_documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(corpus.CORPORA, "docs", lambda: few)
+    monkeypatch.setitem(corpus.CORPORA, "docs", lambda: few_documents)
     monkeypatch.setattr("sys.argv", ["mini_bert.py", str(tmp_path), "--steps", "3"])
     mini_bert.main()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -170,6 +172,6 @@ def test_mini_bert_script_trains_a_masked_language_model(
     assert tokenizer.decode(ids) == "[CLS]Return the name.[SEP]"
     assert tokenizer.decode(ids, skip_special_tokens=True) == "Return the name."
     model = transformers.BertForMaskedLM.from_pretrained(tmp_path)
-    held_out = corpus.tokenize(tokenizer, corpus.split(few)[1], mini_bert.SEP)
+    held_out = corpus.tokenize(tokenizer, corpus.split(few_documents)[1], mini_bert.SEP)
     assert math.isfinite(mini_bert.held_out_loss(model, held_out))
     pico.logits(model, 128)

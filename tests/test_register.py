@@ -16,7 +16,7 @@ from ctxextend.cli.app import build_app
 from ctxextend.errors import CtxextendError, RecipeError, ResizeError
 from ctxextend.tables.methods import METHODS
 from tests import pico
-from tests.words import write_texts
+from tests.word_tokenizer import write_texts
 
 WPE = "transformer.wpe.weight"
 

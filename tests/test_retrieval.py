@@ -10,7 +10,7 @@ from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import EvalModel
 from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Estimate, Retrieval
 from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval, recall_at_1
-from tests.planted import counts, mock_model
+from tests.mock_models import counts, mock_model
 
 
 def plan(model: EvalModel, base: EvalModel, documents: list[np.ndarray], length: int) -> RetrievalTask:

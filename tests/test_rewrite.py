@@ -124,7 +124,7 @@ def test_rewrite_writes_files_that_safetensors_reads(
 DATA = bytes(range(256)) * 20_000
 
 
-def failing(number: int) -> Callable[..., Any]:
+def raising(number: int) -> Callable[..., Any]:
     def call(*arguments: Any, **options: Any) -> Any:
         raise OSError(number, os.strerror(number))
 
@@ -149,12 +149,12 @@ def short_copy(source: int, destination: int, count: int, offset_src: int) -> in
     return COPY_FILE_RANGE(source, destination, min(count, 1_000_003), offset_src=offset_src)
 
 
-COPY_FILE_RANGE: Callable[..., int] = getattr(os, "copy_file_range", None) or failing(errno.ENOSYS)
+COPY_FILE_RANGE: Callable[..., int] = getattr(os, "copy_file_range", None) or raising(errno.ENOSYS)
 MODES = {
     "full": COPY_FILE_RANGE,
     "short": short_copy,
-    "unsupported": failing(errno.EXDEV),
-    "broken": failing(errno.EIO),
+    "unsupported": raising(errno.EXDEV),
+    "broken": raising(errno.EIO),
 }
 
 

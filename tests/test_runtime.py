@@ -21,7 +21,7 @@ from ctxextend.progress import no_progress, with_estimate
 from ctxextend.training.memory import open_devices
 from tests.pico import Pico
 from tests.trainings import write_book
-from tests.words import add_tokenizer
+from tests.word_tokenizer import add_tokenizer
 
 MODEL = torch.nn.Linear(1000, 1000)
 TINY = torch.nn.Linear(10, 10)
@@ -173,7 +173,7 @@ def test_recipe_of_an_output_omits_device_and_threads() -> None:
         (80.0, ["2 h 11 min"]),
     ],
 )
-def test_estimate_is_reported_once_if_more_than_a_minute_is_left(
+def test_with_estimate_reports_once_if_more_than_a_minute_is_left(
     seconds: float, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, messages = [100.0], list[str]()
@@ -186,7 +186,7 @@ def test_estimate_is_reported_once_if_more_than_a_minute_is_left(
     assert messages == [f"About {left} left." for left in expected]
 
 
-def test_estimate_is_printed_in_a_pipe_but_not_with_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_estimate_prints_in_a_pipe_but_not_with_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "ESTIMATE_AFTER", 0.0)
     monkeypatch.setattr(progress, "MIN_REPORTED", 0.0)
     write_book()
@@ -241,7 +241,7 @@ sys.meta_path.insert(0, Block())
 """
 
 
-def without(blocked: str, arguments: str) -> "subprocess.CompletedProcess[str]":
+def run_without(blocked: str, arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run a command in an interpreter in which importing some libraries fails."""
     folder = Path("blocked")
     folder.mkdir(exist_ok=True)
@@ -262,7 +262,7 @@ def test_file_commands_run_without_torch() -> None:
         "methods",
         "--help",
     ):
-        done = without("torch transformers accelerate", arguments)
+        done = run_without("torch transformers accelerate", arguments)
         assert done.returncode == 0, done.stderr
 
 
@@ -283,13 +283,13 @@ def test_file_commands_run_without_torch() -> None:
 def test_missing_library_is_reported_with_an_install_command(blocked: str, arguments: str) -> None:
     write_book()
     torch.save({"wpe.weight": torch.zeros(4, 4)}, "old.bin")
-    done = without(blocked, arguments)
+    done = run_without(blocked, arguments)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"Error: This needs {blocked}: pip install {blocked}\n"
 
 
 def test_missing_library_is_reported_as_json() -> None:
     write_book()
-    done = without("torch", "evaluate tiny-gpt2 --data book.txt --json")
+    done = run_without("torch", "evaluate tiny-gpt2 --data book.txt --json")
     error = {"type": "ModuleNotFoundError", "message": "This needs torch: pip install torch", "hint": None}
     assert (done.returncode, json.loads(done.stdout)) == (1, {"error": error})

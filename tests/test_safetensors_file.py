@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from ctxextend.checkpoints.safetensors_file import MAX_HEADER_BYTES, numpy_dtype, open_safetensors, read_floats
 from ctxextend.errors import CheckpointError
-from tests.faults.limits import within
+from tests.faults.limits import time_limit
 from tests.faults.weights import entry, open_with_safetensors, pack
 
 TORCH_DTYPES = {
@@ -120,7 +120,7 @@ REJECTED_BY_CTXEXTEND = {
 def test_open_safetensors_rejects_a_hostile_header_within_a_second(name: str, tmp_path: Path) -> None:
     content, message = (HOSTILE | REJECTED_BY_CTXEXTEND)[name]
     (tmp_path / "a").write_bytes(content)
-    with within(1), pytest.raises(CheckpointError, match=f"a is not a valid safetensors file: .*{message}"):
+    with time_limit(1), pytest.raises(CheckpointError, match=f"a is not a valid safetensors file: .*{message}"):
         open_safetensors(tmp_path / "a")
     if name in HOSTILE:
         with pytest.raises(SafetensorError):
@@ -132,7 +132,7 @@ def test_open_safetensors_rejects_a_huge_header_within_a_second(tmp_path: Path) 
     with path.open("wb") as file:
         file.write((10_000_000 * 50).to_bytes(8, "little") + b'{"a":')
         file.truncate(10_000_000 * 50 + 8)
-    with within(1), pytest.raises(CheckpointError, match=f"safetensors' limit of {MAX_HEADER_BYTES:,}"):
+    with time_limit(1), pytest.raises(CheckpointError, match=f"safetensors' limit of {MAX_HEADER_BYTES:,}"):
         open_safetensors(path)
 
 

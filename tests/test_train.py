@@ -31,7 +31,7 @@ from tests.trainings import (
     table_of,
     train,
 )
-from tests.words import text_of
+from tests.word_tokenizer import text_of
 
 pytestmark = pytest.mark.usefixtures("book")
 WPE = TABLES["gpt2"]

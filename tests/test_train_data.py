@@ -24,9 +24,9 @@ from ctxextend.training.train_data import (
 
 def test_write_tokens_writes_int32_and_renames_the_complete_file(tmp_path: Path) -> None:
     def chunks() -> Iterator[Any]:
-        yield numbered(2).astype(np.int64)
+        yield numbered_tokens(2).astype(np.int64)
         assert not (tmp_path / "tokens").exists()
-        yield numbered(3, 7).astype(np.int64)
+        yield numbered_tokens(3, 7).astype(np.int64)
 
     write_tokens(chunks(), tmp_path / "tokens")
     tokens = open_tokens(tmp_path / "tokens")
@@ -38,13 +38,13 @@ def test_write_tokens_writes_int32_and_renames_the_complete_file(tmp_path: Path)
 # ---- sequences
 
 
-def numbered(tokens: int, first: int = 0) -> Any:
+def numbered_tokens(tokens: int, first: int = 0) -> Any:
     """Return a text whose token ids are their indices, from `first`."""
     return np.arange(first, first + tokens, dtype=np.int32)
 
 
 def one_part(tokens: int) -> Text:
-    return Text.whole(numbered(tokens))
+    return Text.whole(numbered_tokens(tokens))
 
 
 def causal(length: int, span: int, **options: Any) -> SequenceSettings:
@@ -76,7 +76,7 @@ def test_evaluation_sequences_are_consecutive_with_special_tokens_that_are_not_p
 
 @pytest.mark.parametrize("count", [2, 7, 20])
 def test_evaluation_sequences_are_spread_over_all_parts_of_a_text(count: int) -> None:
-    parts = Text(numbered(1000), np.array([[0, 200], [400, 600], [800, 1000]]))
+    parts = Text(numbered_tokens(1000), np.array([[0, 200], [400, 600], [800, 1000]]))
     firsts = [
         int(item["input_ids"][0]) for item in items(SequenceDataset(parts, causal(10, 40), count, shuffled=False))
     ]
@@ -100,7 +100,7 @@ def test_a_sequence_depends_only_on_the_seed_and_its_index(config: SequenceSetti
 
 @given(causal_settings(), st.integers(0, 120))
 def test_each_epoch_has_each_sequence_once_and_only_the_text(config: SequenceSettings, more: int) -> None:
-    tokens, config = numbered(config.text_length + more, 1000), replace(config, span=config.length)
+    tokens, config = numbered_tokens(config.text_length + more, 1000), replace(config, span=config.length)
     dataset = SequenceDataset(Text.whole(tokens), config, 1000, shuffled=True)
     text = slice(len(config.special_before), len(config.special_before) + config.text_length)
     for epoch in range(3):
@@ -116,7 +116,7 @@ def test_each_epoch_has_each_sequence_once_and_only_the_text(config: SequenceSet
 def test_training_sequences_never_overlap_held_out_ones(config: SequenceSettings, more: int, shuffled: bool) -> None:
     length = config.text_length
     held_out = HeldOut.for_text(length * more + more % length, length)
-    tokens = numbered(held_out.tokens)
+    tokens = numbered_tokens(held_out.tokens)
     trained, measured = (Text(tokens, spans) for spans in (held_out.trained_spans, held_out.spans))
     text = slice(len(config.special_before), len(config.special_before) + length)
     ids = [

@@ -18,7 +18,7 @@ from ctxextend.plan.find_tables import open_model
 from ctxextend.recipe import CheckpointRef
 from tests import pico
 from tests.trainings import OLD, invoke, make_encoder, make_source, train
-from tests.words import add_tokenizer, text_of
+from tests.word_tokenizer import add_tokenizer, text_of
 
 pytestmark = pytest.mark.usefixtures("book")
 SCHEMA = json.loads((Path(__file__).parent / "schemas" / "train.json").read_text())

@@ -33,7 +33,7 @@ def uninterrupted(gpt2: Path) -> Path:
     return gpt2.parent / "uninterrupted"
 
 
-def start(source: Path, *flags: object, steps: int = STEPS) -> Any:
+def start_run(source: Path, *flags: object, steps: int = STEPS) -> Any:
     return invoke("train", source, "--data", "book.txt", "--steps", steps, *FLAGS, "-o", "out", *flags)
 
 
@@ -48,7 +48,7 @@ def start_and_interrupt(source: Path, *flags: object) -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunCallback, "on_log", interrupt)
-        done = start(source, *flags)
+        done = start_run(source, *flags)
     assert done.exit_code == 130
     return done
 
@@ -64,10 +64,10 @@ def test_train_saves_at_ctrl_c_and_resumes_with_identical_output(gpt2: Path, uni
         (("--resume", "--seed", 7), "a different run: train.seed was 0 and is 7.\nResume it with the same settings"),
         (("--resume", "--steps", 2), "out.training contains a run at step 3, but --steps is 2."),
     ):
-        refused = start(gpt2, *flags)
+        refused = start_run(gpt2, *flags)
         assert refused.exit_code == 1
         assert message in refused.stderr
-    assert start(gpt2, "--resume", "--per-device-batch-size", 4).exit_code == 0
+    assert start_run(gpt2, "--resume", "--per-device-batch-size", 4).exit_code == 0
     assert log_of(Path("out")) == log_of(uninterrupted)
     assert Path("out/model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
     assert not Path("out.training").exists()
@@ -79,10 +79,10 @@ def test_train_rejects_resuming_if_other_weights_of_the_source_changed(gpt2: Pat
     weights = load_file(source / "model.safetensors")
     weights["transformer.ln_f.weight"][0] += 1
     save_file(weights, source / "model.safetensors", {"format": "pt"})
-    refused = start(source, "--resume", "--trainable", "positions")
+    refused = start_run(source, "--resume", "--trainable", "positions")
     assert refused.exit_code == 1
     assert "contains a different run: fingerprint of all weights was" in " ".join(refused.stderr.split())
-    assert start(source, "--force", "--trainable", "positions").exit_code == 0
+    assert start_run(source, "--force", "--trainable", "positions").exit_code == 0
 
 
 def test_train_with_resume_notes_that_there_is_nothing_to_resume(gpt2: Path) -> None:
@@ -97,10 +97,10 @@ def test_train_resumed_saves_the_best_step_from_before_the_interruption(gpt2: Pa
     with diverging(at=3):
         start_and_interrupt(gpt2, *flags)
         assert Path("out.training/saves/checkpoint-2/best.safetensors").exists()
-        resumed = json.loads(start(gpt2, "--resume", *flags).stdout)
+        resumed = json.loads(start_run(gpt2, "--resume", *flags).stdout)
         assert 0 < resumed["best_step"] == resumed["saved_step"] < 3
         weights, log = Path("out/model.safetensors").read_bytes(), log_of(Path("out"))
-        assert start(gpt2, "--force", *flags).exit_code == 0
+        assert start_run(gpt2, "--force", *flags).exit_code == 0
     assert (Path("out/model.safetensors").read_bytes(), log_of(Path("out"))) == (weights, log)
 
 
@@ -121,7 +121,7 @@ def test_train_in_python_accepts_paths_and_reports_the_saved_state(gpt2: Path) -
 def test_train_resumes_with_more_steps_than_planned(gpt2: Path) -> None:
     shutil.copy("book.txt", "held-out.txt")
     start_and_interrupt(gpt2, "--eval-data", "held-out.txt")
-    done = start(gpt2, "--resume", "--eval-data", "held-out.txt", "--json", steps=8)
+    done = start_run(gpt2, "--resume", "--eval-data", "held-out.txt", "--json", steps=8)
     assert done.exit_code == 0
     assert json.loads(done.stdout)["held_out_sequences"] == 2 * STEPS
     assert f"Warning: The run was planned for {STEPS} steps and ended at 8." in done.stderr
@@ -133,7 +133,7 @@ def test_train_resumes_with_more_steps_than_planned(gpt2: Path) -> None:
 def test_train_rejects_a_run_folder_that_another_run_uses(gpt2: Path) -> None:
     Path("out.training").mkdir()
     with locked(Path("out.training")):
-        done = start(gpt2)
+        done = start_run(gpt2)
     assert done.exit_code == 1
     assert "Another run is using out.training." in done.stderr
 
@@ -155,20 +155,20 @@ def test_train_keeps_the_last_saved_state_with_finite_losses(gpt2: Path, monkeyp
                 self.setup.trainable.parameters["transformer.wpe.weight"][20:] = float("nan")
 
     monkeypatch.setattr(RunCallback, "on_step_end", diverge)
-    done = start(gpt2)
+    done = start_run(gpt2)
     assert done.exit_code == 1
     message = " ".join(done.stderr.split())
     assert "The loss became NaN or infinite at step 4 of 5. The state of step 2 is saved in out.training/" in message
     assert "Restart with an --lr below 0.01 and --force, or finish at step 2 with the same command and " in message
     assert " and --resume --steps 2." in message
     assert [path.name for path in Path("out.training/saves").iterdir()] == ["checkpoint-2"]
-    done = start(gpt2, "--resume", steps=2)
+    done = start_run(gpt2, "--resume", steps=2)
     assert done.exit_code == 0, done.stderr
     assert [line["step"] for line in log_of(Path("out")) if "loss" in line] == [1, 2]
 
 
 def test_train_that_diverges_before_saving_leaves_no_files(gpt2: Path) -> None:
-    done = start(gpt2, "--lr", "1e30", "--trainable", "all")
+    done = start_run(gpt2, "--lr", "1e30", "--trainable", "all")
     assert done.exit_code == 1
     assert "The loss became NaN or infinite at step 2 of 5. No state was saved." in done.stderr
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.txt"]
@@ -187,7 +187,7 @@ def test_train_out_of_memory_tries_smaller_micro_batches_and_then_gradient_check
         return step(self, model, inputs, *others)
 
     monkeypatch.setattr(RunTrainer, "training_step", run_out_of_memory)
-    done = start(gpt2)
+    done = start_run(gpt2)
     assert done.exit_code == 0, done.stderr
     assert tried[:4] == [(4, False), (2, False), (1, False), (1, True)]
     assert "Out of memory with micro-batch 4: retrying with less memory." in done.stderr
@@ -198,7 +198,7 @@ def test_train_out_of_memory_tries_smaller_micro_batches_and_then_gradient_check
 
 def test_train_reports_that_it_is_out_of_memory(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunTrainer, "training_step", Mock(side_effect=MemoryError))
-    done = start(gpt2, "--per-device-batch-size", 4)
+    done = start_run(gpt2, "--per-device-batch-size", 4)
     assert done.exit_code == 1
     assert "Out of memory with micro-batch 4 and sequences of 32 tokens." in done.stderr
     assert not Path("out.training").exists()

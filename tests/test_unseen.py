@@ -13,7 +13,7 @@ from ctxextend.evaluation.eval_model import TextTokenizer
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.held_out import HeldOut, held_out_windows, shared_texts
 from tests.trainings import invoke, make_long, train, write_book
-from tests.words import text_of
+from tests.word_tokenizer import text_of
 
 LOSSES = ("position",)
 
@@ -162,7 +162,7 @@ def test_compare_uses_held_out_windows(source: Path) -> None:
     assert any("was trained on book.txt, and no known held-out part" in warning for warning in other.warnings)
 
 
-def test_shared_finds_files_by_content() -> None:
+def test_shared_texts_finds_files_by_content() -> None:
     shutil.copy("book.txt", "renamed.txt")
     assert shared_texts(["renamed.txt", "other.txt"], ["book.txt"]) == [Path("renamed.txt")]
     assert shared_texts(["other.txt"], ["book.txt"]) == []

@@ -53,14 +53,14 @@ def pair(sharded: Path, tmp_path: Path) -> tuple[Path, Path]:
     return sharded, resize(sharded, to=NEW, output=tmp_path / "out").output
 
 
-def failed(verification: Verification) -> dict[str, str]:
+def failed_checks(verification: Verification) -> dict[str, str]:
     """Return the evidence of failed checks by name."""
     return {check.name: " | ".join(check.evidence) for check in verification.checks if not check.passed}
 
 
-def passed(verification: Verification) -> dict[str, str]:
+def passed_checks(verification: Verification) -> dict[str, str]:
     """Assert that verification passed; return the evidence of its checks by name."""
-    assert verification.passed, failed(verification)
+    assert verification.passed, failed_checks(verification)
     return {check.name: " | ".join(check.evidence) for check in verification.checks}
 
 
@@ -78,7 +78,7 @@ def rewrite(folder: Path, name: str, change: Change) -> None:
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-def flip(path: Path, byte: int, bit: int = 0) -> None:
+def flip_bit_in(path: Path, byte: int, bit: int = 0) -> None:
     data = bytearray(path.read_bytes())
     data[byte] ^= 1 << bit
     path.write_bytes(data)
@@ -99,7 +99,7 @@ FLAGS = [
 def test_verify_passes_for_every_method(sharded: Path, tmp_path: Path, method: str, flags: dict[str, Any]) -> None:
     out = resize(sharded, to=NEW, method=method, output=tmp_path / "out", **flags).output
     found = verify(out, sharded)
-    evidence = passed(found)
+    evidence = passed_checks(found)
     assert list(evidence) == ["tensors", "table", "files"]
     name, _, settings = method.partition(":")
     method = "bands" if name == "auto" else name  # the recipe records what auto chose
@@ -113,7 +113,7 @@ def test_verify_passes_for_every_method(sharded: Path, tmp_path: Path, method: s
     found = verify(out, sharded)
     assert "All methods were tried" in found.notes[0]
     if flags or settings:  # without a recipe, only default settings are tried
-        assert "rows do not match method" in failed(found)["table"]
+        assert "rows do not match method" in failed_checks(found)["table"]
     else:
         assert (found.passed, found.method) == (True, method)
         assert f"rows match method {method} (found by trying" in found.checks[1].evidence[0]
@@ -122,16 +122,16 @@ def test_verify_passes_for_every_method(sharded: Path, tmp_path: Path, method: s
 @pytest.mark.parametrize(("to", "method"), [(1, "truncate"), (128, "copy")])
 def test_verify_passes_for_shorter_and_unchanged_tables(sharded: Path, tmp_path: Path, to: int, method: str) -> None:
     found = verify(resize(sharded, to=to, output=tmp_path / "out").output, sharded)
-    assert passed(found)
+    assert passed_checks(found)
     assert found.method == method
 
 
 def test_verify_tries_all_methods_if_the_recipe_is_for_another_base(sharded: Path, tmp_path: Path) -> None:
     middle = resize(sharded, to=256, output=tmp_path / "middle").output
     out = resize(middle, to=512, output=tmp_path / "out").output
-    assert passed(verify(out, middle))
+    assert passed_checks(verify(out, middle))
     found = verify(out, sharded)
-    assert passed(found)  # copying a copied table equals copying the base table
+    assert passed_checks(found)  # copying a copied table equals copying the base table
     assert "Its recipe is for a table with 256 rows." in found.notes[0]
 
 
@@ -140,7 +140,7 @@ def test_verify_detects_the_resized_part_without_a_recipe(part: str | None, tmp_
     source = pico.make_led(tmp_path / "led")
     out = resize(source, to=128, part=part, output=tmp_path / "out").output
     (out / RECIPE_FILE).unlink()
-    evidence = passed(verify(out, source))["table"]
+    evidence = passed_checks(verify(out, source))["table"]
     assert evidence.count("rows match method copy") == (2 if part is None else 1)
 
 
@@ -148,10 +148,10 @@ def test_verify_accepts_fixed_limits_only_if_the_recipe_has_fix_limits(sharded: 
     base = Path(shutil.copytree(sharded, tmp_path / "base"))
     pico.edit_json(base / "tokenizer_config.json", model_max_length=64)
     out = resize(base, to=128, fix_limits=True, output=tmp_path / "out").output
-    assert passed(found := verify(out, base))
+    assert passed_checks(found := verify(out, base))
     assert found.conclusion == f"Verified: {out} differs from {base} only in its length limits."
     (out / RECIPE_FILE).unlink()
-    assert "model_max_length is 128, expected 64" in failed(verify(out, base))["files"]
+    assert "model_max_length is 128, expected 64" in failed_checks(verify(out, base))["files"]
 
 
 @pytest.mark.parametrize("form", ["bin", "sentence", "sharded variant", "weights file"])
@@ -173,7 +173,7 @@ def test_verify_reads_every_form_of_a_source(form: str, make_pico: MakePico, tmp
         model.save_pretrained(source, max_shard_size="2KB", **flags)
     plan = plan_resize(source, to=40, **flags)
     out = plan.execute(tmp_path / "out", check=lambda folder: check_output(plan, folder)).output
-    assert passed(verify(out, source, **flags))
+    assert passed_checks(verify(out, source, **flags))
 
 
 def test_verify_accepts_an_explicit_table(make_pico: MakePico, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_verify_accepts_an_explicit_table(make_pico: MakePico, tmp_path: Path) -
     pico.edit_json(source / "config.json", model_type="custom")
     table: dict[str, Any] = {"tensor": TABLE, "config_key": "n_positions"}
     out = resize(source, to=40, output=tmp_path / "out", **table).output
-    assert passed(verify(out, source, **table))
+    assert passed_checks(verify(out, source, **table))
     with pytest.raises(UnsupportedModelError, match="--model-type gpt2"):
         verify(out, source)
 
@@ -195,10 +195,10 @@ def test_verify_applies_a_methods_tolerance_to_new_rows_only(sharded: Path, tmp_
     )
     for out in (copied, fitted):
         rewrite(out, TABLE, nudge)
-    assert "rows do not match method copy" in failed(verify(copied, sharded))["table"]
-    assert passed(verify(fitted, sharded))
+    assert "rows do not match method copy" in failed_checks(verify(copied, sharded))["table"]
+    assert passed_checks(verify(fitted, sharded))
     rewrite(fitted, TABLE, lambda table: table * (1 + 1e-6))
-    assert "128 of 512 rows do not match method spectral" in failed(verify(fitted, sharded))["table"]
+    assert "128 of 512 rows do not match method spectral" in failed_checks(verify(fitted, sharded))["table"]
 
 
 # What fails
@@ -287,9 +287,9 @@ DAMAGES: list[tuple[str, str, Damage]] = [
 @pytest.mark.parametrize(("check", "evidence", "damage"), DAMAGES, ids=[evidence for _, evidence, _ in DAMAGES])
 def test_verify_fails_for_damaged_output(check: str, evidence: str, damage: Damage, pair: tuple[Path, Path]) -> None:
     base, out = pair
-    assert passed(verify(out, base))
+    assert passed_checks(verify(out, base))
     damage(out)
-    found = failed(verify(out, base))
+    found = failed_checks(verify(out, base))
     assert evidence in found.get(check, ""), found
 
 
@@ -311,9 +311,9 @@ def test_verify_fails_for_a_changed_table_with_and_without_a_recipe(
 ) -> None:
     base, out = pair
     rewrite(out, TABLE, change)
-    assert with_recipe in failed(verify(out, base))["table"]
+    assert with_recipe in failed_checks(verify(out, base))["table"]
     (out / RECIPE_FILE).unlink()
-    assert without_recipe in failed(verify(out, base))["table"]
+    assert without_recipe in failed_checks(verify(out, base))["table"]
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -324,9 +324,9 @@ def test_verify_fails_for_any_flipped_bit(pair: tuple[Path, Path], data: st.Data
     start = 8 + int.from_bytes(path.read_bytes()[:8], "little")
     byte = data.draw(st.integers(start, path.stat().st_size - 1))
     bit = data.draw(st.integers(0, 7))
-    flip(path, byte, bit)
-    found = failed(verify(out, base))
-    flip(path, byte, bit)
+    flip_bit_in(path, byte, bit)
+    found = failed_checks(verify(out, base))
+    flip_bit_in(path, byte, bit)
     assert set(found) in ({"tensors"}, {"table"}), found
     assert "differs, first at byte" in found.get("tensors", "differs, first at byte")
 
@@ -338,7 +338,7 @@ def test_verify_fails_for_rows_that_transformers_initialised_randomly(sharded: P
     for name in SIDE_FILES:
         shutil.copy(sharded / name, tmp_path / "out")
     pico.edit_json(tmp_path / "out" / LIMITS, model_max_length=NEW)
-    found = failed(verify(tmp_path / "out", sharded))
+    found = failed_checks(verify(tmp_path / "out", sharded))
     assert set(found) == {"table"}
     assert "rows do not match method" in found["table"]
 
@@ -347,7 +347,7 @@ def test_verify_fails_for_weights_of_another_variant(make_pico: MakePico, tmp_pa
     source = make_pico("gpt2").folder
     out = resize(source, to=40, output=tmp_path / "out").output
     (out / "model.safetensors").rename(out / "model.fp16.safetensors")
-    assert "are variant fp16, expected no variant" in failed(verify(out, source))["files"]
+    assert "are variant fp16, expected no variant" in failed_checks(verify(out, source))["files"]
 
 
 def test_verify_fails_for_an_outdated_buffer(make_pico: MakePico, tmp_path: Path) -> None:
@@ -355,17 +355,17 @@ def test_verify_fails_for_an_outdated_buffer(make_pico: MakePico, tmp_path: Path
     mask = torch.ones(16, 16).tril().view(1, 1, 16, 16)
     pico.add_tensors(source, {f"transformer.h.{layer}.attn.bias": mask.clone() for layer in range(2)})
     out = resize(source, to=40, output=tmp_path / "out").output
-    assert passed(verify(out, source))
+    assert passed_checks(verify(out, source))
     pico.add_tensors(out, {"transformer.h.0.attn.bias": mask})
-    assert "transformer.h.0.attn.bias is an outdated position buffer" in failed(verify(out, source))["tensors"]
+    assert "transformer.h.0.attn.bias is an outdated position buffer" in failed_checks(verify(out, source))["tensors"]
 
 
 def test_verify_fails_for_a_wrong_buffer_that_transformers_reads(tmp_path: Path) -> None:
     source = pico.make_bros(tmp_path / "bros")
     out = resize(source, to=40, output=tmp_path / "out").output
-    assert passed(verify(out, source))
+    assert passed_checks(verify(out, source))
     pico.add_tensors(out, {"embeddings.position_ids": torch.arange(40).flip(0).unsqueeze(0)})
-    assert "position_ids is not the position buffer for the new" in failed(verify(out, source))["tensors"]
+    assert "position_ids is not the position buffer for the new" in failed_checks(verify(out, source))["tensors"]
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_verify_fails_for_a_wrong_buffer_that_transformers_reads(tmp_path: Path)
 def test_verify_ignores_changes_that_no_model_uses(change: Damage, pair: tuple[Path, Path]) -> None:
     base, out = pair
     change(out)
-    assert passed(verify(out, base))
+    assert passed_checks(verify(out, base))
 
 
 def test_verify_does_not_trust_the_recipes_table(pair: tuple[Path, Path]) -> None:
@@ -388,7 +388,7 @@ def test_verify_does_not_trust_the_recipes_table(pair: tuple[Path, Path]) -> Non
     forged = {"to": 1024, "tensor": "transformer.wte.weight", "config_key": "vocab_size"}
     for train in ({}, {"train": {"data": "x", "steps": 1, "trainable": "positions"}}):
         (out / RECIPE_FILE).write_text(json.dumps({"source": str(base), "resize": forged, **train}))
-        assert "transformer.wte.weight differs" in failed(verify(out, base))["tensors"]
+        assert "transformer.wte.weight differs" in failed_checks(verify(out, base))["tensors"]
 
 
 @pytest.mark.parametrize(
@@ -404,10 +404,10 @@ def test_verify_and_inspect_ignore_an_invalid_recipe(recipe: str, pair: tuple[Pa
     valid = (out / RECIPE_FILE).read_text()
     is_line = recipe.startswith("rows_before")  # one invalid line in a valid recipe
     (out / RECIPE_FILE).write_text(valid.replace("rows_before: 128", recipe, 1) if is_line else recipe)
-    assert passed(verify(out, base))
+    assert passed_checks(verify(out, base))
     assert inspect(out).tables[0].new_rows is None
     rewrite(out, TABLE, lambda table: table + 1)
-    assert set(failed(verify(out, base))) == {"table"}
+    assert set(failed_checks(verify(out, base))) == {"table"}
 
 
 # After training
@@ -434,12 +434,12 @@ def test_verify_checks_only_untrained_rows_of_a_trained_checkpoint(
     train = f"train: {{data: x, steps: 1, trainable: {trainable}}}\nprovenance:"
     replace(RECIPE_FILE, "provenance:", train)(out)
     found = verify(out, base)
-    assert set(failed(found)) == set(failures)
-    assert all(text in failed(found)[name] for name, text in failures.items())
+    assert set(failed_checks(found)) == set(failures)
+    assert all(text in failed_checks(found)[name] for name, text in failures.items())
     if not failures:
         rows = "new rows" if trainable == "new" else "rows"
         assert found.conclusion.endswith(f"only in its position table (resized, {rows} trained).")
-        assert "; trained afterwards" in passed(found)["table"]
+        assert "; trained afterwards" in passed_checks(found)["table"]
         assert found.notes == ("Training claims come from the recipe and were not verified.",)
     if trainable == "all":
         assert found.conclusion.endswith(f"is not a pure resize of {base} (failed: tensors).")
@@ -453,11 +453,11 @@ def test_verify_deep_reports_identical_outputs_if_learned_rows_are_kept(
     model_type: str, make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico(model_type).folder
-    kept = passed(verify(resize(source, to=40, output=tmp_path / "copy").output, source, deep=True))
+    kept = passed_checks(verify(resize(source, to=40, output=tmp_path / "copy").output, source, deep=True))
     assert list(kept) == ["tensors", "table", "files", "loads", "runs", "outputs"]
     assert "bit-identical to the base's on inputs of 4 tokens" in kept["outputs"]
     out = resize(source, to=40, method="linear", output=tmp_path / "linear").output
-    changed = passed(verify(out, source, deep=True))["outputs"]
+    changed = passed_checks(verify(out, source, deep=True))["outputs"]
     assert "outputs on short inputs differ from the base's by up to" in changed
     assert "largest difference: " in changed
 
@@ -479,7 +479,7 @@ def test_verify_deep_fails_for_a_config_that_does_not_load_or_changes_outputs(
     source = make_pico("gpt2").folder
     out = resize(source, to=40, method=method, output=tmp_path / "out").output
     pico.edit_json(out / "config.json", **config)
-    found = failed(verify(out, source, deep=True))
+    found = failed_checks(verify(out, source, deep=True))
     assert {"files", *failures} <= set(found)
     assert all(text in found[name] for name, text in failures.items()), found
 
@@ -487,9 +487,9 @@ def test_verify_deep_fails_for_a_config_that_does_not_load_or_changes_outputs(
 def test_verify_deep_accepts_a_base_with_missing_tensors_or_nan(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     rewrite(source, "transformer.ln_f.bias", lambda tensor: tensor * math.nan)
-    assert passed(verify(resize(source, to=40, output=tmp_path / "nan").output, source, deep=True))
+    assert passed_checks(verify(resize(source, to=40, output=tmp_path / "nan").output, source, deep=True))
     pico.edit_json(source / "config.json", n_layer=3)
-    found = passed(verify(resize(source, to=40, output=tmp_path / "layers").output, source, deep=True))
+    found = passed_checks(verify(resize(source, to=40, output=tmp_path / "layers").output, source, deep=True))
     assert "not compared: tensors are missing in the base" in found["outputs"]
 
 
@@ -503,7 +503,7 @@ def test_verify_deep_does_not_run_code_of_a_checkpoint(
     pico.edit_json(out / "config.json", model_type="evil", auto_map=auto_map)
     (out / "code.py").write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n")
     monkeypatch.setattr("builtins.input", lambda *_: "y")  # transformers asks before it runs remote code
-    assert "loads" in failed(verify(out, source, deep=True))
+    assert "loads" in failed_checks(verify(out, source, deep=True))
     assert not marker.exists()
 
 
@@ -517,7 +517,7 @@ def test_verify_prints_its_checks_and_sets_the_exit_code(pair: tuple[Path, Path]
     lines = done.stdout.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("passed ")] == ["tensors", "table", "files"]
     assert lines[0] == f"Verified: {out} differs from {base} only in its position table."
-    flip(file_of(out, OTHER), -1)
+    flip_bit_in(file_of(out, OTHER), -1)
     done = invoke("verify", out, "--base", base)
     assert done.exit_code == 3
     assert "FAILED  tensors" in done.stdout
@@ -552,7 +552,7 @@ def test_resize_verify_writes_nothing_if_the_output_is_wrong(
 
     def damaging(file: Any, layout: Any, tensors: Any, destination: Path, progress: Any) -> None:
         real(file, layout, tensors, destination, progress)
-        flip(destination, -1)
+        flip_bit_in(destination, -1)
 
     monkeypatch.setattr("ctxextend.checkpoints.rewrite.rewrite", damaging)
     old = resize(sharded, to=300, output=tmp_path / "old").output  # without --verify

@@ -15,7 +15,7 @@ from ctxextend import resize
 from ctxextend.cli.app import build_app
 from ctxextend.training.trainer import RunCallback
 from tests import pico
-from tests.words import add_tokenizer, text_of
+from tests.word_tokenizer import add_tokenizer, text_of
 
 OLD, NEW = 16, 32
 TABLES = {"gpt2": "transformer.wpe.weight", "bert": "bert.embeddings.position_embeddings.weight"}

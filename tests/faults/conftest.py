@@ -8,7 +8,7 @@ import pytest
 
 from tests import pico
 from tests.faults import tracing
-from tests.faults.nursery import ForkServer, open_fork_server
+from tests.faults.fork_server import ForkServer, open_fork_server
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.faults import tracing
 
-__all__ = ["examples", "within"]
+__all__ = ["examples", "time_limit"]
 
 # Busy machines take several times as long; a hang, or quadratic time, takes longer still.
 MARGIN = 4
@@ -16,7 +16,7 @@ TIMEOUT = 60
 
 
 @contextmanager
-def within(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeoutError if a block uses much more CPU time than this, or blocks for a minute."""
 
     def stop(*_: Any) -> None:

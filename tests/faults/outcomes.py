@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.nursery import Completed, ForkServer
+from tests.faults.fork_server import Completed, ForkServer
 from tests.faults.tracing import Call, traced
 from tests.pico import contents
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests import pico
-from tests.faults.nursery import ForkServer, open_fork_server
+from tests.faults.fork_server import ForkServer, open_fork_server
 from tests.faults.outcomes import RESIZE, expected_output, leftovers, read_output, remove_output
 from tests.faults.tracing import calls, needs_strace, sample, traced
 from tests.pico import contents
@@ -35,28 +35,28 @@ def other_source(source: Path) -> Path:
     return other
 
 
-def replaced() -> None:
+def replace() -> None:
     Path("source").rename("gone")
     shutil.copytree("other", "source")
 
 
-def deleted() -> None:
+def delete() -> None:
     Path("source").rename("gone")
 
 
-def overwritten() -> None:
+def overwrite() -> None:
     for path in Path("other").rglob("*"):
         if path.is_file():
             shutil.copyfile(path, "source" / path.relative_to("other"))
 
 
-def shortened() -> None:
+def shorten() -> None:
     for path in weights():
         with path.open("r+b") as file:
             file.truncate(path.stat().st_size - 8)
 
 
-def emptied() -> None:
+def empty() -> None:
     for path in weights():
         os.truncate(path, 0)
 
@@ -67,8 +67,8 @@ def weights() -> list[Path]:
 
 # Changes of a source by weights format; each at every 10th or 20th read, from a different first one.
 CHANGES: dict[str, tuple[Callable[[], None], ...]] = {
-    "safetensors": (replaced, deleted, overwritten, shortened),
-    "torch": (deleted, overwritten, emptied),
+    "safetensors": (replace, delete, overwrite, shorten),
+    "torch": (delete, overwrite, empty),
 }
 STEPS = {"safetensors": 10, "torch": 20}
 
@@ -106,12 +106,12 @@ def test_resize_of_a_changing_source_fails_or_reads_one_version(
     shutil.rmtree("expected-32")
     second = expected_output(server, 32)
     assert first != second
-    reset(before)
+    restore_source(before)
     reads = [call for call in calls(server, *RESIZE, names=READ_CALLS) if "source" in call.arguments]
     outcomes = set()
     # Always include the last read, after which no change can matter.
     for call in dict.fromkeys([*sample(reads, CHANGES[kind].index(change), STEPS[kind]), reads[-1]]):
-        reset(before)
+        restore_source(before)
         injection = f"{call.name}:signal=STOP:when={call.k}"
         done, _ = traced(server, RESIZE, injection, names=READ_CALLS, while_stopped=change)
         assert "Traceback" not in done.stderr, (call, done)
@@ -125,7 +125,7 @@ def test_resize_of_a_changing_source_fails_or_reads_one_version(
     assert outcomes == {0, 1}
 
 
-def reset(content: dict[str, bytes]) -> None:
+def restore_source(content: dict[str, bytes]) -> None:
     remove_output()
     for name in ("source", "gone"):
         shutil.rmtree(name, ignore_errors=True)

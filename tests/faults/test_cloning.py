@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from benchmarks.disks import mounted, new_blocks
 from ctxextend import plan_resize, resize
 from tests import pico
-from tests.faults.nursery import ForkServer
+from tests.faults.fork_server import ForkServer
 from tests.faults.outcomes import OUTPUT, RESIZE, expected_output, leftovers, read_output, remove_output
 from tests.faults.tracing import Call, calls, needs_strace, sample, traced
 from tests.pico import contents
@@ -97,15 +97,15 @@ def test_resize_with_reflinks_allocates_what_the_plan_reports(name: str, disk: P
 COPY_FILE_RANGE = os.copy_file_range
 
 
-def shortened(source: int, destination: int, count: int, offset_src: int) -> int:
+def short_copy_file_range(source: int, destination: int, count: int, offset_src: int) -> int:
     return COPY_FILE_RANGE(source, destination, min(count, 1_000_003), offset_src=offset_src)
 
 
-def unsupported(*_: Any, **__: Any) -> int:
+def unsupported_copy_file_range(*_: Any, **__: Any) -> int:
     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
 
-MODES = {"reflink": COPY_FILE_RANGE, "short reflinks": shortened, "copy": unsupported}
+MODES = {"reflink": COPY_FILE_RANGE, "short reflinks": short_copy_file_range, "copy": unsupported_copy_file_range}
 
 
 @pytest.mark.parametrize("name", ["aligned", "ragged"])

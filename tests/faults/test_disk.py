@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ctxextend import OutputError, plan_resize, resize
-from tests.faults.nursery import Completed, ForkServer
+from tests.faults.fork_server import Completed, ForkServer
 from tests.faults.outcomes import (
     NO_EXCHANGE,
     OUTPUT,
@@ -33,7 +33,7 @@ INTERRUPTIBLE = ("openat", "write", "copy_file_range", "fsync", "flock", "rename
 NEEDS = re.compile(r"It needs [\d,]+ bytes, and .* has [\d,]+ free")
 
 
-def survives(call: Call, error: str, calls: list[Call]) -> bool:
+def succeeds(call: Call, error: str, calls: list[Call]) -> bool:
     """Whether a run succeeds although a call fails."""
     if call.name == "write":
         return call.arguments.startswith("2<")  # only stderr is lost
@@ -62,7 +62,7 @@ def test_resize_reports_any_failing_call_and_leaves_nothing(error: str, server: 
         done, log = traced(server, RESIZE, f"{call.name}:error={error}:when={call.k}")
         assert "(INJECTED)" in log, call
         assert (contents(source) == before, leftovers()) == (True, []), call
-        if survives(call, error, write_calls):
+        if succeeds(call, error, write_calls):
             assert (done.code, read_output()) == (0, new), (call, done)
         elif call.name == "write" and call.arguments.startswith("1<"):
             assert (done.code, read_output()) == (1, new), (call, done)

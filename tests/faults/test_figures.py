@@ -13,7 +13,7 @@ import pytest
 
 from ctxextend.errors import OutputError
 from ctxextend.report.figures import save
-from tests.faults.nursery import ForkServer, open_fork_server
+from tests.faults.fork_server import ForkServer, open_fork_server
 from tests.faults.outcomes import leftovers
 from tests.faults.tracing import Call, calls, needs_strace, traced
 

@@ -16,7 +16,7 @@ from ctxextend import evaluate, inspect, plan_resize, resize, run, train, verify
 from ctxextend.checkpoints.filenames import is_code
 from ctxextend.errors import CheckpointError, printable
 from tests import pico, trainings
-from tests.faults.limits import within
+from tests.faults.limits import time_limit
 from tests.faults.weights import entry, model, pack
 
 MakePico = Callable[..., pico.Pico]
@@ -75,7 +75,7 @@ def test_commands_reject_irregular_files_and_outside_links(
     replace_with(kind, path)
     commands = (lambda: resize(folder, to=NEW, output="out"), lambda: inspect(folder), lambda: verify(folder, folder))
     for command in commands:
-        with within(2), pytest.raises(CheckpointError) as caught:
+        with time_limit(2), pytest.raises(CheckpointError) as caught:
             command()
         assert str(path if name not in ("adapter_config.json", "0_Transformer") else folder) in caught.value.message
         assert caught.value.hint
@@ -93,7 +93,7 @@ def test_resize_skips_irregular_side_files_and_outside_links(kind: str, make_pic
     folder = make_pico("gpt2").folder
     for name in SIDE_FILES:
         replace_with(kind, folder / name)
-    with within(2):
+    with time_limit(2):
         inspect(folder)
         result = resize(folder, to=NEW, output="out")
     assert set(SIDE_FILES) <= set(result.plan.checkpoint.omitted)
@@ -110,7 +110,7 @@ def test_verify_reports_irregular_files_and_outside_links_without_opening_them(k
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=16)
     resize(folder, to=NEW, output="out")
     replace_with(kind, Path("out", "tokenizer_config.json"))
-    with within(2):
+    with time_limit(2):
         checks = verify("out", folder).checks
     (evidence,) = next(check.evidence for check in checks if check.name == "files")
     assert evidence.startswith("unexpected tokenizer_config.json: ")
@@ -344,7 +344,7 @@ def test_evaluate_and_train_reject_files_that_transformers_might_open(kind: str,
     else:
         replace_with(kind, Path("source", "vocab.txt"))
     for command in (lambda: evaluate("source", "book.txt"), lambda: train("source", "book.txt", 1)):
-        with within(20), pytest.raises(CheckpointError, match=f"vocab.txt is {reason}, and transformers") as caught:
+        with time_limit(20), pytest.raises(CheckpointError, match=f"vocab.txt is {reason}, and transformers") as caught:
             command()
         assert ("Remove it, or replace it" if kind == "a pipe" else " source-copied") in str(caught.value.hint)
 

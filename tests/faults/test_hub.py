@@ -17,7 +17,7 @@ from ctxextend.errors import without_tokens
 from tests import pico, trainings
 from tests.hub_server import Fault, Hub, Repo, use_hub
 from tests.trainings import invoke
-from tests.words import text_of
+from tests.word_tokenizer import text_of
 
 TOKEN = "hf_SecretSecretSecretSecretSecretSecr"
 WEIGHTS = "model.safetensors"
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def sleep_times(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Set a token, and record the client's calls of `time.sleep` instead of sleeping."""
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
@@ -57,10 +57,10 @@ def assert_downloads(repo: Repo) -> None:
     assert {name: (found / name).read_bytes() for name in repo.files} == repo.files
 
 
-def test_resolve_source_fails_if_every_connection_is_cut(hub: Hub, repo: Repo, sleeps: list[float]) -> None:
+def test_resolve_source_fails_if_every_connection_is_cut(hub: Hub, repo: Repo, sleep_times: list[float]) -> None:
     repo.is_cut = True
     assert_download_fails("owner/model could not be downloaded from the Hub: ", "complete files are kept")
-    assert sum(sleeps) <= 30
+    assert sum(sleep_times) <= 30
     repo.is_cut = False
     hub.requests.clear()
     assert_downloads(repo)
@@ -99,7 +99,7 @@ def test_resolve_source_explains_http_errors(
 
 
 def test_resolve_source_uses_the_cache_at_once_if_the_hub_fails(
-    hub: Hub, repo: Repo, sleeps: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, repo: Repo, sleep_times: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_downloads(repo)
     for status, headers in ((429, {"Retry-After": "60"}), (503, {}), (401, {})):
@@ -107,7 +107,7 @@ def test_resolve_source_uses_the_cache_at_once_if_the_hub_fails(
         assert_downloads(repo)
     use_hub("http://127.0.0.1:9", tmp_path / "cache", monkeypatch)
     assert_downloads(repo)
-    assert sleeps == []
+    assert sleep_times == []
 
 
 MALFORMED = ["<!DOCTYPE html><title>Welcome to the hotel</title>", "", "null", '{"id": 7, "sha": []}', "[" * 5000]

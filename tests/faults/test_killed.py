@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.nursery import ForkServer
+from tests.faults.fork_server import ForkServer
 from tests.faults.outcomes import (
     NO_EXCHANGE,
     OUTPUT,

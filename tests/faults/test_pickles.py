@@ -15,8 +15,8 @@ import torch
 from ctxextend import evaluate, inspect, resize, train, verify
 from ctxextend.errors import CheckpointError
 from tests import pico, trainings
-from tests.faults.limits import within
-from tests.test_pytorch_file import change_records, open_torch_file, save, write_legacy, write_pickle, write_zip
+from tests.faults.limits import time_limit
+from tests.test_pytorch_file import change_records, open_pytorch_file, save, write_legacy, write_pickle, write_zip
 
 MakePico = Callable[..., pico.Pico]
 
@@ -53,16 +53,16 @@ HOSTILE: dict[str, Callable[[str], Any]] = {
 
 @pytest.mark.parametrize("write", [write_zip, write_legacy, write_pickle])
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_open_torch_file_executes_no_code(kind: str, write: Callable[[Any, Path], None], tmp_path: Path) -> None:
+def test_open_pytorch_file_executes_no_code(kind: str, write: Callable[[Any, Path], None], tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     path = save({"a": torch.ones(1), "b": HOSTILE[kind](f"touch {canary}")}, tmp_path / "a.bin", write)
     with (
-        within(2),
+        time_limit(2),
         pytest.raises(
             CheckpointError, match="no code was executed|not a valid PyTorch file with only tensors"
         ) as caught,
     ):
-        open_torch_file(path)
+        open_pytorch_file(path)
     assert str(path) in caught.value.message
     assert "weights_only" not in str(caught.value)
     assert not canary.exists()
@@ -85,7 +85,7 @@ def test_commands_execute_no_code_in_weights(name: str, make_pico: MakePico, tmp
         lambda: verify(folder, folder),
     )
     for command in commands:
-        with within(2), pytest.raises(CheckpointError, match="references .*system.*no code was executed"):
+        with time_limit(2), pytest.raises(CheckpointError, match="references .*system.*no code was executed"):
             command()
     assert not canary.exists()
 
@@ -110,29 +110,29 @@ def weights_path(tmp_path: Path) -> Path:
     return save({"a": torch.arange(100.0)}, tmp_path / "a.bin")
 
 
-def test_open_torch_file_rejects_compressed_records(weights_path: Path) -> None:
+def test_open_pytorch_file_rejects_compressed_records(weights_path: Path) -> None:
     change_records(
         weights_path, lambda name, data: (name, bytes(1 << 26) if "/data/" in name else data), zipfile.ZIP_DEFLATED
     )
     assert weights_path.stat().st_size < 1 << 17
-    with within(2), pytest.raises(CheckpointError, match="is compressed"):
-        open_torch_file(weights_path)
+    with time_limit(2), pytest.raises(CheckpointError, match="is compressed"):
+        open_pytorch_file(weights_path)
 
 
 @pytest.mark.parametrize("length", [10_000, 2**31 - 1])
-def test_open_torch_file_rejects_tensors_larger_than_their_storage(length: int, weights_path: Path) -> None:
+def test_open_pytorch_file_rejects_tensors_larger_than_their_storage(length: int, weights_path: Path) -> None:
     length_opcode = b"J" + length.to_bytes(4, "little")  # replaces 100 in the storage size and the shape
     change_records(
         weights_path,
         lambda name, data: (name, data.replace(b"Kd", length_opcode) if name.endswith("data.pkl") else data),
     )
-    with within(2), pytest.raises(CheckpointError, match="is not a valid PyTorch file with only tensors"):
-        open_torch_file(weights_path)
+    with time_limit(2), pytest.raises(CheckpointError, match="is not a valid PyTorch file with only tensors"):
+        open_pytorch_file(weights_path)
 
 
-def test_open_torch_file_rejects_unsafe_torch_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_pytorch_file_rejects_unsafe_torch_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save({"a": torch.ones(1)}, tmp_path / "a.bin")
     for version, is_safe in {"2.5.1+cu121": False, "1.13.1": False, "2.6.0a0+git1": True, "2.10.0": True}.items():
         monkeypatch.setattr(torch, "__version__", version)
         with nullcontext() if is_safe else pytest.raises(CheckpointError, match="pip install 'torch>=2.6'"):
-            open_torch_file(path)
+            open_pytorch_file(path)

@@ -20,7 +20,7 @@ from ctxextend.json_output import to_json
 from ctxextend.plan.output_files import model_card
 from ctxextend.recipe_file import parse_provenance, read_recipe
 from tests import pico, trainings
-from tests.faults.limits import examples, within
+from tests.faults.limits import examples, time_limit
 from tests.faults.mutations import VALUES, mutate_text
 
 MakePico = Callable[..., pico.Pico]
@@ -33,7 +33,7 @@ def plan_and_inspect(folder: Path) -> None:
     """Plan and inspect; both succeed or raise a CtxextendError, within seconds."""
     functions: list[Callable[[Path], Any]] = [lambda folder: plan_resize(folder, to=NEW), inspect]
     for function in functions:
-        with within(2), suppress(CtxextendError):
+        with time_limit(2), suppress(CtxextendError):
             json.dumps(to_json(function(folder)))
 
 
@@ -86,7 +86,7 @@ READ_KEYS = {
 def test_commands_read_or_reject_mutated_json(folders: dict[str, Path], name: str, random: Random) -> None:
     folder = damaged(folders, name, mutate_text(random, (folders[name] / name).read_bytes()))
     plan_and_inspect(folder)
-    with within(2), suppress(CtxextendError):
+    with time_limit(2), suppress(CtxextendError):
         resize(folder, to=NEW, output="out", force=True)
 
 
@@ -102,7 +102,7 @@ def test_plan_resize_rejects_a_huge_config_without_reading_it(make_pico: MakePic
     folder = make_pico("gpt2").folder
     with (folder / "config.json").open("r+b") as file:
         file.truncate(1 << 40)  # a sparse file
-    with within(2), pytest.raises(CheckpointError, match="has 1,099,511,627,776 bytes; the maximum is 100,000,000"):
+    with time_limit(2), pytest.raises(CheckpointError, match="has 1,099,511,627,776 bytes; the maximum is 100,000,000"):
         plan_resize(folder, to=NEW)
 
 
@@ -110,10 +110,10 @@ def test_plan_resize_rejects_a_huge_config_without_reading_it(make_pico: MakePic
 def test_plan_resize_rejects_impossible_lengths_in_the_config(stated: Any, make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", n_positions=stated)
-    with within(1), pytest.raises(CheckpointError, match=r"config\.json.* n_positions ") as caught:
+    with time_limit(1), pytest.raises(CheckpointError, match=r"config\.json.* n_positions ") as caught:
         plan_resize(folder, to=NEW)
     assert str(caught.value.hint).startswith("Correct config.json")
-    with within(1):
+    with time_limit(1):
         assert not next(limit for limit in inspect(folder).limits if limit.key == "n_positions").agrees
 
 
@@ -158,7 +158,7 @@ def test_read_recipe_reads_or_rejects_hostile_yaml(kind: str) -> None:
             lambda: read_recipe("recipe.yaml").recipe,
             lambda text=text: parse_provenance(text, "recipe.yaml"),
         ):
-            with within(3):
+            with time_limit(3):
                 try:
                     str(read())
                 except (RecipeError, ResizeError) as error:
@@ -170,7 +170,7 @@ def test_read_recipe_reads_or_rejects_hostile_yaml(kind: str) -> None:
 def test_hostile_recipe_is_rejected_by_run_and_ignored_in_a_checkpoint(kind: str, folders: dict[str, Path]) -> None:
     shutil.copytree(folders["ctxextend.yaml"], "resized")
     Path("resized/ctxextend.yaml").write_text(f"source: tiny-gpt2\nresize:\n  to: {YAML[kind]}\n")
-    with within(4):
+    with time_limit(4):
         done = trainings.invoke("run", "resized/ctxextend.yaml", "--dry-run", "--json")
         assert inspect("resized").method is None
         assert verify("resized", folders["config.json"]).passed
@@ -186,7 +186,7 @@ def test_read_recipe_reads_or_rejects_mutated_recipes(folders: dict[str, Path], 
     data = (folders["ctxextend.yaml"] / "ctxextend.yaml").read_bytes()
     mutated = mutate_text(random, json.dumps(yaml.safe_load(data)).encode())  # JSON is also YAML
     Path("recipe.yaml").write_bytes(mutated)
-    with within(3), suppress(RecipeError, ResizeError):
+    with time_limit(3), suppress(RecipeError, ResizeError):
         str(parse_provenance(mutated.decode("utf-8", "replace"), "recipe.yaml"))
         str(read_recipe("recipe.yaml").recipe)
 
@@ -197,7 +197,7 @@ def test_read_recipe_reads_or_rejects_mutated_recipes(folders: dict[str, Path], 
 @pytest.mark.parametrize("kind", YAML)
 def test_model_card_keeps_hostile_yaml(kind: str) -> None:
     card = f"---\nx: {YAML[kind]}\n---\n# A model\n"
-    with within(4):
+    with time_limit(4):
         updated = model_card(card, "base", title="title", section="## Section")
     assert updated.endswith("# A model\n\n## Section\n")
 
@@ -205,5 +205,5 @@ def test_model_card_keeps_hostile_yaml(kind: str) -> None:
 def test_model_card_does_not_expand_nested_merge_keys() -> None:
     levels = "\n".join(f"k{n}: &k{n} {{<<: [{', '.join([f'*k{n - 1}'] * 10)}]}}" for n in range(1, 9))
     card = f"---\nk0: &k0 {{x: 1}}\n{levels}\n---\n"
-    with within(1):
+    with time_limit(1):
         assert "base_model: base" in model_card(card, "base", title="title", section="## Section")

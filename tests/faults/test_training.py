@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from tests import trainings
-from tests.faults.nursery import Completed, ForkServer, open_fork_server
+from tests.faults.fork_server import Completed, ForkServer, open_fork_server
 from tests.faults.tracing import Call, calls, needs_strace, sample, traced
 from tests.pico import contents, tensor_bytes
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.nursery import Completed, ForkServer
+from tests.faults.fork_server import Completed, ForkServer
 
 # System calls that change files, folders and their names, or wait for the disk.
 WRITE_CALLS = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.nursery import Completed, ForkServer
+from tests.faults.fork_server import Completed, ForkServer
 from tests.faults.outcomes import (
     NO_EXCHANGE,
     OUTPUT,

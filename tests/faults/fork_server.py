@@ -1,7 +1,7 @@
 """A fork server: runs commands in processes forked from one that has already imported everything.
 
 Commands start within milliseconds, so that tests can run one for each system call that it makes.
-`python -m tests.faults.nursery FOLDER MAIN ARGUMENT...` calls an entry point with these arguments once, and then serves
+`python -m tests.faults.fork_server FOLDER MAIN ARGUMENT...` calls an entry point with these arguments once, then serves
 requests; the output of the commands is in the folder.
 """
 
@@ -72,7 +72,7 @@ class ForkServer:
 def open_fork_server(*arguments: object, main: str = MAIN) -> Iterator[ForkServer]:
     """Yield a fork server that has run a command once."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "tests.faults.nursery", folder, main, *map(str, arguments)]
+        command = [sys.executable, "-m", "tests.faults.fork_server", folder, main, *map(str, arguments)]
         environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
         with subprocess.Popen(
             command, cwd=REPOSITORY, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
