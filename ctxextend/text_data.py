@@ -205,9 +205,9 @@ def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
 
 
 def _text(row: Any, text_field: str, where: str) -> Iterator[TextIO]:
-    found = ", ".join(list(row)[:20]) if isinstance(row, dict) else f"a {type(row).__name__}"
+    fields = ", ".join(list(row)[:20]) if isinstance(row, dict) else f"a {type(row).__name__}"
     if not isinstance(row, dict) or text_field not in row:
-        raise DataError(f"{where} has no field {text_field!r}; found {found}.", SET_FIELD)
+        raise DataError(f"{where} has no field {text_field!r}; found {fields}.", SET_FIELD)
     text = row[text_field]
     if isinstance(text, str):
         # Replace unpaired surrogates, which JSON can contain and no tokenizer accepts.

@@ -147,7 +147,7 @@ def unknown_intervals() -> Comparison:
     return replace(found, rows=(found.rows[0], replace(found.rows[1], untrained=single)), skipped={})
 
 
-def interrupted() -> Comparison:
+def interrupted_comparison() -> Comparison:
     """Return a comparison interrupted before the last training."""
     found = comparison(("bands", "stretch --keep-first 20", "copy"), steps=100)
     return replace(found, rows=(*found.rows[:2], replace(found.rows[2], trained=None)), complete=False)
@@ -156,7 +156,7 @@ def interrupted() -> Comparison:
 COMPARISONS = {
     "compare-untrained": comparison(),
     "compare-encoders": encoders(),
-    "compare-unsure": unknown_intervals(),
-    "compare-interrupted": interrupted(),
-    "compare-nothing-yet": replace(comparison(), rows=(), base=None, complete=False),
+    "compare-one-window": unknown_intervals(),
+    "compare-interrupted": interrupted_comparison(),
+    "compare-nothing-measured": replace(comparison(), rows=(), base=None, complete=False),
 }

@@ -107,7 +107,7 @@ EXTENDED = Evaluation(
     notes=("ctxextend.yaml states the base.",),
 )
 
-LONE = Evaluation(
+WITHOUT_BASE = Evaluation(
     *TINY_GPT2,
     documents=1,
     tokens=6144,
@@ -149,7 +149,7 @@ MASKED = Evaluation(
 
 EVALUATIONS = {
     "evaluate-extended": EXTENDED,
-    "evaluate-lone": LONE,
+    "evaluate-without-base": WITHOUT_BASE,
     "evaluate-interrupted": INTERRUPTED,
     "evaluate-encoder": ENCODER,
     "evaluate-masked": MASKED,

@@ -40,7 +40,7 @@ from ctxextend.report.figures import (
 from ctxextend.report.html import comparison_figure, comparison_panels, write_report
 from tests import pico
 from tests.comparisons import METHODS, comparison, encoders
-from tests.evaluations import ENCODER, EXTENDED, EXTREMES, INTERRUPTED, LONE, MASKED, extreme_evaluation
+from tests.evaluations import ENCODER, EXTENDED, EXTREMES, INTERRUPTED, MASKED, WITHOUT_BASE, extreme_evaluation
 from tests.trainings import invoke
 
 MakePico = Callable[..., pico.Pico]
@@ -124,7 +124,7 @@ def test_figures_and_reports_do_not_depend_on_rcparams_or_hash_seed(tmp_path: Pa
 
 FIGURES: dict[str, Callable[[], Any]] = {
     "evaluate": lambda: evaluation_figure(EXTENDED),
-    "evaluate by position": lambda: evaluation_figure(replace(LONE, contexts=None, passkey=None)),
+    "evaluate by position": lambda: evaluation_figure(replace(WITHOUT_BASE, contexts=None, passkey=None)),
     "compare": lambda: comparison_figure(comparison()),
     "compare encoders": lambda: comparison_figure(encoders()),
     "inspect": lambda: tables_figure([inspect("tiny-gpt2")]),
@@ -285,7 +285,7 @@ PASSKEY, RETRIEVAL = "Passkey retrieval accuracy (%)", "Retrieval"
     ("evaluation", "titles"),
     [
         (EXTENDED, [BY_POSITION, BY_CONTEXT, PASSKEY, RETRIEVAL, RETRIEVAL]),
-        (LONE, [BY_POSITION, BY_CONTEXT, PASSKEY]),
+        (WITHOUT_BASE, [BY_POSITION, BY_CONTEXT, PASSKEY]),
         (INTERRUPTED, [""]),
         (MASKED, [""]),
         (ENCODER, [PASSKEY, RETRIEVAL, RETRIEVAL]),

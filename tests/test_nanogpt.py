@@ -279,12 +279,12 @@ def test_nanogpt_folder_without_a_tokenizer_suggests_one(tmp_path: Path) -> None
     assert (done.exit_code, done.stderr.splitlines()[-2]) == (1, "Error: The tokenizer has no token for 'Z'.")
 
 
-class Hostile:
+class WritesFile:
     def __reduce__(self) -> tuple[Any, ...]:
         return Path.write_text, (Path("executed"), "")
 
 
-@pytest.mark.parametrize("content", [{"stoi": Hostile()}, {"stoi": {"a": "b"}}, {"itos": {}}, None, ["stoi"]])
+@pytest.mark.parametrize("content", [{"stoi": WritesFile()}, {"stoi": {"a": "b"}}, {"itos": {}}, None, ["stoi"]])
 def test_read_characters_rejects_other_pickles_and_executes_no_code(content: Any, tmp_path: Path) -> None:
     (tmp_path / "meta.pkl").write_bytes(pickle.dumps(content))
     with pytest.raises(CheckpointError, match="is not a character vocabulary"):

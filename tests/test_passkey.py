@@ -72,7 +72,7 @@ def test_window_has_given_length_and_number_at_given_depth(name: str, models: di
             assert text.endswith('What is the pass key? The pass key is "')
 
 
-class Letters:
+class CharacterTokenizer:
     """A tokenizer with one token per character."""
 
     unk_token_id = None
@@ -82,7 +82,7 @@ class Letters:
 
 
 def test_plan_passkey_uses_digits_with_character_tokenizer(models: dict[str, EvalModel]) -> None:
-    task = plan(replace(models["causal"], tokenizer=TextTokenizer(Letters())), 300)
+    task = plan(replace(models["causal"], tokenizer=TextTokenizer(CharacterTokenizer())), 300)
     assert sorted(task.numbers) == [ord(digit) for digit in "0123456789"]
 
 

@@ -12,7 +12,7 @@ from ctxextend.comparison.comparison_result import LOSS
 from ctxextend.errors import ResizeError
 from ctxextend.recipe import Resize
 from ctxextend.tables.methods import METHODS
-from tests.evaluations import LONE
+from tests.evaluations import WITHOUT_BASE
 
 # `auto` chooses one of the others.
 EVERY = [name for name in METHODS if name != "auto"]
@@ -21,7 +21,7 @@ EVERY = [name for name in METHODS if name != "auto"]
 def candidate(name: str, *stages: list[float]) -> Candidate:
     """A method with the losses of its windows, untrained and trained."""
     plan: Any = SimpleNamespace(keeps_learned_rows=False)
-    measured = [Measurement(LONE, tuple(np.array([loss]) for loss in losses)) for losses in stages]
+    measured = [Measurement(WITHOUT_BASE, tuple(np.array([loss]) for loss in losses)) for losses in stages]
     return Candidate(name, plan, "source: x\n", (), measured)
 
 

@@ -15,7 +15,7 @@ from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import Estimate, Evaluation, Passkey
 from ctxextend.report.numbers import NumberFormat
 from tests.comparisons import COMPARISONS
-from tests.evaluations import ENCODER, EVALUATIONS, EXTENDED, EXTREMES, LONE, extreme_evaluation
+from tests.evaluations import ENCODER, EVALUATIONS, EXTENDED, EXTREMES, WITHOUT_BASE, extreme_evaluation
 
 SCREENS = Path(__file__).parent / "screens"
 RESULTS: dict[str, Evaluation | Comparison] = {**EVALUATIONS, **COMPARISONS}
@@ -109,7 +109,7 @@ def test_evaluation_screen_starts_with_whether_the_longer_context_helps(
         (ENCODER, "Longer context helps: recall@1 +30.5 ± 7.7 points at 512 vs. 128."),
         (replace(ENCODER, retrieval=None), "Passkey retrieval is above chance."),
         (replace(ENCODER, retrieval=None, passkey=None), "Nothing was measured."),
-        (replace(LONE, contexts=None), "Perplexity 49.8 ± 1.1 at 128 tokens."),
+        (replace(WITHOUT_BASE, contexts=None), "Perplexity 49.8 ± 1.1 at 128 tokens."),
     ],
 )
 def test_evaluation_screen_starts_with_the_verdict(result: Evaluation, verdict: str) -> None:

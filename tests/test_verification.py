@@ -440,7 +440,7 @@ def test_verify_checks_only_untrained_rows_of_a_trained_checkpoint(
         rows = "new rows" if trainable == "new" else "rows"
         assert found.conclusion.endswith(f"only in its position table (resized, {rows} trained).")
         assert "; trained afterwards" in passed_checks(found)["table"]
-        assert found.notes == ("Training claims come from the recipe and were not verified.",)
+        assert found.notes == ("The recipe states what was trained; this was not verified.",)
     if trainable == "all":
         assert found.conclusion.endswith(f"is not a pure resize of {base} (failed: tensors).")
 

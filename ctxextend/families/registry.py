@@ -165,7 +165,7 @@ _FAMILIES = (
         "vilt.",
         length=40,
         name="embeddings.text_embeddings.position_embeddings.weight",
-        buffers=tuple(replace(one, name=one.name.replace(".", ".text_embeddings.")) for one in IDS),
+        buffers=tuple(replace(ids, name=ids.name.replace(".", ".text_embeddings.")) for ids in IDS),
     ),
     *(
         replace(encoder(name, "transformer."), tables=XLM_TABLES, requires=(NOT_SINUSOIDAL,))
@@ -267,7 +267,7 @@ _FAMILIES = (
     replace(after_padding("altclip_text_model", length=514), prefixes=("roberta.", "text_model.roberta.", "")),
     after_padding("bridgetower_text_model", "text_model.", length=514),
     after_padding(
-        "clap_text_model", "text_model.", length=514, buffers=tuple(replace(one, is_kept=True) for one in IDS)
+        "clap_text_model", "text_model.", length=514, buffers=tuple(replace(ids, is_kept=True) for ids in IDS)
     ),
     *(text_part(name, f"{name}_text_model") for name in ("aimv2", "align", "clap", "siglip", "siglip2")),
     *(text_part(name, f"{name}_text_model", outer=(f"{name}.",)) for name in ("owlv2", "owlvit")),

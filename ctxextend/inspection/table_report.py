@@ -198,9 +198,10 @@ class Inspection(Result, shows="source model_type verdict"):
         listed = [f"{limit.file} {limit.key} is {'unset' if limit.value is None else limit.value}" for limit in wrong]
         more = f" and {len(listed) - 2} more" if len(listed) > 2 else ""
         files = f"but limits disagree ({', '.join(listed[:2])}{more})" if listed else "all files agree"
-        findings = [one for table in self.tables for one in table.findings() if not one.startswith(("outlier", "seam"))]
+        texts = (text for table in self.tables for text in table.findings())
+        findings = [text for text in texts if not text.startswith(("outlier", "seam"))]
         new = sum(stop - start for table in self.tables for start, stop in table.new_rows or ())
-        if new and not self.trainable and not any(one.startswith(("NaN", "zero rows")) for one in findings):
+        if new and not self.trainable and not any(text.startswith(("NaN", "zero rows")) for text in findings):
             findings = [f"{counted(new, 'new row')} created by {self.method}, not trained yet"]
         return f"{', '.join(dict.fromkeys(parts.values()))} positions, {files}; {(*findings, 'rows look trained')[0]}."
 

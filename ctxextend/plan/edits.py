@@ -205,8 +205,8 @@ def plan_buffers(checkpoint: Checkpoint, tables: Sequence[TablePlan]) -> tuple[t
     dropped, plans = list[str](), list[BufferPlan]()
     changed = [table for table in tables if table.is_changed or table.fixes_limits]
     for name in checkpoint.names:
-        found = ((table, table.location.buffer(name)) for table in changed)
-        table, buffer = next(((table, buffer) for table, buffer in found if buffer), (None, None))
+        candidates = ((table, table.location.buffer(name)) for table in changed)
+        table, buffer = next(((table, buffer) for table, buffer in candidates if buffer), (None, None))
         if table is None or buffer is None:
             continue
         if not buffer.is_kept:

@@ -258,11 +258,11 @@ def find_repeats(table: Rows, sigma: float, maximum: int, *, keep: int = 0) -> l
     if not _can_be_split(source):
         return []
     ranges = _best_ranges(source - smoothed(source, sigma), max(min(keep, split.stop) - split.head, 0))
-    found = list[tuple[int, int]]()
+    chosen = list[tuple[int, int]]()
     for (first, last), _ in sorted(ranges, key=lambda item: -item[1]):
-        if len(found) < maximum and all(abs((stop - start) - (last - first)) >= SEAM for start, stop in found):
-            found.append((first + split.head, last + split.head))
-    return [*found, (split.head, split.stop)]
+        if len(chosen) < maximum and all(abs((stop - start) - (last - first)) >= SEAM for start, stop in chosen):
+            chosen.append((first + split.head, last + split.head))
+    return [*chosen, (split.head, split.stop)]
 
 
 def default_gain(split: BandSplit, learned: int, rows: int) -> float:

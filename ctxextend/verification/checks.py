@@ -246,13 +246,13 @@ def _unexpected_files(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
     for name, reason in resized.omitted.items():
         if PurePosixPath(name).name not in IGNORED_NAMES and name not in resized.code:
             yield f"unexpected {name}: {reason}"
-    known = {*plan.file_sizes, *base.code}
+    expected = {*plan.file_sizes, *base.code}
     # A bare weights file needs a config.json, which must state the new lengths.
     lengths = {table.location.length_paths[0]: table.location.key_value(table.max_len_after) for table in plan.tables}
     if not base.has_config and all(nested(resized.config, path) == length for path, length in lengths.items()):
-        known.add(resized.config_file)
+        expected.add(resized.config_file)
     for name in (*resized.copied, *resized.code):
-        if name not in known and not _is_not_compared(name):
+        if name not in expected and not _is_not_compared(name):
             yield f"{name} is not in the base"
     if base.variant != resized.variant:
         yield f"the weights are variant {resized.variant}, expected {base.variant or 'no variant'}"
@@ -274,10 +274,10 @@ def _differences(plan: ResizePlan, resized: Checkpoint, name: str) -> Iterator[s
                 yield f"{name} is not byte-identical to the base's"
                 return
             expected = read_bytes(base_path)
-        found = read_bytes(path)
-        if expected == found:
+        actual = read_bytes(path)
+        if expected == actual:
             return
-        before, after = (parse_json(text.decode("utf-8"), name) for text in (expected, found))
+        before, after = (parse_json(text.decode("utf-8"), name) for text in (expected, actual))
     except CheckpointError as error:
         yield error.message
         return

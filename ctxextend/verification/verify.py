@@ -25,7 +25,7 @@ from ctxextend.tables.methods import METHODS
 from ctxextend.verification.checks import Check, ExpectedResize, check_files, check_tables, check_tensors, compare_table
 
 NO_OUTPUT = "No output was written. Run the same command again; if it fails again, please report this message."
-TRAINING_UNVERIFIED = "Training claims come from the recipe and were not verified."
+TRAINING_UNVERIFIED = "The recipe states what was trained; this was not verified."
 # `ExpectedResize.how` if no method recreates all rows.
 CLOSEST = "closest of all methods"
 

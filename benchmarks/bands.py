@@ -5,7 +5,7 @@ on Wikipedia, measured on held-out code and Wikipedia. HELD_OUT was not used for
 text (the library's documentation) and other kinds of models. A held-out model that revealed a problem was moved to
 TUNING and replaced with a new one of its kind.
 
-    python -m benchmarks.judging MODELS [--tuning] [--only NAME...]
+    python -m benchmarks.bands MODELS [--tuning] [--only NAME...]
 
 MODELS is a folder with one subfolder per model, trained with a script in recipes/from_scratch: see `created_by` below.
 Prints a Markdown table: perplexity on windows of 2 and 4 times the context (for the encoder, the mean reciprocal rank)
@@ -27,7 +27,7 @@ from ctxextend.comparison.comparison_result import LOSS, Comparison, Row
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 import corpus
 
-__all__ = ["HELD_OUT", "TUNING", "TestModel"]
+__all__ = ["HELD_OUT", "TUNING", "MeasuredModel"]
 
 PUBLISHED = ("linear", "copy", "stretch", "last")
 BANDS = "bands"
@@ -35,7 +35,7 @@ TIMES = (2, 4)
 
 
 @dataclass(frozen=True)
-class TestModel:
+class MeasuredModel:
     """A model, and the text that it is measured on.
 
     Attributes:
@@ -60,36 +60,36 @@ WAVES = f"{BYTES} --waves --layers 3"
 
 TUNING = (
     # 4 layers, width 192, trained on WikiText-2; measured on a part of its validation split that is not in training.
-    TestModel("gpt2-byte-128", "", "wikitext-2.txt"),
-    TestModel("byte-noise-code", f"{BYTES} --corpus code --seed 1", "code"),
+    MeasuredModel("gpt2-byte-128", "", "wikitext-2.txt"),
+    MeasuredModel("byte-noise-code", f"{BYTES} --corpus code --seed 1", "code"),
     # From an earlier version of the script, with initial wavelengths of up to twice the table, mostly longer than now.
-    TestModel("byte-waves-code", f"{WAVES} --corpus code --seed 1", "code"),
-    TestModel(
+    MeasuredModel("byte-waves-code", f"{WAVES} --corpus code --seed 1", "code"),
+    MeasuredModel(
         "words-code",
         "tiny_gpt2.py --batch 8 --dropout 0 --steps 3000 --corpus code --seed 3",
         "code",
         is_byte_level=False,
     ),
-    TestModel("mini-bert-code", "mini_bert.py --corpus code --seed 4", "code"),
+    MeasuredModel("mini-bert-code", "mini_bert.py --corpus code --seed 4", "code"),
     # These two were held out at first: they showed that high frequencies were treated as noise, and that too few rows
     # were repeated with an attention sink.
-    TestModel("mini-bert-0", "mini_bert.py", "docs"),
-    TestModel("byte-sink-13", f"{WAVES} --seed 13 --sink", "docs"),
+    MeasuredModel("mini-bert-0", "mini_bert.py", "docs"),
+    MeasuredModel("byte-sink-13", f"{WAVES} --seed 13 --sink", "docs"),
 )
 
 HELD_OUT = (
-    TestModel("tiny-gpt2", "tiny_gpt2.py", "docs", is_byte_level=False),
-    TestModel("byte-noise", f"{BYTES} --seed 11", "docs"),
-    TestModel("byte-waves", f"{WAVES} --seed 12", "docs"),
-    TestModel("byte-sink", f"{WAVES} --seed 15 --sink", "docs"),
-    TestModel("byte-256", f"{WAVES} --seed 14 --context 256", "docs"),
-    TestModel("mini-bert", "mini_bert.py --seed 21", "docs"),
+    MeasuredModel("tiny-gpt2", "tiny_gpt2.py", "docs", is_byte_level=False),
+    MeasuredModel("byte-noise", f"{BYTES} --seed 11", "docs"),
+    MeasuredModel("byte-waves", f"{WAVES} --seed 12", "docs"),
+    MeasuredModel("byte-sink", f"{WAVES} --seed 15 --sink", "docs"),
+    MeasuredModel("byte-256", f"{WAVES} --seed 14 --context 256", "docs"),
+    MeasuredModel("mini-bert", "mini_bert.py --seed 21", "docs"),
     # Retrieval at 1,024 and 2,048 tokens; no document of the documentation is long enough.
-    TestModel("all-MiniLM-L6-v2", "", "code whole", is_byte_level=False, tokens=65_536),
+    MeasuredModel("all-MiniLM-L6-v2", "", "code whole", is_byte_level=False, tokens=65_536),
 )
 
 
-def text_of(model: TestModel, models: Path, folder: Path) -> Path:
+def text_of(model: MeasuredModel, models: Path, folder: Path) -> Path:
     """Return the file with the text of a model, created in `folder` if necessary."""
     kind, _, part = model.text.partition(" ")
     if kind not in corpus.CORPORA:
@@ -100,7 +100,7 @@ def text_of(model: TestModel, models: Path, folder: Path) -> Path:
     return path
 
 
-def source_of(model: TestModel, models: Path) -> str:
+def source_of(model: MeasuredModel, models: Path) -> str:
     """Return the path or bundled name of a model."""
     if model.name == "tiny-gpt2":
         return model.name
@@ -116,7 +116,7 @@ def length_of(source: str) -> int:
     return plan_resize(source, to=1).max_len_before
 
 
-def lines(model: TestModel, models: Path, folder: Path) -> Iterator[str]:
+def lines(model: MeasuredModel, models: Path, folder: Path) -> Iterator[str]:
     """Yield one table line per length."""
     source, text = source_of(model, models), text_of(model, models, folder)
     before = length_of(source)
@@ -128,7 +128,7 @@ def lines(model: TestModel, models: Path, folder: Path) -> Iterator[str]:
         yield line(model, result)
 
 
-def line(model: TestModel, result: Comparison) -> str:
+def line(model: MeasuredModel, result: Comparison) -> str:
     """Return one line of the table."""
     rows = {row.method: row for row in result.rows}
     best = min((rows[name] for name in PUBLISHED), key=lambda row: result.rows.index(row))
