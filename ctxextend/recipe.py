@@ -48,7 +48,7 @@ class CheckpointRef:
         if self.tensor is None and (self.config_key is not None or self.reserved_rows):
             raise ResizeError("--reserved-rows and --config-key require --tensor.", "Add --tensor, or remove them.")
         if self.tensor is not None and self.model_type is not None:
-            raise ResizeError("--tensor and --model-type cannot be combined.", "Remove one of them.")
+            raise ResizeError("--tensor cannot be used with --model-type.", "Remove one of them.")
         raise_first(_count_errors(self, 0, "reserved_rows"))
         if self.subfolder is not None and not stays_inside(self.subfolder):
             hint = "Pass a relative path, as on the Hub."
@@ -57,8 +57,8 @@ class CheckpointRef:
             hint = "Pass a name such as fp16."
             raise ResizeError(f"--variant {self.variant!r} must consist of letters, digits, - and _.", hint)
         if self.model_type is not None and self.model_type not in (*FAMILIES, *POSITION_SCHEMES):
-            hint = did_you_mean(self.model_type, FAMILIES) or "List the supported ones with: ctxextend families"
-            raise ResizeError(f"--model-type {self.model_type} is not in ctxextend's registry.", hint)
+            hint = did_you_mean(self.model_type, FAMILIES) or "List supported model types with `ctxextend families`."
+            raise ResizeError(f"Unknown model type {self.model_type!r}.", hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +167,7 @@ class Evaluate:
         ]
         if self.no_base and (self.base is not None or "retrieval" in self.measure):
             flag = "--base" if self.base is not None else "--measure retrieval, which requires the base checkpoint"
-            errors.append(ResizeError(f"--no-base cannot be combined with {flag}.", "Remove one of them."))
+            errors.append(ResizeError(f"--no-base cannot be used with {flag}.", "Remove one of them."))
         raise_first(errors)
 
 

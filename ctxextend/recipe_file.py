@@ -114,7 +114,7 @@ def read_recipe(path: str | Path, changes: Sequence[str] = ()) -> RecipeFile:
         text = (builtin[str(path)] if is_name else file).read_text(encoding="utf-8-sig")
     except (OSError, ValueError, RuntimeError) as error:
         reason = "it is not UTF-8" if isinstance(error, ValueError) else getattr(error, "strerror", None) or error
-        hint = did_you_mean(str(path), builtin) or "Pass a YAML file, or a name from: ctxextend recipes"
+        hint = did_you_mean(str(path), builtin) or "Pass a YAML file, or a name from `ctxextend recipes`."
         raise RecipeError(f"The recipe {path} cannot be read: {reason}.", hint) from None
     return parse_recipe(text, str(path), changes, None if is_name else file.parent)
 

@@ -76,7 +76,7 @@ def _files(path: Path) -> list[Path]:
     is_file = os.path.isfile(path)  # noqa: PTH113 - unlike Path.is_file, it never raises
     if not is_file and not os.path.isdir(path):  # noqa: PTH112
         problem = "is not a regular file or folder" if os.path.exists(path) else "does not exist"  # noqa: PTH110
-        raise DataError(f"{path} {problem}.", "Pass an existing file or folder with --data.")
+        raise DataError(f"{path} {problem}.", "Pass an existing file or folder.")
     files = [path] if is_file else [file for file in _user_texts(path) if file.stat().st_size]
     if not files:
         raise DataError(f"Folder {path} contains no text files.", f"Supported extensions: {', '.join(SUFFIXES)}.")

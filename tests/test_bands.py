@@ -85,7 +85,7 @@ def test_choose_split_finds_no_high_frequency_part_in_noise_or_if_it_is_small(ta
     assert choose_split(table, repeat=(20, 90)).sigma > 0  # a range that is passed is tiled nevertheless
     assert choose_split(table, repeat=(20, 90)).repeat == (20, 90)
     _, reason = choose_bands(table, 512)
-    figures = r"\(\d+% residual variance, noise distance [\d.e-]+\)"
+    figures = r"\(\d+ % residual variance, noise distance [\d.e-]+\)"
     assert re.match(rf"bands without a high-frequency part {figures}: plain interpolation, gain 1\.", reason)
     assert "gain 1.25 (as given)" in choose_bands(table, 512, gain=1.25)[1]
 

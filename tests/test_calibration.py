@@ -61,7 +61,7 @@ def test_calibrate_ranks_encoders_by_retrieval(tmp_path: Path) -> None:
     assert all(name.startswith("bands:sigma=0,gain=") for name in tried)  # too short for a high-frequency part
     rows = ctxextend.compare(source, 64, data, methods=[*tried][-2:], tokens=12 * 64, measure=["retrieval"]).rows
     assert {row.method: row.final.score for row in rows} == {name: tried[name].score for name in [*tried][-2:]}
-    with pytest.raises(DataError, match="7 documents of at least 64 tokens; calibration needs 8"):
+    with pytest.raises(DataError, match="7 documents of at least 64 tokens; tuning needs 8"):
         ctxextend.calibrate(source, 64, write_texts(80, 7))
 
 
@@ -117,7 +117,7 @@ def test_resize_auto_with_data_writes_tuned_settings_as_if_requested(source: Pat
     assert method.endswith(f",within=0:{LEARNED}")
     assert values["verified"]
     assert found["trials"][0] == found["before"]
-    assert "calibrated on 10 windows of 96 tokens in " in done.stderr
+    assert "tuned on 10 windows of 96 tokens in " in done.stderr
     assert "as given" not in done.stderr
     explicit = invoke("resize", source, "--to", TO, "--method", found["after"]["method"], "--output", "explicit")
     assert explicit.exit_code == 0, explicit.stderr
@@ -142,7 +142,7 @@ def test_resize_auto_with_training_text_warns_before_calibrating(source: Path) -
     train(source, "trained", "--data", "texts.jsonl", steps=1)
     done = invoke("resize", "trained", "--to", TO, "--method", "auto", "--data", "texts.jsonl", "--dry-run", "--json")
     (warning,) = (warning for warning in json.loads(done.stdout)["warnings"] if "was trained on texts.jsonl" in warning)
-    assert done.stderr.index(f"Warning: {warning}") < done.stderr.index("calibrated on")
+    assert done.stderr.index(f"Warning: {warning}") < done.stderr.index("tuned on")
     assert done.stderr.count(warning) == 1
 
 
@@ -177,5 +177,5 @@ def test_calibration_text_reports_method_and_improvement(after: Trial, metric: s
     better = Estimate(abs(after.score.mean - ESTIMATED.score.mean), 0.004, 99, 61)
     text = calibration_text(Calibration(metric, ESTIMATED, after, better, (ESTIMATED, after), 16, 512, 4.21))
     unit = "windows" if metric == LOSS else "documents"
-    assert text.startswith(f"calibrated on 16 {unit} of 512 tokens in 4.2 s: bands:sigma=")
+    assert text.startswith(f"tuned on 16 {unit} of 512 tokens in 4.2 s: bands:sigma=")
     assert expected in text

@@ -181,10 +181,10 @@ def test_evaluate_rejects_base_with_other_kind_or_tokenizer(make_pico: Make) -> 
         ({"length": [256]}, "context length of 128, too short for windows of 256 .*resize tiny-gpt2 --to 256"),
         ({"length": [4]}, "--length must be at least 8, got 4"),
         ({"tokens": True}, "--tokens must be .* got True"),
-        ({"no_base": True, "base": "tiny-gpt2"}, "--no-base cannot be combined with --base"),
+        ({"no_base": True, "base": "tiny-gpt2"}, "--no-base cannot be used with --base"),
         (
             {"no_base": True, "measure": ["retrieval"]},
-            "--no-base cannot be combined with --measure retrieval, which requires the base",
+            "--no-base cannot be used with --measure retrieval, which requires the base",
         ),
         ({"measure": ["speed"]}, "--measure must be one of position, context, .* got speed"),
         ({"measure": ["retrieval"]}, "--measure retrieval does not apply to tiny-gpt2, a causal"),

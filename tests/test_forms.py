@@ -259,7 +259,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(make_pico: MakeP
             ".",
             {"model_type": "bart2"},
             CtxextendError,
-            "--model-type bart2 is not in ctxextend",
+            "Unknown model type 'bart2'",
             "Did you mean bart",
         ),
         (SINGLE, ".", {"model_type": "llama"}, CtxextendError, "rotary", ""),
@@ -587,7 +587,7 @@ def test_resize_of_an_adapter_reads_no_base_and_warns_to_resize_it(make_pico: Ma
     source = adapter(tmp_path / "adapter", base, tensors, modules_to_save=["wpe"])
     (base / "config.json").write_text('{"model_type": "a secret"}')
     hint = assert_rejected(CheckpointError, f"{base}, whose config is not read", source)
-    assert f"Resize {base}, then load the adapter onto the result." in hint
+    assert f"Resize {base}, then load the adapter. If the adapter contains the table" in hint
     assert hint.endswith("for example --model-type gpt2.")
     done = invoke("resize", source, "--to", NEW, "--model-type", "gpt2", "-o", "out")
     assert done.exit_code == 0
@@ -723,7 +723,7 @@ def test_resize_of_an_unknown_type_suggests_a_command(
     source = custom_model(tmp_path / "it's mine", rows, table, **before)
     rejected = invoke("resize", source, "--to", NEW)
     assert (rejected.exit_code, list(Path().iterdir())) == (1, [])
-    assert "The model type 'mine' is not in ctxextend's registry" in rejected.stderr
+    assert "Unknown model type 'mine'" in rejected.stderr
     assert f"{table} [{rows}, 8]" in rejected.stderr
     done = invoke(*suggested_command(rejected.stderr), "-o", "out")
     assert done.exit_code == 0, done.stderr
@@ -787,7 +787,7 @@ def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path
     masks = {f"transformer.h.{layer}.attn.bias": torch.ones(1, 1, OLD, OLD) for layer in (0, 1)}
     pico.add_tensors(source.folder, masks)
     pico.edit_json(source.folder / "config.json", model_type="my-gpt", n_ctx=OLD)
-    assert_rejected(CtxextendError, "'my-gpt' is not in ctxextend's registry", source.folder)
+    assert_rejected(CtxextendError, "Unknown model type 'my-gpt'", source.folder)
     result = resize(source.folder, to=NEW, model_type="gpt2", output="out")
     stated = json.loads((result.output / "config.json").read_text())
     assert (stated["model_type"], stated["n_positions"], stated["n_ctx"]) == ("gpt2", NEW, NEW)

@@ -123,6 +123,6 @@ def test_open_reference_rejects_a_model_type_without_a_table_before_weights_are_
     assert hub.downloaded() == {"config.json"}
     (tmp_path / "llama" / "config.json").write_text('{"model_type": "brt"}')
     done = invoke("inspect", tmp_path / "llama")
-    assert "The model type 'brt' is not in ctxextend's registry.\nDid you mean bert?" in done.stderr
+    assert "Unknown model type 'brt'.\nDid you mean bert?" in done.stderr
     # --model-type takes precedence over the config.
     assert "has no model.safetensors" in invoke("inspect", tmp_path / "llama", "--model-type", "bert").stderr

@@ -32,7 +32,7 @@ TEXTS = {
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
-        ("--data missing.txt", 1, "missing.txt does not exist. Pass an existing file or folder with --data."),
+        ("--data missing.txt", 1, "missing.txt does not exist. Pass an existing file or folder."),
         ("--data empty.txt", 1, "empty.txt is empty."),
         ("--data blank.txt", 1, "blank.txt contains no text."),
         ("--data latin.txt", 1, "latin.txt cannot be read: 'utf-8' codec"),
@@ -81,7 +81,7 @@ def test_train_new_rejects_a_checkpoint_without_known_new_rows_in_reach(gpt2: Pa
         ((source, "--base", source), "has no new rows: all are learned rows."),
         (
             (source,),
-            "long-old are new. No recipe names its base checkpoint.\nPass its base checkpoint with --base",
+            "long-old are new: no recipe names its base checkpoint.\nPass its base checkpoint with --base",
         ),
         ((gpt2, "--seq-len", OLD), f"--seq-len {OLD} does not reach any new row: the first is at position {OLD}."),
         ((gpt2, "--seq-len", OLD + 1), f"Use a --seq-len above {OLD + 1}, or remove it."),

@@ -116,7 +116,7 @@ def test_verify_passes_for_every_method(sharded: Path, tmp_path: Path, method: s
         assert "rows do not match method" in failed_checks(found)["table"]
     else:
         assert (found.passed, found.method) == (True, method)
-        assert f"rows match method {method} (found by trying" in found.checks[1].evidence[0]
+        assert f"rows match method {method} (detected" in found.checks[1].evidence[0]
 
 
 @pytest.mark.parametrize(("to", "method"), [(1, "truncate"), (128, "copy")])
@@ -132,7 +132,7 @@ def test_verify_tries_all_methods_if_the_recipe_is_for_another_base(sharded: Pat
     assert passed_checks(verify(out, middle))
     found = verify(out, sharded)
     assert passed_checks(found)  # copying a copied table equals copying the base table
-    assert "Its recipe is for a table with 256 rows." in found.notes[0]
+    assert "The recipe is for a table with 256 rows." in found.notes[0]
 
 
 @pytest.mark.parametrize("part", [None, "decoder"])
@@ -275,7 +275,7 @@ DAMAGES: list[tuple[str, str, Damage]] = [
     ("tensors", f"{OTHER} is F16 [128, 512], expected F32 [128, 512]", modify(OTHER, torch.Tensor.half)),
     ("tensors", f"{OTHER} differs, first at byte 4,00", modify(OTHER, change_element)),
     ("table", f"{TABLE} is F32 [511, 128], expected F32 [512, 128]", modify(TABLE, lambda table: table[:511])),
-    ("table", "identical; rows 0 changed by up to", modify(TABLE, lambda table: torch.cat((-table[:1], table[1:])))),
+    ("table", "identical; row 0 changed by up to", modify(TABLE, lambda table: torch.cat((-table[:1], table[1:])))),
     ("table", "512 of 512 rows do not match method copy", modify(TABLE, lambda table: table + 1)),
     ("table", "rows do not match method linear", replace(RECIPE_FILE, "method: copy", "method: linear")),
     ("readable", "which does not contain it", swap_shards),

@@ -99,14 +99,14 @@ def _check_location(output: Path, sources: Iterable[Path]) -> None:
     for source in map(Path.resolve, sources):
         pairs = [(path, parent) for path in removable for parent in (source, *source.parents)]
         if any(_is_same(*pair) for pair in (*pairs, *((parent, source) for parent in output.parents))):
-            raise OutputError(f"The output {output} and the source {source} overlap.", "Choose another folder with -o.")
+            raise OutputError(f"The output {output} and the source {source} overlap.", "Choose another -o.")
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises if there is none
     if any(_is_same(output, path) for path in (home, Path(output.anchor), Path())):
         message = f"The output {output} is the home, root or current folder, which is never replaced."
         raise OutputError(message, f"Use -o {output / 'NAME'}.")
     parent = next(path for path in (output, *output.parents) if path.exists())
     if not parent.is_dir():
-        raise OutputError(f"The output {output} cannot be created: {parent} is a file.", "Choose another name with -o.")
+        raise OutputError(f"The output {output} cannot be created: {parent} is a file.", "Choose another -o.")
 
 
 def _is_same(path: Path, other: Path) -> bool:
@@ -122,16 +122,16 @@ def _check_replaceable(output: Path, files: Mapping[str, int], force: bool) -> N
     if not output.exists() or not any(output.iterdir()):
         return
     if not force:
-        raise OutputError(f"The output {output} exists.", "Replace it with --force, or choose another name with -o.")
+        raise OutputError(f"The output {output} exists.", "Replace it with --force, or choose another -o.")
     has_config = any((output / name).is_file() for name in CHECKPOINT_MARKS)
     if not has_config or not any(any(output.glob(pattern)) for pattern in CHECKPOINT_WEIGHTS):
-        raise OutputError(f"{output} is not a checkpoint folder, so --force does not replace it.", "Use another -o.")
+        raise OutputError(f"{output} is not a checkpoint folder, so --force does not replace it.", "Choose another -o.")
     for path in sorted(output.rglob("*")):
         name = path.relative_to(output).as_posix()
         is_filled = path.is_dir() and not path.is_symlink() and any(path.iterdir())
         if not is_filled and name not in files and not is_known(PurePosixPath(name)):
             message = f"{output} contains {name}, which is not a checkpoint file, so --force does not replace it."
-            raise OutputError(message, f"Move {name} elsewhere, or choose another name with -o.")
+            raise OutputError(message, f"Move {name} elsewhere, or choose another -o.")
 
 
 def check_disk_space(folder: Path, files: Mapping[str, int]) -> None:
@@ -170,7 +170,7 @@ def os_errors_as_output_error(
             with contextlib.suppress(OSError):
                 message += f" It {disk_space(nearest_existing_parent(output), files)[1]}."
         taken = "Another program created it in the meantime; nothing was replaced. " if error.errno in EXISTS else ""
-        advice = DISK_FULL_HINT if error.errno in DISK_FULL else "Try again, or choose another output with -o."
+        advice = DISK_FULL_HINT if error.errno in DISK_FULL else "Try again, or choose another -o."
         raise OutputError(message, hint or taken + advice) from error
 
 

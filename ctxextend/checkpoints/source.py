@@ -97,7 +97,7 @@ def bundled_source(name: str) -> Source:
 def _local_source(reference: str, path: Path, *, is_file: bool) -> Source:
     """Return the source for a local folder or weights file; the folder of a symlink is the symlink's folder."""
     if is_file and path.suffix not in READABLE:
-        hint = f"Pass a file that ends in {', '.join(READABLE)}, or its folder: {path.parent}."
+        hint = f"Pass a file that ends in {', '.join(READABLE)}, or a checkpoint folder."
         raise SourceError(f"{reference} is not a supported weights file.", hint)
     folder = (path.parent if is_file else path).resolve()
     is_link = path.is_symlink() and not is_file  # then the output is named after the link

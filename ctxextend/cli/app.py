@@ -69,6 +69,8 @@ def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]
         name, text = parameter.get_help_record(context)
         if parameter.param_type_name == "argument":  # the usage line shows that it is required
             name, text = parameter.metavar, text.removesuffix("  [required]")
+        elif parameter.multiple:
+            text = re.sub(r"\.(?=$|  \[)", "; repeatable.", text, count=1)
         groups[parameter.rich_help_panel or PANELS[0]].append((name, TEXT_DEFAULT.sub(r"default: \1", text)))
     return {panel: rows for panel, rows in groups.items() if rows}
 
@@ -100,7 +102,8 @@ class App(TyperGroup):
             return super().invoke(ctx)
         except CtxextendError as error:
             has_tensor_flag = ctx.invoked_subcommand in ("resize", "inspect", "verify")
-            typed = f"{ctx.invoked_subcommand} {arguments}" if has_tensor_flag else "resize MODEL --to N"
+            others = re.sub(r"--(tensor|config-key|reserved-rows)[ =]\S+ ?", "", arguments).rstrip()
+            typed = f"{ctx.invoked_subcommand} {others}" if has_tensor_flag else "resize MODEL --to N"
             hint = error.hint and error.hint.replace(SPECIFY_TABLE, f"{SPECIFY_TABLE}{ctx.info_name} {typed} ")
             sink.failure(type(error).__name__, error.message, hint)
             raise typer.Exit(FAILED_CHECK if isinstance(error, VerificationError) else 1) from error
@@ -132,8 +135,8 @@ def explain_usage(error: Any, hint: str) -> tuple[str, str]:
         return f"{flag.opts[0]} must be {expected}, got {given}.", did_you_mean(given, choices or ()) or hint
     if (near := getattr(error, "possibilities", None)) is not None:  # an unknown flag
         return f"Unknown option {error.option_name}.", f"Did you mean {near[0]}?" if near else hint
-    if "unexpected extra argument" in error.message:
-        hint = "To pass several values, repeat the flag: --data a.txt --data b.txt."
+    if extra := error.message.partition("unexpected extra argument(s) (")[2]:
+        return f"Unexpected argument: {extra[:-1]}.", "Repeat the flag for several values: --data a.txt --data b.txt."
     return error.message or error.format_message(), hint
 
 

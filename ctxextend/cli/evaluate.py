@@ -86,9 +86,9 @@ def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
         page.text("Incomplete: interrupted before everything was measured.", "wrong")
     page.line()
     page.line((evaluation.source, "title"), f" ({evaluation.model_type}, {evaluation.kind})")
-    length = f"{evaluation.max_len} tokens"
+    length = f"{evaluation.max_len:,} tokens"
     if evaluation.base is not None:
-        length += f"; base {evaluation.base}: {evaluation.base_max_len} tokens"
+        length += f"; base {evaluation.base}: {evaluation.base_max_len:,} tokens"
     text = f"{evaluation.tokens:,} tokens, {counted(evaluation.documents, 'document')}"
     text += "; windows cross document boundaries" * evaluation.across_documents
     run = f"{evaluation.precision}, seed {evaluation.seed}, {evaluation.seconds:,.1f} s"
@@ -111,7 +111,7 @@ def _add_positions(page: Page, positions: "PositionLosses", evaluation: "Evaluat
     page.line()
     _add_curves(page, positions, names, evaluation)
     page.line()
-    page.text(f"Perplexity by position, {counted(positions.windows, 'window')} of {positions.length} tokens", "title")
+    page.text(f"Perplexity by position, {counted(positions.windows, 'window')} of {positions.length:,} tokens", "title")
     spans = [(describe_range(bucket.start, bucket.stop), bucket.losses) for bucket in positions.buckets]
     rows = [
         [span, *(page.numbers.perplexity(losses.get(name)) for name in names)]
@@ -139,7 +139,7 @@ def _add_curves(page: Page, positions: "PositionLosses", names: Sequence[str], e
         styles, key = [style] * len(values), tuple[Pieces, ...]()
         if name == "model" and base < positions.length:
             styles[base:] = ["new"] * (len(values) - base)
-            key = ([(f"  beyond the base's {base} tokens", "new")],)
+            key = ([(f"  beyond the base's {base:,} tokens", "new")],)
         curves.append(Curve(values, styles, name=label, key=key))
     title = "Loss of masked tokens by position" if evaluation.kind == "masked" else "Loss by position"
     add_chart(page, f"{title} (nats)", curves, "overlap")
@@ -163,10 +163,10 @@ def _add_contexts(page: Page, contexts: "ContextLosses", evaluation: "Evaluation
         rows.append((*cells, numbers.perplexity(point.base), numbers.change(point.against_base))[: len(header)])
     page.table(header, rows)
     if last.context <= reference:
-        page.text(f"No context longer than {reference} tokens was measured.")
+        page.text(f"No context longer than {reference:,} tokens was measured.")
     if last.against_base is not None:
-        compared = numbers.compared(last.against_base, f"the base at {base} tokens")
-        page.text(f"At {last.context} tokens: {compared}.", SIGN_STYLES[last.against_base.sign])
+        compared = numbers.compared(last.against_base, f"the base at {base:,} tokens")
+        page.text(f"At {last.context:,} tokens: {compared}.", SIGN_STYLES[last.against_base.sign])
 
 
 def _add_passkey(page: Page, passkey: "Passkey", base: int | None) -> None:

@@ -33,7 +33,7 @@ def families(
         ctxextend families bart led
         ctxextend families --json
 
-    With TYPE: its tables, or why it has none. Models with a head add a prefix to the names of tables.
+    With TYPE: its tables, or why it has none. Models with a head add a prefix to table names.
     """
     from ctxextend.families.lookup import FamilyTable, list_families
     from ctxextend.families.unsupported import POSITION_SCHEMES
@@ -50,9 +50,8 @@ def families(
         if model_types:
             page.text(", ".join(names), "title")
         for table in layout if model_types else ():
-            page.text(
-                f"{table.part}: " * bool(table.part) + f"{table.table}, length set by {table.config_key}", indent="  "
-            )
+            named = f"{table.part}: {table.table}".removeprefix(": ")
+            page.text(f"{named}, length set by {table.config_key}", indent="  ")
             more = [f"reserved rows: {table.reserved_rows}"] * (table.reserved_rows != "0") + [*table.notes]
             page.text("; ".join(more), indent="    ")
         if not model_types:

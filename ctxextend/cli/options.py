@@ -72,7 +72,7 @@ Base = Annotated[
     str | None, basic("--base MODEL", "Base checkpoint.", "from ctxextend.yaml", autocompletion=complete_model)
 ]
 
-Data = Annotated[list[str], text("--data PATH", "Text: .txt, .jsonl, .csv or .parquet file, folder or hf:OWNER/ID.")]
+Data = Annotated[list[str], text("--data PATH", "Text: .txt, .jsonl, .csv or .parquet file, folder or hf:OWNER/NAME.")]
 EvalData = Annotated[list[str] | None, text("--eval-data PATH", "Held-out text.", "5 % of --data")]
 TextField = Annotated[str, text("--text-field KEY", "Name of the text field or column.")]
 Tokens = Annotated[int, text("--tokens T", "Maximum number of tokens to use.")]
@@ -85,12 +85,12 @@ Measure = Annotated[
 
 Trainable = Annotated[
     Literal["new", "positions", "all"] | None,
-    learning("--trainable WHAT", "Train new (rows), positions or all.", "positions"),
+    learning("--trainable WHAT", "Weights to train: new (rows), positions or all.", "positions"),
 ]
 SeqLen = Annotated[int | None, learning("--seq-len L", "Sequence length in positions.", "all")]
 Window = Annotated[int | None, learning("--window W", "Tokens per window, placed at random.", "L")]
 LearningRate = Annotated[float | None, learning("--lr X", "Peak learning rate.", "set by --trainable")]
-StepBatch = Annotated[int | None, learning("--batch-size B", "Sequences per step, over all devices.", "8")]
+StepBatch = Annotated[int | None, learning("--batch-size B", "Sequences per step (all devices).", "8")]
 
 Force = Annotated[bool, files("--force", "Replace an existing checkpoint folder.")]
 Resume = Annotated[bool, files("--resume", "Resume an interrupted training run.")]
@@ -102,7 +102,7 @@ AsJson = Annotated[bool, files("--json", "Print one JSON object.")]
 Quiet = Annotated[bool, files("--quiet -q", "Suppress all stderr output except errors.")]
 
 Precision = Annotated[
-    Literal["auto", "fp32", "bf16", "fp16"], advanced("--precision P", "Precision: auto, fp32, bf16 or fp16.")
+    Literal["auto", "fp32", "bf16", "fp16"], advanced("--precision P", "Compute precision: auto, fp32, bf16 or fp16.")
 ]
 Device = Annotated[str | None, advanced("--device NAME", "Device: cpu, cuda, cuda:1 or mps.", "GPU, else CPU")]
 Threads = Annotated[int | None, advanced("--threads N", "CPU threads.", "depends on the model")]

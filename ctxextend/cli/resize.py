@@ -30,7 +30,7 @@ def resize(
         str | None,
         basic("--method NAME", "E.g. linear or bands:gain=1.2 (see methods).", "copy", autocompletion=complete_method),
     ] = None,
-    data: Annotated[list[str] | None, basic("--data PATH", "With --method auto: calibration text.")] = None,
+    data: Annotated[list[str] | None, basic("--data PATH", "With --method auto: text to tune it on.")] = None,
     keep_first: Annotated[int | None, basic("--keep-first K", "Keep the first K rows.", "0; stretch: 20")] = None,
     drop_last: Annotated[int, basic("--drop-last K", "Create no new rows from the last K learned ones.")] = 0,
     part: options.Part = None,
@@ -67,7 +67,7 @@ def resize(
     if data and method != "auto":
         raise typer.BadParameter("--data requires --method auto. Add --method auto, or remove --data.")
     if bool(train) != (steps is not None):
-        raise typer.BadParameter("--train PATH and --steps N require each other.")
+        raise typer.BadParameter("--train and --steps must be used together. Add the other, or remove both.")
     if train and verify:
         raise typer.BadParameter("--verify cannot be used with --train. Remove one of them.")
     sink = Output(as_json, quiet)
@@ -84,7 +84,7 @@ def resize(
 
         if not (dry_run or training):
             plan.check_output(output, force=force)  # fail before the calibration
-        with sink.progress("Calibrating", unit="tokens") as progress:
+        with sink.progress("Tuning", unit="tokens") as progress:
             calibration = calibrate_model(plan.model, plan.settings, Evaluate(tuple(data)), progress, sink.warning)
         sink.note(*(note for note in calibration.notes if note not in plan.notes), calibration_text(calibration))
         more["calibration"], warned = to_json(calibration), calibration.warnings
@@ -121,13 +121,12 @@ def resize(
 def calibration_text(calibration: "Calibration") -> str:
     """Describe the chosen method, the text that was used, and the gain."""
     samples, unit = ("windows", "nats/token") if calibration.is_loss else ("documents", "MRR")
-    gain = (
-        f"better by {calibration.improvement.mean:.2g} \u00b1 {calibration.improvement.ci95 or 0.0:.1g} (95 %) {unit}"
-    )
+    better = calibration.improvement
+    gain = f"better than untuned by {better.mean:.2g} \u00b1 {better.ci95 or 0.0:.1g} {unit}"
     if calibration.after == calibration.before:
         gain = "no candidate was better by more than a standard error"
     text = f"{calibration.windows} {samples} of {calibration.length:,} tokens in {time_text(calibration.seconds)}"
-    return f"calibrated on {text}: {calibration.method}; {gain}"
+    return f"tuned on {text}: {calibration.method}; {gain}"
 
 
 def show_plan(

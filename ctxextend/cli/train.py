@@ -46,7 +46,7 @@ def train(
     report_to: Annotated[str, learning("--report-to NAME", "Log to tensorboard, wandb, ...")] = "none",
     output: Annotated[Path | None, options.output_folder("<name>-trained")] = None,
     dtype: Annotated[
-        Literal["fp32", "bf16", "fp16"] | None, files("--dtype T", "Weights dtype: fp32, bf16 or fp16.", "as in MODEL")
+        Literal["fp32", "bf16", "fp16"] | None, files("--dtype T", "Output dtype: fp32, bf16 or fp16.", "as in MODEL")
     ] = None,
     copy_code: options.CopyCode = False,
     force: options.Force = False,

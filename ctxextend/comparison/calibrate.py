@@ -108,7 +108,7 @@ def calibrate_model(
         raise ResizeError(
             f"{opened.ref.source} has a context length of {files.max_len} tokens, so --to {settings.to} creates no "
             "new rows to tune.",
-            "Increase --to, or remove --data.",
+            "Use a larger --to, or remove --data.",
         )
     base = load_eval_model(files, text.precision, text.device)
     resized = open_resized(base, plan)
@@ -159,7 +159,7 @@ def _open_run(model: EvalModel, base: EvalModel, text: Evaluate) -> EvaluationRu
     run = plan_evaluation(model, base if is_encoder else None, settings, minimum=1 if is_encoder else MIN_SAMPLES)
     if run.retrieval is not None and len(run.retrieval.documents) < MIN_SAMPLES:
         raise DataError(
-            f"The text has {len(run.retrieval.documents)} documents of at least {length:,} tokens; calibration needs "
+            f"The text has {len(run.retrieval.documents)} documents of at least {length:,} tokens; tuning needs "
             f"{MIN_SAMPLES}.",
             "Pass more or longer texts with --data.",
         )

@@ -129,7 +129,7 @@ class Compare:
         if isinstance(to, int) and to < MIN_LENGTH:
             raise ResizeError(f"--to must be at least {MIN_LENGTH} to compare methods, got {to}.")
         if isinstance(to, int) and max(evaluate.length, default=0) > to:
-            raise ResizeError(f"--length {max(evaluate.length)} is more than --to {to}.", "Increase --to.")
+            raise ResizeError(f"--length {max(evaluate.length)} is more than --to {to}.", "Use a larger --to.")
         # With "best", the step would be selected on the text that methods are evaluated on.
         train = Train(tuple(data), steps, save="last", **training) if steps else None
         return cls(to, evaluate, read_methods(methods, to), train)
@@ -304,7 +304,7 @@ def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan],
         raise ResizeError(
             f"{files.ref.source} has a context length of {files.max_len} tokens, so --to {to} creates no new rows "
             "to compare.",
-            f"Increase --to, such as --to {4 * files.max_len}.",
+            f"Use a larger --to, such as --to {4 * files.max_len}.",
         )
     plans, skipped = dict[str, ResizePlan](), dict[str, str]()
     for spec in settings.methods:

@@ -32,7 +32,7 @@ CAUSAL, MASKED, ENCODER = "causal", "masked", "encoder"
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 SENTENCE_MODULES = "modules.json"  # marks a folder of sentence-transformers
-PASS_BASE = "Pass its base checkpoint with --base of evaluate (evaluate.base in a recipe)."
+PASS_BASE = "Pass the base checkpoint with --base (evaluate.base in a recipe)."
 
 COMPARED_TOKENS = 512  # tokens of the text by which two tokenizers are compared
 TOKENS_PER_BATCH = 4096  # unless a batch size is given
@@ -185,7 +185,8 @@ def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str
             file, change = checkpoint.names.get(name), f"table {name} differs"
             actual = table_hash(read_floats(file, name)) if file else ""
         if actual != expected:
-            raise CheckpointError(f"{ref.source} has changed since the recipe was written: {change}.")
+            hint = "Restore its original weights, or use the changed ones: run --set provenance=null, train --base."
+            raise CheckpointError(f"{ref.source} has changed since the recipe was written: {change}.", hint)
 
 
 def open_eval_model(

@@ -118,7 +118,7 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
             base = None
             warnings.append(f"Not compared with the base checkpoint: {error.message} {PASS_BASE}")
     elif not settings.no_base:
-        notes.append(f"Not compared with a base checkpoint: no recipe states one. {PASS_BASE}")
+        notes.append(f"Not compared with a base checkpoint: no recipe names one. {PASS_BASE}")
     run = plan_evaluation(model, base, settings, notes=notes)
     run.warnings = (*warnings, *run.warnings)
     total = run.tokens + run.base_tokens

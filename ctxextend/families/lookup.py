@@ -216,7 +216,7 @@ def _search(
     if model_type not in FAMILIES:
         scheme = POSITION_SCHEMES.get(model_type)
         if scheme is None:
-            unknown = f"The model type {model_type!r} is not in ctxextend's registry."
+            unknown = f"Unknown model type {model_type!r}."
             yield UnsupportedPart(outer.part, unknown, did_you_mean(model_type, FAMILIES))
             return
         missing = "position table" if scheme.reads_tokens else "position table for tokens"

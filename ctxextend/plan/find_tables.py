@@ -108,12 +108,12 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
         file, hint = next(iter(checkpoint.weights.values())).path, ""
         message = f"No config.json found next to {file}, so the model type is unknown."
         if checkpoint.adapter_of:
-            message = f"{file} is an adapter of {checkpoint.adapter_of}, whose config is not read."
-            hint = f"Resize {checkpoint.adapter_of}, then load the adapter onto the result. If it contains the table: "
+            message = f"{file} is a PEFT adapter of {checkpoint.adapter_of}, whose config is not read."
+            hint = f"Resize {checkpoint.adapter_of}, then load the adapter. If the adapter contains the table: "
         raise CheckpointError(message, f"{hint}Pass the model type, for example --model-type gpt2.")
     parts = _known_parts(config)
     if isinstance(model_type, str) and _is_unknown(model_type, config):
-        message = f"The model type {model_type!r} is not in ctxextend's registry"
+        message = f"Unknown model type {model_type!r}"
         message += f", but it contains a part of a known type: {', '.join(parts)}." if parts else "."
         from difflib import get_close_matches  # imported here because only errors need it
 

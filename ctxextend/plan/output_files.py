@@ -100,7 +100,7 @@ def file_warnings(checkpoint: Checkpoint) -> Iterator[str]:
     if copied := [name for name in checkpoint.copied if is_code(PurePosixPath(name))]:
         yield f"Code files are copied; they were not run: {_listed(copied)}."
     if checkpoint.code:
-        yield f"Code files are neither run nor copied: {_listed(checkpoint.code)}. Copy them with --copy-code."
+        yield f"Code files are not copied: {_listed(checkpoint.code)}. To copy (never execute) them, add --copy-code."
     if classes := list(dict.fromkeys(_auto_map_classes(checkpoint))):
         runs = "Loading the output with trust_remote_code=True runs it, wherever it is."
         yield f"auto_map in the output's config files refers to code: {_listed(classes)}. {runs}"

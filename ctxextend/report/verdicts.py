@@ -30,7 +30,7 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
         return f"Perplexity {numbers.perplexity(loss)} at {evaluation.positions.length:,} tokens{compared}."
     if evaluation.passkey:
         return f"Passkey retrieval is {'' if evaluation.passkey.is_above_chance else 'not '}above chance."
-    return "Nothing was measured."
+    return "No longer context was measured." if contexts and contexts.points else "Nothing was measured."
 
 
 def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:

@@ -210,7 +210,7 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
         flags = " and ".join(f"--{flag} {count}" for flag, count in given.items() if count)
         raise ResizeError(
             f"{flags} with --method {method.name}: none of the {learned} learned positions is left as a source.",
-            f"Use --keep-first {(learned - last) // 2}." if last < learned else f"--drop-last must be below {learned}.",
+            f"Use --keep-first {(learned - last) // 2}." if last < learned else f"Use a --drop-last below {learned}.",
         )
     settings = options.settings if method.name == "bands" else {}
     for name in ("sigma", "repeat"):

@@ -70,7 +70,7 @@ def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = 
     if not has_free_settings(gain=gain, **given):
         return method_text("bands", chosen), ""
     used_gain = f"gain {chosen['gain']:.3g} ({'as given' if gain is not None else why})"
-    residual = f"{split.high_share:.0%} residual variance, noise distance {split.noise_distance:.2g}"
+    residual = f"{100 * split.high_share:.0f} % residual variance, noise distance {split.noise_distance:.2g}"
     if not _can_be_split(table[split.head : split.stop]):
         reason = "bands without a high-frequency part (too few rows, or NaN or infinity): plain interpolation"
     elif not split.sigma:
@@ -94,7 +94,7 @@ def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = 
         ),
         "repeat": Setting("rows A to B-1 of the high-frequency part to tile", "A:B with 0 <= A < B", None, read_rows),
         "gain": Setting("factor that scales rows around their mean", "above 0", None, float, lambda g: 0 < g < np.inf),
-        "within": Setting("rows A to B-1 to split, without outliers at ends", "A:B with 0 <= A < B", None, read_rows),
+        "within": Setting("rows A to B-1 to split, excluding end outliers", "A:B with 0 <= A < B", None, read_rows),
     },
     keeps_learned_rows=False,
     convention="low-pass: local linear regression with Gaussian weights, interpolated; residual: tiled, cross-faded "

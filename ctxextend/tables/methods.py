@@ -163,7 +163,7 @@ def stretch(table: Rows, rows: int) -> Rows:
     summary="combine two learned rows per position, one for each base-n digit",
     settings={
         "alpha": Setting(
-            "the weight of the first digit", "between 0 and 1 and not 0.5", 0.4, float, lambda a: 0 < a < 1 and a != 0.5
+            "weight of the first digit", "between 0 and 1 and not 0.5", 0.4, float, lambda a: 0 < a < 1 and a != 0.5
         )
     },
     convention="row i·n + j is alpha·u_i + (1 - alpha)·u_j, u = (p - alpha·p_0) / (1 - alpha), in float64",
@@ -218,7 +218,7 @@ def mean(table: Rows, rows: int) -> Rows:
 
 @method(
     summary="sample random rows with the statistics of the learned rows",
-    settings={"seed": Setting("the random seed", *INTEGER)},
+    settings={"seed": Setting("random seed", *INTEGER)},
     convention="mean + std·z per column, with z in row order from numpy.random.default_rng(seed).standard_normal",
     long_inputs=UNTRAINED,
     when="you need a baseline that trains the new positions from scratch",

@@ -175,7 +175,7 @@ def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray
     name, reserved = files.ref.source, files.reserved_rows
     try:
         if base is None:
-            raise CheckpointError("No recipe names its base checkpoint.")
+            raise CheckpointError("no recipe names its base checkpoint.")
         learned = learned_before(base.chain, files.table, reserved, files.rows)
         if learned is None or len(learned) != files.max_len:
             opened = open_model(base.ref)
@@ -186,13 +186,11 @@ def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray
             learned = learned_rows(before[reserved:], table[reserved:])
     except CtxextendError as error:
         raise TrainingError(
-            f"Cannot determine which rows of {name} are new. {error.message}",
+            f"Cannot determine which rows of {name} are new: {error.message}",
             "Pass its base checkpoint with --base, or train the whole table with --trainable positions.",
         ) from error
     if learned.all():
-        raise TrainingError(
-            f"{name} has no new rows: all are learned rows.", "Train the whole table with --trainable positions."
-        )
+        raise TrainingError(f"{name} has no new rows: all are learned rows.", "Train them with --trainable positions.")
     return np.concatenate([np.zeros(reserved, np.bool_), ~learned])
 
 

@@ -212,8 +212,8 @@ def _describe_rows(expected: ExpectedResize, table: TablePlan, compared: TableCo
             old, new = old.astype(np.float64), new.astype(np.float64)
             distance = np.linalg.norm(new[changed] - old[changed], axis=1).max()
             norm = np.median(np.linalg.norm(old, axis=1))
-        rows = describe_rows(np.flatnonzero(changed).tolist())
-        text += f"; rows {rows} changed by up to {distance:.3g} (median norm {norm:.3g})"
+        rows = f"{'rows' if changed.sum() > 1 else 'row'} {describe_rows(np.flatnonzero(changed).tolist())}"
+        text += f"; {rows} changed by up to {distance:.3g} (median norm {norm:.3g})"
     yield text
 
 

@@ -108,7 +108,7 @@ def verify_resized(
             recipe = parse_provenance(read_text(path), RECIPE_FILE, source.folder)
     stated_base = find_base(recipe, base_name)
     if stated_base is None:
-        raise SourceError(f"{reference} has no recipe that names its base checkpoint.", "Pass it with --base.")
+        raise SourceError(f"{reference} has no recipe that names its base checkpoint.", "Pass --base MODEL.")
     ref = replace(stated_base.ref, **settings)
     base = open_reference(ref)
     try:
@@ -179,14 +179,14 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
         try:
             plan = plan_model(model, step.settings, step.methods)
         except ResizeError as error:
-            reasons.append(f"Its recipe does not apply to {model.ref.source}: {error.message}")
+            reasons.append(f"The recipe does not apply to {model.ref.source}: {error.message}")
             continue
         rows = [(step.rows.get(table.name, (table.rows_before, 0))[0], table.rows_before) for table in plan.tables]
         other = [stated for stated, actual in rows if stated != actual]
         if not other:
             return ExpectedResize(plan, step.trainable, "from the recipe", (), chain[index:], step.unregistered)
-        reasons.append(f"Its recipe is for a table with {other[0]} rows.")
-    reason = reasons[0] if reasons else "It has no resize recipe."
+        reasons.append(f"The recipe is for a table with {other[0]} rows.")
+    reason = reasons[0] if reasons else "No recipe found."
     return _try_methods(model, resized, (f"{reason} All methods were tried.",))
 
 
@@ -215,7 +215,7 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
             matches = np.concatenate([compare_table(plan, table, resized).matches for table in plan.tables])
             if matches.all():
                 first = plan.settings.kept_first if plan.creates_rows else 0
-                return ExpectedResize(plan, None, "found by trying" + f", --keep-first {first}" * bool(first), notes)
+                return ExpectedResize(plan, None, "detected" + f", --keep-first {first}" * bool(first), notes)
             if matches.sum() > maximum:
                 best, maximum = plan, matches.sum()
     if best is not None:
