@@ -75,7 +75,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 @pytest.fixture(scope="session")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GPT-2 resized from 16 to 32 positions; tests must not change it."""
-    return trainings.make_long(tmp_path_factory.mktemp("gpt2") / "long", "gpt2")
+    return trainings.make_resized(tmp_path_factory.mktemp("gpt2") / "long", "gpt2")
 
 
 @pytest.fixture(scope="session")

@@ -100,7 +100,7 @@ def add_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     save_file({**load_file(path), **tensors}, path, metadata={"format": "pt"})
 
 
-def nest(folder: Path, root: Path) -> Path:
+def nest_in_module(folder: Path, root: Path) -> Path:
     """Move a checkpoint into 0_Transformer of a sentence-transformers folder; return that folder."""
     root.mkdir()
     folder.rename(root / "0_Transformer")
@@ -137,7 +137,7 @@ def tensor_bytes(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     return found
 
 
-def realigned(model: Any) -> Any:
+def realign(model: Any) -> Any:
     """Copy the parameters of a model to new contiguous memory: on some CPUs, alignment affects the last bits."""
     for parameter in model.parameters():
         parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)

@@ -69,7 +69,7 @@ def test_time_text_chooses_the_unit(seconds: float, text: str) -> None:
 
 
 def test_resize_reports_files_of_a_subfolder_that_it_skips(make_pico: MakePico, tmp_path: Path) -> None:
-    root = pico.nest(make_pico("bert").folder, tmp_path / "sentence")
+    root = pico.nest_in_module(make_pico("bert").folder, tmp_path / "sentence")
     (root / "0_Transformer" / "tf_model.h5").write_bytes(b"stale")
     done = run("resize", str(root), "--to", "40", "-o", "out")
     assert "skipped: 0_Transformer/tf_model.h5 (TensorFlow weights, not rewritten)" in done.stderr

@@ -91,14 +91,14 @@ def test_every_model_type_is_resized_or_rejected_by_name(
     model_type: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     if model_type in FAMILIES:
-        built = list(tiny.buildable(model_type, tiny.all_classes(model_type)))
+        built = list(tiny.buildable_classes(model_type, tiny.all_classes(model_type)))
     else:
-        built = list(tiny.buildable(model_type, tiny.model_classes(model_type), 1))
+        built = list(tiny.buildable_classes(model_type, tiny.model_classes(model_type), 1))
     assert bool(built) != (model_type in NOT_INSTANTIABLE), (
         f"{model_type}: {'can be built: remove it from' if built else 'cannot be built: add it to'} NOT_INSTANTIABLE"
     )
     for one in built[:2]:
-        check_followers(model_type, one)
+        check_dependent_parameters(model_type, one)
     assert model_type in {*FAMILIES, *POSITION_SCHEMES}, (
         f"{model_type} is new, and none of its parameters was found to depend on a length. Add it to "
         "ctxextend/families/unsupported.py under its position scheme, or add a Family to "
@@ -121,12 +121,12 @@ def outcome(built: list[tiny.Built], conforming: list[Any]) -> str:
     return "resized" if conforming else "rejected" if built else "not instantiable"
 
 
-def check_followers(model_type: str, built: tiny.Built) -> None:
+def check_dependent_parameters(model_type: str, built: tiny.Built) -> None:
     """Check that every parameter that depends on a length is in the registry or matches `OTHER_AXES`."""
     known: set[str] = set()
     if model_type in FAMILIES:
         known = {name for one in architecture_of(model_type, built.config).locations for name in one.names}
-    for key, name in tiny.followers(built):
+    for key, name in tiny.dependent_parameters(built):
         line = f"{model_type} {key} {name}"
         assert name in known or any(re.search(pattern, line) for pattern in OTHER_AXES), (
             f"{built.model_class.__name__}: {name} has a row for each unit of {key}. Add a Family for {model_type!r} "
@@ -238,10 +238,10 @@ def check_resize(small: SmallModel, extended: Any, folder: Path) -> None:
     small.model.save_pretrained(folder / "source")
     result = resize(folder / "source", to=small.new, output=folder / "output")
     check_verified(folder)
-    loaded = pico.realigned(pico.Pico(folder / "output", small.model_class).load())
+    loaded = pico.realign(pico.Pico(folder / "output", small.model_class).load())
     extend_model(extended, to=small.new)
     for model in (extended, small.model):
-        pico.realigned(model)
+        pico.realign(model)
     for location, name, reader, _ in small.readers:
         plan = next(plan for plan in result.plan.tables if plan.part == location.part)
         before, after = plan.max_len_before, plan.max_len_after

@@ -42,7 +42,7 @@ def test_open_checkpoint_lists_copied_and_omitted_files(make_pico: Callable[...,
 def test_open_checkpoint_ignores_a_config_with_only_the_sentence_transformers_version(
     make_pico: Callable[..., pico.Pico], tmp_path: Path
 ) -> None:
-    root = pico.nest(make_pico("bert").folder, tmp_path / "sentence")
+    root = pico.nest_in_module(make_pico("bert").folder, tmp_path / "sentence")
     (root / "config.json").write_text('{"__version__": "2.0.0"}')  # as in old folders
     checkpoint = open_folder(root)
     assert checkpoint.config_file == "0_Transformer/config.json"

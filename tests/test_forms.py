@@ -76,7 +76,7 @@ def assert_table(before: Tensors, after: Tensors, name: str, rows: int) -> None:
 
 def assert_same_outputs(old: Any, new: Any) -> None:
     """Check that old lengths give identical logits, and that new lengths run."""
-    assert torch.equal(pico.logits(pico.realigned(old), OLD), pico.logits(pico.realigned(new), OLD))
+    assert torch.equal(pico.logits(pico.realign(old), OLD), pico.logits(pico.realign(new), OLD))
     assert pico.logits(new, NEW).isfinite().all()
     with pytest.raises((IndexError, RuntimeError)):
         pico.logits(new, NEW + 1)
@@ -536,7 +536,7 @@ def test_resize_of_a_sentence_transformers_folder_with_pickles(make_pico: MakePi
     old, saved = source.load(), pico.tensor_bytes(source.folder)
     as_pickle(source)
     add_side_files(source.folder)
-    root = pico.nest(source.folder, tmp_path / "sentences")
+    root = pico.nest_in_module(source.folder, tmp_path / "sentences")
     (root / "2_Dense").mkdir()
     torch.save({"linear.weight": torch.ones(2, 8)}, root / "2_Dense" / "pytorch_model.bin")
     kept, table = pico.contents(root), "embeddings.position_embeddings.weight"
@@ -859,7 +859,7 @@ def test_resize_result_load_code_loads_the_output(make_pico: MakePico, tmp_path:
         assert code.startswith("from sentence_transformers import" if name == "minilm" else "from transformers import")
         exec(code, {})
     assert (codes["half"].load_code or "").endswith('GPT2LMHeadModel.from_pretrained("half", variant="fp16")')
-    nested = resize(pico.nest(make_pico("bert").folder, tmp_path / "sentence"), to=NEW, output="nested")
+    nested = resize(pico.nest_in_module(make_pico("bert").folder, tmp_path / "sentence"), to=NEW, output="nested")
     assert (nested.load_code or "").endswith('SentenceTransformer("nested")')
     single = shutil.copy(gpt2 / SINGLE, tmp_path / "single.safetensors")
     assert resize(single, to=NEW, output="single", model_type="gpt2").load_code is None

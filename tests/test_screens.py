@@ -118,7 +118,7 @@ def test_inspect_screen_marks_reserved_and_new_rows(make_pico: MakePico) -> None
     assert "new" not in text
 
 
-def in_terminal(*arguments: str, **environment: str) -> str:
+def terminal_screen(*arguments: str, **environment: str) -> str:
     """Return the screen as printed to a terminal."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLORTERM")}
     colours = {"TERM": "xterm-256color", "PYTHONUTF8": "1"}
@@ -128,12 +128,12 @@ def in_terminal(*arguments: str, **environment: str) -> str:
 def test_inspect_on_a_terminal_is_the_same_text_in_colour() -> None:
     resize("tiny-gpt2", to=512)
     arguments = ("tiny-gpt2", "tiny-gpt2-512", "--width", "80")
-    coloured = in_terminal(*arguments)
+    coloured = terminal_screen(*arguments)
     plain = [line.rstrip() for line in ESCAPES.sub("", coloured).splitlines()]
     assert plain == inspect(*arguments).splitlines()
     (key,) = (line for line in coloured.splitlines() if "Row norm by position" in line)
     assert len(set(ESCAPES.findall(key))) >= 4  # title, two curves, new rows
-    assert "\x1b" not in in_terminal("tiny-gpt2", NO_COLOR="1")
+    assert "\x1b" not in terminal_screen("tiny-gpt2", NO_COLOR="1")
     curve = next(line for line in coloured.splitlines() if "1.81" in line)
     assert len(set(ESCAPES.findall(curve))) >= 3
 
@@ -161,7 +161,7 @@ def test_inspect_escapes_control_characters_in_names(make_pico: MakePico) -> Non
     assert "wpe\\x1b[2J.weight" in text
     for output in (text, inspect(*arguments, "--rows", "0"), inspect(*arguments, "--json")):
         assert not set(output) & {"\x1b", "\x9b"}
-    assert not re.search(r"\x1b(?!\[[0-9;]*m)", in_terminal(*arguments))
+    assert not re.search(r"\x1b(?!\[[0-9;]*m)", terminal_screen(*arguments))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from tests.trainings import (
     invoke,
     log_of,
     make_encoder,
-    make_long,
+    make_resized,
     make_source,
     table_of,
     train,
@@ -96,7 +96,7 @@ def test_train_all_writes_equal_values_for_tied_tensors() -> None:
 
 
 def test_train_keeps_the_dtype_of_the_source() -> None:
-    source = make_long(Path("source"), "gpt2", dtype=torch.bfloat16)
+    source = make_resized(Path("source"), "gpt2", dtype=torch.bfloat16)
     train(source, "out", "--trainable", "new")
     assert {tensor.dtype for tensor in load_file("out/model.safetensors").values()} == {torch.bfloat16}
     assert changed_tensors(source, Path("out")) == {WPE}

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from ctxextend import resize
-from tests.trainings import NEW, OLD, changed_tensors, diverging, equal_rows, invoke, log_of, make_encoder, make_source
+from tests.trainings import (
+    NEW,
+    OLD,
+    changed_tensors,
+    diverging_loss,
+    equal_rows,
+    invoke,
+    log_of,
+    make_encoder,
+    make_source,
+)
 
 pytestmark = pytest.mark.usefixtures("book")
 STEPS = 5
@@ -27,7 +37,7 @@ def losses_of(folder: str) -> dict[int, float]:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_train_saves_the_step_with_the_lowest_held_out_loss(precision: str, gpt2: Path) -> None:
-    with diverging(at=3):
+    with diverging_loss(at=3):
         result = train(gpt2, "out", 0.1, "--precision", precision)
         last = train(gpt2, "last", 0.1, "--precision", precision, "--save", "last")
     losses = losses_of("out")
@@ -70,7 +80,7 @@ def test_train_saves_the_untrained_weights_if_no_step_is_better(gpt2: Path) -> N
 
 
 def test_train_new_keeps_learned_rows_in_the_best_step(gpt2: Path) -> None:
-    with diverging(at=3):
+    with diverging_loss(at=3):
         result = train(gpt2, "out", 0.1, "--trainable", "new", "--weight-decay", 0.5)
     assert 0 < result["saved_step"] < 3
     assert equal_rows(gpt2, Path("out"))[: NEW // 2] == [True] * (NEW // 2)
@@ -80,7 +90,7 @@ def test_train_new_keeps_learned_rows_in_the_best_step(gpt2: Path) -> None:
 def test_train_saves_the_best_step_of_an_encoder() -> None:
     root = make_encoder(Path("source").absolute())
     resize(root, to=NEW, output="long")
-    with diverging(at=3):
+    with diverging_loss(at=3):
         result = train(Path("long"), "out", 0.001)
     assert 0 < result["best_step"] == result["saved_step"] < 3
     again = train(Path("out"), "again", 1e-9, "--base", root, steps=1)

@@ -16,7 +16,7 @@ from ctxextend.checkpoints.atomic_output import locked
 from ctxextend.training.train import train as train_in_python
 from ctxextend.training.trainer import RunCallback, RunTrainer
 from ctxextend.training.training_run import TrainingInterrupted
-from tests.trainings import diverging, invoke, log_of, train, write_book
+from tests.trainings import diverging_loss, invoke, log_of, train, write_book
 
 pytestmark = pytest.mark.usefixtures("book")
 FLAGS = ("--batch-size", 4, "--lr", 0.01, "--save-every", 1, "--trainable", "new", "--weight-decay", 0.1)
@@ -94,7 +94,7 @@ def test_train_with_resume_notes_that_there_is_nothing_to_resume(gpt2: Path) -> 
 
 def test_train_resumed_saves_the_best_step_from_before_the_interruption(gpt2: Path) -> None:
     flags = ("--lr", 0.1, "--eval-every", 1, "--json", "--trainable", "all")
-    with diverging(at=3):
+    with diverging_loss(at=3):
         start_and_interrupt(gpt2, *flags)
         assert Path("out.training/saves/checkpoint-2/best.safetensors").exists()
         resumed = json.loads(start_run(gpt2, "--resume", *flags).stdout)

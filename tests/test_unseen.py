@@ -12,7 +12,7 @@ import ctxextend
 from ctxextend.evaluation.eval_model import TextTokenizer
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.held_out import HeldOut, held_out_windows, shared_texts
-from tests.trainings import invoke, make_long, train, write_book
+from tests.trainings import invoke, make_resized, train, write_book
 from tests.word_tokenizer import text_of
 
 LOSSES = ("position",)
@@ -26,7 +26,7 @@ def book(_empty_folder: None) -> None:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    return make_long(tmp_path / "source", "gpt2")
+    return make_resized(tmp_path / "source", "gpt2")
 
 
 def run_evaluate(model: str | Path, *data: str, **settings: Any) -> Evaluation:

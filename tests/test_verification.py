@@ -166,7 +166,7 @@ def test_verify_reads_every_form_of_a_source(form: str, make_pico: MakePico, tmp
         torch.save(tensors, source / "pytorch_model.bin")
         weights.unlink()
     elif form == "sentence":
-        source = pico.nest(source, tmp_path / "sentence")
+        source = pico.nest_in_module(source, tmp_path / "sentence")
     else:
         model, flags = transformers.BertModel.from_pretrained(source), {"variant": "fp16"}
         weights.unlink()

@@ -169,7 +169,7 @@ class Built:
     shapes: Mapping[str, tuple[int, ...]]
 
 
-def buildable(model_type: str, classes: tuple[Any, ...], maximum: int | None = None) -> Iterator[Built]:
+def buildable_classes(model_type: str, classes: tuple[Any, ...], maximum: int | None = None) -> Iterator[Built]:
     """Yield the classes that can be built."""
     found = 0
     for model_class in classes:
@@ -203,7 +203,7 @@ def length_keys(config: Any) -> Iterator[tuple[tuple[str, ...], int]]:
                 yield (*path, key), value
 
 
-def followers(built: Built, step: int = 8) -> Iterator[tuple[str, str]]:
+def dependent_parameters(built: Built, step: int = 8) -> Iterator[tuple[str, str]]:
     """Yield (dotted key, parameter) for every parameter that gets `step` more rows if the key is raised by `step`."""
     before, keys = built.shapes, list(length_keys(built.config))
     # Raise all keys at once first, each by another prime: usually no shape changes, and one model is enough.

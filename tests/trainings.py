@@ -51,7 +51,7 @@ def make_source(folder: Path, model_type: str, **options: Any) -> Path:
     return add_tokenizer(folder, special_tokens=model_type != "gpt2")
 
 
-def make_long(folder: Path, model_type: str, **options: Any) -> Path:
+def make_resized(folder: Path, model_type: str, **options: Any) -> Path:
     """Save such a model as FOLDER-old, resize it to 32 positions into `folder`, and return the output."""
     source = make_source(folder.with_name(f"{folder.name}-old"), model_type, **options)
     return resize(source, to=NEW, output=folder).output
@@ -84,14 +84,14 @@ def log_of(folder: Path) -> list[dict[str, float]]:
 
 def make_encoder(folder: Path) -> Path:
     pico.make(folder, "bert", base=True, initializer_range=0.5)
-    root = pico.nest(add_tokenizer(folder, special_tokens=True), folder.with_name("root"))
+    root = pico.nest_in_module(add_tokenizer(folder, special_tokens=True), folder.with_name("root"))
     (root / "1_Pooling").mkdir()
     pico.edit_json(root / "1_Pooling" / "config.json", word_embedding_dimension=8, pooling_mode_mean_tokens=True)
     return root
 
 
 @contextlib.contextmanager
-def diverging(at: int = 3) -> Iterator[None]:
+def diverging_loss(at: int = 3) -> Iterator[None]:
     """Make the loss of training runs rise sharply at a step."""
     on_step_end = RunCallback.on_step_end
 

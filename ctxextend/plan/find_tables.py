@@ -251,7 +251,7 @@ def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:
     pad, note = checkpoint.config.get("pad_token_id"), ""
     if not reserved and "embeddings.position_embeddings" in entry.name and type(pad) is int and pad > 0:
         # RoBERTa's convention: 514 rows are 512 positions, after pad_token_id + 1 reserved rows.
-        reserved = pad + 1 if (entry.shape[0] - pad - 1) % MAX_RESERVED_ROWS == 0 else 0
+        reserved = pad + 1 if (entry.shape[0] - pad - 1) % 8 == 0 else 0  # lengths are multiples of 8
         note = f"Reserved rows: {reserved}, suggested by pad_token_id {pad}. " if reserved else ""
     note = note or "If rows are reserved before position 0, add --reserved-rows K. " * (not reserved)
     flags = flag_words({"tensor": entry.name, "reserved-rows": reserved or None, "config-key": key or "KEY"})

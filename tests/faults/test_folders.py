@@ -68,7 +68,7 @@ def test_commands_reject_irregular_files_and_outside_links(
     elif name == "adapter_config.json":
         (folder / "config.json").unlink()
     elif name in PARTS:
-        folder = pico.nest(folder, tmp_path / "sentence")
+        folder = pico.nest_in_module(folder, tmp_path / "sentence")
     path = next(folder.glob(name), folder / name)
     if name == "0_Transformer":
         path.rename(tmp_path / "elsewhere")

@@ -45,7 +45,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     pico.edit_json(plain / "sentence_bert_config.json", max_seq_length=16, do_lower_case=False)
     shards = pico.make(root / "shards", "gpt2").folder
     pico.shard(shards)
-    nested = pico.nest(pico.make(root / "bert", "bert").folder, root / "nested")
+    nested = pico.nest_in_module(pico.make(root / "bert", "bert").folder, root / "nested")
     adapter = root / "adapter"
     adapter.mkdir()
     table = load_file(plain / "model.safetensors")[WPE]
