@@ -276,12 +276,12 @@ def batches(lengths: Sequence[int], batch_size: int | None = None) -> Iterator[l
 
 
 @contextmanager
-def needs_only_text(model: EvalModel, what: str) -> Iterator[None]:
-    """Raise UnsupportedModelError if the model fails to compute `what` from text only."""
+def needs_only_text(model: EvalModel, output: str) -> Iterator[None]:
+    """Raise UnsupportedModelError if the model fails to compute an output from text only."""
     try:
         yield
     except Exception as error:  # model classes fail in various ways when inputs are missing
-        message = f"{model.name} cannot compute {what} from text only: {type(error).__name__}: {one_line(error)}"
+        message = f"{model.name} cannot compute {output} from text only: {type(error).__name__}: {one_line(error)}"
         raise UnsupportedModelError(message, "Pass a text model, such as the text part of this one.") from error
 
 

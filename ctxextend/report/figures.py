@@ -439,8 +439,8 @@ def inspection_panels(inspections: Sequence[Inspection]) -> list[Panel]:
             tables.append((table, short_name(names[id(inspection)]), style))
         height = PANEL_SIZE[1] + LEGEND_LINE * 3 * len(tables)
         for key, title, draw in (
-            ("norms", "Row norm by position", partial(_draw_by_position, what="norms")),
-            ("cosines", "Cosine similarity to the next position", partial(_draw_by_position, what="cosines")),
+            ("norms", "Row norm by position", partial(_draw_by_position, statistic="norms")),
+            ("cosines", "Cosine similarity to the next position", partial(_draw_by_position, statistic="cosines")),
             ("spectrum", "Spectrum", partial(_draw_spectra)),
         ):
             plot = Plot(f"{title}{part}", partial(draw, tables=tables), (PANEL_SIZE[0], height))
@@ -458,15 +458,15 @@ def tables_figure(inspections: Sequence[Inspection]) -> "Figure":
     return panel_figure(inspection_panels(inspections), ", ".join(public_name(item.source) for item in inspections))
 
 
-def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], what: Literal["norms", "cosines"]) -> None:
+def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], statistic: Literal["norms", "cosines"]) -> None:
     """Draw values by position; mark outliers, new rows, and zero or non-finite rows.
 
     Norms of reserved rows are drawn at negative positions.
     """
     outliers, bands = list[tuple[int, float]](), 0
     for number, (table, name, style) in enumerate(tables):
-        first, values, colour = table.reserved_rows, getattr(table.stats, what), {"color": style["color"]}
-        if what == "norms" and first:
+        first, values, colour = table.reserved_rows, getattr(table.stats, statistic), {"color": style["color"]}
+        if statistic == "norms" and first:
             stars: dict[str, Any] = {"label": f"reserved rows of {name}", "linestyle": "", "marker": "*", **colour}
             axes.plot(range(-first, 0), table.norms[:first], **stars)
         every = max(len(values) // 8, 1)
@@ -486,10 +486,10 @@ def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], what: Literal
     if outliers:
         ring: dict[str, Any] = {"markersize": 8, "markerfacecolor": "none", "markeredgewidth": 0.7}
         axes.plot(*zip(*outliers, strict=True), "o", color=INK, label="outliers", **ring)
-    axes.set(xlabel="position", ylabel="Euclidean norm" if what == "norms" else "cosine similarity")
+    axes.set(xlabel="position", ylabel="Euclidean norm" if statistic == "norms" else "cosine similarity")
     axes.margins(y=0.05 + BAND * bands)
     add_legend(axes)
-    if what == "norms":
+    if statistic == "norms":
         reserved_norms = np.concatenate([table.norms[: table.reserved_rows] for table, _, _ in tables])
         if needs_log_scale(reserved_norms, np.concatenate([table.stats.norms for table, _, _ in tables])):
             _set_log_scale(axes)

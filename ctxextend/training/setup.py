@@ -104,10 +104,10 @@ def open_task(
     """Fill in unset settings, and tokenize the text into the run folder unless it is there already."""
     name, maximum, special = files.ref.source, files.max_len, files.tokenizer.num_special
     minimum = max(MIN_LENGTH, special + 2)
-    for what, length in (("--seq-len", settings.seq_len), ("--window", settings.window), ("A sequence of", minimum)):
+    for label, length in (("--seq-len", settings.seq_len), ("--window", settings.window), ("A sequence of", minimum)):
         if length is not None and length > maximum:
             raise TrainingError(
-                f"{what} {length} is more than the {maximum} positions of {name}.",
+                f"{label} {length} is more than the {maximum} positions of {name}.",
                 f"Resize it first: ctxextend resize {name} --to {length}",
             )
     kind, precision, span = devices.device.type, settings.precision, settings.seq_len or maximum
@@ -136,8 +136,8 @@ def open_task(
     before, measured = files.trained_on, provenance["eval_data" if others else "data"]
     seen = [file for file in measured if text_key(file) in before]
     if others:
-        check_enough(tokens, text_length, what="The text of --data")
-        check_enough(others[0], text_length, what="The text of --eval-data")
+        check_enough(tokens, text_length, label="The text of --data")
+        check_enough(others[0], text_length, label="The text of --eval-data")
         train, held_out = Text.whole(tokens), Text.whole(others[0])
     else:
         check_enough(tokens, 2 * text_length, "one sequence to train on and one to hold out require")

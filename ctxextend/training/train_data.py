@@ -60,11 +60,11 @@ def open_tokens(path: Path) -> Tokens:
     return np.memmap(path, np.int32, mode="r")
 
 
-def check_enough(tokens: Tokens, minimum: int, use: str = "a sequence requires", what: str = "The text") -> None:
+def check_enough(tokens: Tokens, minimum: int, use: str = "a sequence requires", label: str = "The text") -> None:
     """Raise DataError if a text has fewer tokens than its use requires."""
     if len(tokens) < minimum:
         raise DataError(
-            f"{what} has {len(tokens):,} tokens, but {use} {minimum:,}.",
+            f"{label} has {len(tokens):,} tokens, but {use} {minimum:,}.",
             "Pass more text with --data, held-out text with --eval-data, or use a shorter --seq-len or --window.",
         )
 

@@ -199,10 +199,10 @@ def _describe_rows(expected: ExpectedResize, table: TablePlan, compared: TableCo
     plan, count = expected.plan, int(compared.matches.sum())
     tolerance = plan.settings.facts.tolerance if plan.creates_rows else 0.0
     exact = f"within {tolerance:g} of the median norm" if tolerance else "bit for bit"
-    what = f"method {plan.method}" if plan.is_changed else "the base"
+    origin = f"method {plan.method}" if plan.is_changed else "the base"
     size = f"{table.name}: {table.rows_before} -> {table.rows_after} rows"
     trained = "; trained afterwards" if expected.trainable else ""
-    yield f"{size}; {count} of {table.rows_after} rows match {what} ({expected.how}) {exact}{trained}"
+    yield f"{size}; {count} of {table.rows_after} rows match {origin} ({expected.how}) {exact}{trained}"
     shared = min(len(compared.before), len(compared.after))
     old, new = compared.before[:shared], compared.after[:shared]
     changed = ~equal_rows(old, new)
