@@ -45,7 +45,7 @@ MESSAGES = {
         ("ConnectError", "ProxyError", "TimeoutException", "UnsupportedProtocol", "InvalidURL"),
         (
             FAILED + "the Hub could not be reached: {reason}.",
-            f"Check the connection, HF_ENDPOINT, HTTPS_PROXY, SSL_CERT_FILE and the path of a local folder. {RETRY}.",
+            f"Check the path (if local), the connection, HF_ENDPOINT, HTTPS_PROXY and SSL_CERT_FILE. {RETRY}.",
         ),
     ),
     "errno": (FAILED + "{reason}.", "Free space in the Hub cache, or set HF_HOME to another folder."),

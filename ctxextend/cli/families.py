@@ -56,8 +56,8 @@ def families(
             page.text("; ".join(more), indent="    ")
         if not model_types:
             reserved = " or ".join(dict.fromkeys(table.reserved_rows for table in layout if table.reserved_rows != "0"))
-            parts = ", ".join(table.part for table in layout if table.part) or "one table"
-            page.text(f"{parts}; reserved rows: {reserved or 'none'}", "title")
+            parts = ", ".join(table.part for table in layout if table.part)
+            page.text(f"{f'tables: {parts}' if parts else 'one table'}; reserved rows: {reserved or 'none'}", "title")
             page.text(", ".join(names), indent="  ")
     sink.screen(page.lines)
     sink.result("families", {"families": to_json(tables)})

@@ -185,7 +185,7 @@ def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str
             file, change = checkpoint.names.get(name), f"table {name} differs"
             actual = table_hash(read_floats(file, name)) if file else ""
         if actual != expected:
-            hint = "Restore its original weights, or use the changed ones: run --set provenance=null, train --base."
+            hint = "Restore its weights, or use the changed ones: add --set provenance=null (run) or --base (train)."
             raise CheckpointError(f"{ref.source} has changed since the recipe was written: {change}.", hint)
 
 

@@ -105,12 +105,12 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
         return _from_flags(checkpoint, ref)
     model_type = ref.model_type or config.get("model_type")
     if not config and model_type is None:
-        file, hint = next(iter(checkpoint.weights.values())).path, ""
+        file, hint = next(iter(checkpoint.weights.values())).path, "Pass"
         message = f"No config.json found next to {file}, so the model type is unknown."
         if checkpoint.adapter_of:
             message = f"{file} is a PEFT adapter of {checkpoint.adapter_of}, whose config is not read."
-            hint = f"Resize {checkpoint.adapter_of}, then load the adapter. If the adapter contains the table: "
-        raise CheckpointError(message, f"{hint}Pass the model type, for example --model-type gpt2.")
+            hint = f"Resize {checkpoint.adapter_of}, then load the adapter. If the adapter contains the table, pass"
+        raise CheckpointError(message, f"{hint} the model type, for example --model-type gpt2.")
     parts = _known_parts(config)
     if isinstance(model_type, str) and _is_unknown(model_type, config):
         message = f"Unknown model type {model_type!r}"

@@ -233,7 +233,7 @@ def test_push_to_hub_reports_connection_errors(hub: Hub, tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("endpoint", "proxy", "hint"),
     [
-        ("http://127.0.0.1:9", "", "Check the connection"),
+        ("http://127.0.0.1:9", "", "Check the path (if local), the connection"),
         ("nonsense", "", "HF_ENDPOINT"),
         ("http://[bad", "", "HF_ENDPOINT"),
         ("https", "", "SSL_CERT_FILE"),
