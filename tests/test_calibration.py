@@ -164,12 +164,12 @@ ESTIMATED = Trial({"sigma": 7.931, "repeat": (31, 98), "gain": 1.4, "within": No
         (
             Trial({"sigma": 0.0, "repeat": None, "gain": 1.4}, Estimate(1.5, 0.1, 99, 9)),
             LOSS,
-            "bands:sigma=0,gain=1.4; better than untuned by 0.1 ± 0.008 nats/token",
+            "bands:sigma=0,gain=1.4; better than untuned by 0.1 ± 0.008 (95 %) nats/token",
         ),
         (
             Trial({"sigma": 0.0, "repeat": None, "gain": 1.3}, Estimate(1.7, 0.1, 99, 9)),
             RECIPROCAL_RANK,
-            "gain=1.3; better than untuned by 0.1 ± 0.008 MRR",
+            "gain=1.3; better than untuned by 0.1 ± 0.008 (95 %) MRR",
         ),
     ],
 )

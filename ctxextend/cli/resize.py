@@ -122,7 +122,7 @@ def calibration_text(calibration: "Calibration") -> str:
     """Describe the chosen method, the text that was used, and the gain."""
     samples, unit = ("windows", "nats/token") if calibration.is_loss else ("documents", "MRR")
     better = calibration.improvement
-    gain = f"better than untuned by {better.mean:.2g} \u00b1 {better.ci95 or 0.0:.1g} {unit}"
+    gain = f"better than untuned by {better.mean:.2g} \u00b1 {better.ci95 or 0.0:.1g} (95 %) {unit}"
     if calibration.after == calibration.before:
         gain = "no candidate was better by more than a standard error"
     text = f"{calibration.windows} {samples} of {calibration.length:,} tokens in {time_text(calibration.seconds)}"
