@@ -169,7 +169,7 @@ def test_families_fits_all_types_into_the_terminal_width(width: int, monkeypatch
     monkeypatch.setenv("COLUMNS", str(width))
     lines = invoke("families").stdout.splitlines()
     assert max(map(len, lines)) <= width
-    assert len(lines) <= 50 + 2400 // width
+    assert len(lines) <= 40 + 3000 // width
     names = re.findall(r"[\w-]+", " ".join(line for line in lines if line.startswith("  ")))
     assert sorted(name for name in names if name in FAMILIES) == sorted(FAMILIES)
     shown = invoke("families", "bart", "lm")
