@@ -1,4 +1,4 @@
-"""One word per idea: names, strings, comments and pages use the words of the glossary."""
+"""One word per idea: names, strings, comments and pages use the words of docs/design.md."""
 
 import io
 import re
