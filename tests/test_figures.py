@@ -352,7 +352,7 @@ def test_comparison_panels_show_deltas_and_losses() -> None:
     assert ticks(axes[0].get_yticklabels()) == list(METHODS)
     assert axes[0].patches[1].get_width() == pytest.approx(0.05175)
     curves = {line.get_label(): line for line in axes[2].lines if not line.get_label().startswith("_")}
-    assert list(curves) == [*list(METHODS)[:5], "base, sliding windows"]
+    assert list(curves) == [*list(METHODS)[:5], "base"]
     labelled = list(curves.values())
     assert len({line.get_color() for line in labelled}) == len({str(line._dash_pattern) for line in labelled}) == 6
     others = axes[2].lines[5 : len(METHODS)]

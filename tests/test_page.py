@@ -220,7 +220,7 @@ def test_report_labels_the_best_five_methods_and_draws_others_in_grey(tmp_path: 
     (legend, _) = re.findall(r'<ul class="legend">(.*?)</ul>', page, re.DOTALL)
     entries = re.findall(r'class="swatch ([^"]*)".*?</svg> ([^<]*)</li>', legend, re.DOTALL)
     best = [(f"c{number} d{number}", name) for number, name in enumerate(list(METHODS)[:5])]
-    assert entries == [*best, ("base", "base, sliding windows")]
+    assert entries == [*best, ("base", "base")]
     by_position = ElementTree.tostring(list(plots(page))[2]).decode()
     assert [by_position.count(f"stroke: var(--c{number});") for number in range(5)] == [1] * 5
     assert by_position.count("stroke: var(--other);") == len(METHODS) - 5
