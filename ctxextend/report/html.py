@@ -26,7 +26,7 @@ from ctxextend.version import __version__
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BASE = "base"  # in sliding windows by position, truncated by context length
+BASE = "base"
 # Paths without spaces in a text, but not ``</s>``.
 PATH = re.compile(r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*")
 SHOWN_NORMS = 0.98  # share of norms that are not clipped
