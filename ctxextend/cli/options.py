@@ -77,7 +77,7 @@ EvalData = Annotated[list[str] | None, text("--eval-data PATH", "Held-out text."
 TextField = Annotated[str, text("--text-field KEY", "Name of the text field or column.")]
 Tokens = Annotated[int, text("--tokens T", "Maximum number of tokens to use.")]
 
-Length = Annotated[list[int] | None, measures("--length L", "Context length to measure.", "128, 256, ...")]
+Length = Annotated[list[int] | None, measures("--length L", "Context length.", "128, 256, ...")]
 Measure = Annotated[
     list[str] | None,
     measures("--measure NAME", f"One of {', '.join(MEASURES)}.", "all that apply", autocompletion=complete_measure),
@@ -85,7 +85,7 @@ Measure = Annotated[
 
 Trainable = Annotated[
     Literal["new", "positions", "all"] | None,
-    learning("--trainable WHAT", "Weights to train: new (rows), positions or all.", "positions"),
+    learning("--trainable WHAT", "Train new (rows), positions or all.", "positions"),
 ]
 SeqLen = Annotated[int | None, learning("--seq-len L", "Sequence length in positions.", "all")]
 Window = Annotated[int | None, learning("--window W", "Tokens per window, placed at random.", "L")]
@@ -101,9 +101,7 @@ DryRun = Annotated[bool, files("--dry-run", "Print the plan and write nothing.")
 AsJson = Annotated[bool, files("--json", "Print one JSON object.")]
 Quiet = Annotated[bool, files("--quiet -q", "Suppress all stderr output except errors.")]
 
-Precision = Annotated[
-    Literal["auto", "fp32", "bf16", "fp16"], advanced("--precision P", "Compute precision: auto, fp32, bf16 or fp16.")
-]
+Precision = Annotated[Literal["auto", "fp32", "bf16", "fp16"], advanced("--precision P", "auto, fp32, bf16 or fp16.")]
 Device = Annotated[str | None, advanced("--device NAME", "Device: cpu, cuda, cuda:1 or mps.", "GPU, else CPU")]
 Threads = Annotated[int | None, advanced("--threads N", "CPU threads.", "depends on the model")]
 Seed = Annotated[int, advanced("--seed S", "Random seed.")]

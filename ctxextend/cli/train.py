@@ -40,7 +40,7 @@ def train(
     device: options.Device = None,
     threads: options.Threads = None,
     eval_every: Annotated[int | None, learning("--eval-every K", "Evaluate every K steps.", "N/4")] = None,
-    save: Annotated[Literal["best", "last"], learning("--save WHAT", "Save best (by held-out loss) or last.")] = "best",
+    save: Annotated[Literal["best", "last"], learning("--save WHAT", "best (by held-out loss) or last.")] = "best",
     save_every: Annotated[int | None, learning("--save-every K", "Save every K steps.", "N/10")] = None,
     resume: options.Resume = False,
     report_to: Annotated[str, learning("--report-to NAME", "Log to tensorboard, wandb, ...")] = "none",

@@ -98,9 +98,9 @@ def file_warnings(checkpoint: Checkpoint) -> Iterator[str]:
         kind = "symlinks that point" if len(outside) > 1 else "a symlink that points"
         yield f"Not copied: {_listed(outside)}, {kind} outside the folder. {dereference_hint(checkpoint.root)}"
     if copied := [name for name in checkpoint.copied if is_code(PurePosixPath(name))]:
-        yield f"Code files are copied; they were not run: {_listed(copied)}."
+        yield f"Code files are copied, but not executed: {_listed(copied)}."
     if checkpoint.code:
-        yield f"Code files are not copied: {_listed(checkpoint.code)}. To copy (never execute) them, add --copy-code."
+        yield f"Code files are neither executed nor copied: {_listed(checkpoint.code)}. Copy them with --copy-code."
     if classes := list(dict.fromkeys(_auto_map_classes(checkpoint))):
         runs = "Loading the output with trust_remote_code=True runs it, wherever it is."
         yield f"auto_map in the output's config files refers to code: {_listed(classes)}. {runs}"

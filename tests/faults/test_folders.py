@@ -281,7 +281,7 @@ def test_resize_copies_code_with_copy_code(with_code: Path) -> None:
     done = trainings.invoke("resize", with_code, "--to", NEW, "-o", "out", "--copy-code", "--verify")
     assert code_in(Path("out")) == set(CODE)
     assert "copy_code: true" in (Path("out") / "ctxextend.yaml").read_text()
-    assert "Code files are copied; they were not run: " in done.stderr
+    assert "Code files are copied, but not executed: " in done.stderr
     assert code_in(run("out/ctxextend.yaml", "again").output) == set(CODE)
     assert code_in(run("out/ctxextend.yaml", "without", changes=["resize.copy_code=false"]).output) == set()
 
