@@ -36,7 +36,7 @@ def text(tokens: int) -> str:
 
 
 def reported_limits(folder: Path) -> Effective:
-    return {library.library: (library.tokens, library.beyond) for library in inspect(folder).libraries}
+    return {library.name: (library.tokens, library.beyond) for library in inspect(folder).libraries}
 
 
 def disagreeing_limits(found: Inspection) -> dict[str, Any]:
@@ -244,9 +244,7 @@ def test_inspect_reports_models_that_clamp_to_the_last_position(tmp_path: Path) 
 def test_inspect_reads_the_files_of_a_nested_sentence_encoder(tmp_path: Path) -> None:
     root = make_encoder(tmp_path / "bert")
     pico.edit_json(root / "0_Transformer" / SENTENCE_CONFIG, max_seq_length=7)
-    found = {
-        library.library: (library.tokens, library.beyond, library.decided_by) for library in inspect(root).libraries
-    }
+    found = {library.name: (library.tokens, library.beyond, library.decided_by) for library in inspect(root).libraries}
     assert found[SENTENCE] == (7, "cut", "0_Transformer/sentence_bert_config.json max_seq_length")
     assert run_sentence_transformers(root, 16) == (7, "cut")
     assert run_sentence_transformers(run_fix(root), 16) == (16, "cut")
@@ -304,7 +302,7 @@ def test_inspect_reports_and_fixes_one_key(
     pico.edit_json(folder / file, **{key: stated})
     (limit,) = (limit for limit in inspect(folder).limits if (limit.file, limit.key) == (file, key))
     tokens = stated if isinstance(stated, int) else None
-    assert (limit.value, limit.tokens, limit.library, limit.agrees) == (stated, tokens, library, not reason)
+    assert (limit.value, limit.tokens, limit.used_by, limit.agrees) == (stated, tokens, library, not reason)
     assert reason in limit.reason
     if reason:
         assert json.loads((run_fix(folder) / file).read_text())[key] == 16
@@ -324,7 +322,7 @@ def test_inspect_uses_the_key_alias_that_transformers_uses(native: int, alias: i
     add_tokenizer(source.folder, model_max_length=16)
     pico.edit_json(source.folder / "config.json", n_positions=native, max_position_embeddings=alias)
     found = {limit.key: limit for limit in inspect(source.folder).limits}
-    assert (found["n_positions"].library, found["max_position_embeddings"].library) == ("none", TRANSFORMERS)
+    assert (found["n_positions"].used_by, found["max_position_embeddings"].used_by) == ("none", TRANSFORMERS)
     assert loads(source.model_class, source.folder) == (alias == 16)
     assert reported_limits(source.folder)[TRANSFORMERS] == ((16, "cut") if alias == 16 else (0, "not loaded"))
     assert loads(source.model_class, run_fix(source.folder))
@@ -345,7 +343,7 @@ def test_inspect_uses_the_nested_config_that_transformers_uses(nested: int, over
     pico.edit_json(folder / "config.json", **copies)
     found = {limit.key: limit for limit in inspect(folder).limits}
     used = found[f"text_config_dict.{key}"]
-    assert (found[f"text_config.{key}"].library, used.library) == ("none", TRANSFORMERS)
+    assert (found[f"text_config.{key}"].used_by, used.used_by) == ("none", TRANSFORMERS)
     assert loads(transformers.CLIPModel, folder) == used.agrees == (overriding == 16)
     assert loads(transformers.CLIPModel, run_fix(folder))
 

@@ -187,7 +187,7 @@ def _add_limits(page: Page, inspection: "Inspection") -> None:
         if isinstance(limit.value, int) and not is_table and limit.value != limit.tokens:
             value = f"{limit.value} = {value}"
         key = f"{parts.get(limit.table, '')}rows minus reserved" if is_table else limit.key
-        library = "unused" if limit.library == "none" else limit.library
+        library = "unused" if limit.used_by == "none" else limit.used_by
         mark, style = ("  ", "") if limit.agrees else ("! ", "wrong")
         rows.append([(text, style) for text in (f"{mark}{limit.file}", key, value, library)])
     page.table((), rows, left=range(4), wrap=True)
@@ -197,7 +197,7 @@ def _add_limits(page: Page, inspection: "Inspection") -> None:
     if inspection.libraries:
         page.line(("Effective limit per library (tokens)", "title"))
     for item in inspection.libraries:
-        page.values([(item.library, f"{BEYOND[item.beyond].format(item.tokens)} ({item.decided_by})")], margin=22)
+        page.values([(item.name, f"{BEYOND[item.beyond].format(item.tokens)} ({item.decided_by})")], margin=22)
 
 
 def _add_rows(page: Page, inspection: "Inspection", table: "TableReport", rows: slice) -> list[dict[str, Any]]:

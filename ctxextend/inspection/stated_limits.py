@@ -158,7 +158,7 @@ def library_limits(
         folders = {PurePosixPath(tokenizer)} if tokenizer else {PurePosixPath("."), checkpoint.model}
         names = {PurePosixPath(name).name for name in checkpoint.copied if PurePosixPath(name).parent in folders}
         local = [limit for limit in limits if limit.table == table.name and PurePosixPath(limit.file).parent in folders]
-        truncating = {limit.library: limit for limit in local if limit.key in TRUNCATION_KEYS}
+        truncating = {limit.used_by: limit for limit in local if limit.key in TRUNCATION_KEYS}
         tokenizer_limit, sentence_limit = truncating.get(TRANSFORMERS), truncating.get(SENTENCE_TRANSFORMERS)
         if names & TOKENIZER_FILES:
             blocker = next((limit for limit in limits if limit.reason.endswith(NOT_LOADED)), None)

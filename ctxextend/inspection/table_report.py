@@ -137,7 +137,7 @@ class Limit:
     # A number, a tensor's length, a padding strategy, or any other value as text; None if the key is not set.
     value: Any
     tokens: int | None  # the value in tokens; None if it sets no limit
-    library: str  # the library that uses it, or ``none``
+    used_by: str  # the library that uses it, or ``none``
     table: str  # the position table that it refers to
     reason: str = ""  # the effect if it disagrees with that table
     fix: str | None = None  # the command that fixes it; None if it agrees or cannot be fixed
@@ -159,7 +159,7 @@ class Limit:
 class LibraryLimit:
     """The effective limit in one library."""
 
-    library: str  # ``transformers`` (with truncation=True), ``sentence-transformers`` or ``tokenizers``
+    name: str  # ``transformers`` (with truncation=True), ``sentence-transformers`` or ``tokenizers``
     tokens: int | None  # maximum input length; None if unlimited, 0 if the model does not load
     decided_by: str  # file and key that set it
     # Longer inputs: ``cut``, ``fails``, ``last position`` (all further tokens share it), ``not cut`` or ``not loaded``.
