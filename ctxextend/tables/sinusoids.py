@@ -1,11 +1,17 @@
 """Sinusoidal position embeddings, and sums of sinusoids fitted to the principal components of learned rows."""
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+
+# The orders of sines and cosines, and their frequencies, in transformers.
+LAYOUTS = ("interleaved", "halves", "halves-log")
+# The relative error of an angle in float32: mostly that of exp(x), |x| < log(10000), for its frequency.
+FLOAT32_ROUNDING = 2.0**-20
 
 # Rows processed at once, to avoid a second table of the new length in memory.
 BLOCK_ROWS = 256
@@ -23,19 +29,117 @@ RESOLUTION = 0.75
 MAX_STEPS, MAX_HALVINGS, MIN_GAIN = 20, 4, 1e-6
 
 
-def sinusoidal_rows(positions: NDArray[np.int64], width: int) -> Floats:
-    """Return sinusoidal embeddings PE(t), shape (m, d), of absolute positions t, shape (m,): sin and cos interleaved.
+def sinusoidal_rows(
+    positions: NDArray[np.int64], width: int, layout: str = "interleaved", *, in_float32: bool = False
+) -> Floats:
+    """Return sinusoidal embeddings PE(t), shape (m, d), of absolute positions t, shape (m,).
 
-    PE(t)[2i] = sin(t / 10000^(2i/d)), PE(t)[2i+1] = cos(t / 10000^(2i/d)); if d is odd, the last column is a sine.
+    ``interleaved``: PE(t)[2i] = sin(t / 10000^(2i/d)), PE(t)[2i+1] = cos(t / 10000^(2i/d)). ``halves``: all sines, then
+    all cosines. ``halves-log``: as halves, of t / 10000^(i/(d/2 - 1)), for d ≥ 4. If d is odd, one more column is a
+    sine, or zero for ``halves-log``. Cast to float32, they equal those of transformers bit for bit; `in_float32` is for
+    models that compute with torch in float32.
 
-    Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
+    Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762; ``halves-log`` as in tensor2tensor and fairseq.
     """
-    result = np.empty((len(positions), width))
-    frequencies = 10000.0 ** (-np.arange(0, width, 2) / width)
-    angles = positions[:, None] * frequencies
-    np.sin(angles, out=result[:, 0::2])
-    np.cos(angles[:, : width // 2], out=result[:, 1::2])
+    sines, cosines = _columns(width, layout)
+    result = np.zeros((len(positions), width))
+    if in_float32:
+        import torch
+
+        if layout == "halves-log":
+            frequencies = torch.exp(torch.arange(width // 2).float() * -(math.log(10000) / (width // 2 - 1)))
+        else:
+            frequencies = 1.0 / 10000 ** (torch.arange(0, width, 2) / width)
+        phases = torch.from_numpy(positions).float()[:, None] * frequencies
+        result[:, sines], result[:, cosines] = torch.sin(phases), torch.cos(phases[:, : width // 2])
+        return result
+    angles = positions[:, None] / _wavelengths(width, layout)
+    np.sin(angles, out=result[:, sines])
+    np.cos(angles[:, : width // 2], out=result[:, cosines])
     return result
+
+
+def _wavelengths(width: int, layout: str) -> Floats:
+    """Return the positions per radian of each pair of columns, shape (ceil(d/2),), or (d//2,) for ``halves-log``."""
+    if layout == "halves-log":
+        return np.asarray(np.exp(np.arange(width // 2) * (math.log(10000) / (width // 2 - 1))))
+    return np.asarray(10000.0 ** (np.arange(0, width, 2) / width))
+
+
+def _columns(width: int, layout: str) -> tuple[slice, slice]:
+    """Return the columns of the sines and of the cosines."""
+    if layout == "interleaved":
+        return slice(0, None, 2), slice(1, None, 2)
+    sines = (width + (layout == "halves")) // 2
+    return slice(sines), slice(sines, sines + width // 2)
+
+
+class Formula(NamedTuple):
+    """The sinusoidal formula of a table: row i is PE(start + i)."""
+
+    layout: str  # one of `LAYOUTS`
+    start: int
+
+
+def find_formula(table: NDArray[Any], layout: str | None = None, dtype: np.dtype[Any] | None = None) -> Formula | None:
+    """Return the formula that every row of a table, shape (n, d), equals within rounding; None if there is none.
+
+    If several layouts fit, as for a single row, `layout` or else the first of `LAYOUTS` is returned. `dtype` is that of
+    the values before a cast to float64. Angles may be rounded to float32.
+    """
+    width, first = table.shape[1], table[:1].astype(np.float64)
+    # Each sine and its cosine have radius 1; NaN fails too.
+    if not abs(float(np.square(first).sum()) - width / 2) < 0.6:
+        return None
+    import ml_dtypes  # knows all float dtypes
+
+    rounding = 2 * float(ml_dtypes.finfo(dtype or table.dtype).eps)  # type: ignore[no-untyped-call]
+    for candidate in sorted(LAYOUTS, key=lambda name: name != layout):
+        if width < (4 if candidate == "halves-log" else 2):
+            continue
+        sines, cosines = _columns(width, candidate)
+        sine, cosine = (first[0, columns][width // 2 - 1] for columns in (sines, cosines))
+        angle = float(np.arctan2(sine, cosine)) % (2 * np.pi)
+        formula = Formula(candidate, round(angle * _wavelengths(width, candidate)[width // 2 - 1]))
+        if first_deviation(table, formula, rounding) is None:
+            return formula
+    return None
+
+
+def first_deviation(table: NDArray[Any], formula: Formula, rounding: float) -> int | None:
+    """Return the index of the first row that differs from a formula by more than rounding errors."""
+    width, (layout, start) = table.shape[1], formula
+    tolerance = np.zeros(width)
+    for columns in _columns(width, layout):
+        slopes = FLOAT32_ROUNDING / _wavelengths(width, layout)
+        tolerance[columns] = slopes[: len(tolerance[columns])]
+    for row in range(0, len(table), BLOCK_ROWS):
+        block = table[row : row + BLOCK_ROWS].astype(np.float64)
+        positions = start + row + np.arange(len(block))
+        errors = np.abs(block - sinusoidal_rows(positions, width, layout))
+        deviates = ~(errors <= rounding + positions[:, None] * tolerance).all(axis=1)
+        if deviates.any():
+            return row + int(deviates.argmax())
+    return None
+
+
+def continued_rows(table: Floats, count: int, formula: Formula, dtype: np.dtype[Any]) -> Floats:
+    """Return `count` rows after a table, shape (n, d), in the arithmetic that created its last rows.
+
+    Models of transformers compute their sinusoids in float64 or in float32, ``halves-log`` in float32. After the cast
+    to `dtype`, one of both reproduces the rows of the table (all but a few bits of rows from another machine).
+    """
+    width, (layout, start) = table.shape[1], formula
+    last = np.arange(max(len(table) - BLOCK_ROWS, 0), len(table))
+    best, fewest = True, math.inf
+    for in_float32 in (True, False) if layout == "halves-log" else (False, True):
+        rows = sinusoidal_rows(start + last, width, layout, in_float32=in_float32)
+        differing = int((rows.astype(np.float32).astype(dtype).astype(np.float64) != table[last]).sum())
+        if differing < fewest:
+            best, fewest = in_float32, differing
+        if not differing:
+            break
+    return sinusoidal_rows(start + len(table) + np.arange(count), width, layout, in_float32=best)
 
 
 class PrincipalComponents(NamedTuple):
