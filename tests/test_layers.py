@@ -25,7 +25,7 @@ LAYERS = [
 HEAVY = {"torch", "transformers", "accelerate", "datasets", "matplotlib"}
 # Third-party libraries that each package may import; numpy is always allowed.
 ALLOWED = {
-    "tables": set(),
+    "tables": {"ml_dtypes", "torch"},
     "families": set(),
     "checkpoints": {"huggingface_hub", "ml_dtypes", "torch"},
     "recipe_file": {"yaml"},
