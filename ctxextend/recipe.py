@@ -24,7 +24,13 @@ MEASURES = ("position", "context", "passkey", "retrieval")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")  # optionally followed by an index
 SAVES = ("best", "last")
-TRAINABLE = ("new", "positions", "all")
+TRAINABLE = {
+    "new": "the new rows of the position table",
+    "positions": "the position table",
+    "all-but-positions": "all weights except the position table",
+    "all": "all weights",
+}
+FROZEN = (None, "all-but-positions")  # values of `trainable` that leave position tables as they are
 MAX_INT = 2**31 - 1  # maximum of integer settings, which libraries store in 32 bits
 LENGTH = re.compile(r"(?!0+x)([0-9]{1,18})([kx]?)")  # format of `Resize.to`
 MIN_LENGTH = 8  # minimum window length in tokens
@@ -182,7 +188,7 @@ class Train:
     # Tokens per sequence, placed at random positions within `seq_len`; defaults to `seq_len`.
     window: int | None = None
     window_skip: bool = False  # skip positions once in each window, together with the text in between (PoSE)
-    trainable: str = "positions"  # ``new`` (new rows only), ``positions`` (the position table) or ``all`` parameters
+    trainable: str = "positions"  # ``new`` (rows), ``positions`` (the table), ``all-but-positions`` or ``all``
     lr: float | None = None  # peak learning rate; the default depends on `trainable`
     weight_decay: float = 0.0  # weight decay of AdamW, ≥ 0
     batch_size: int = 8  # sequences per optimizer step, over all devices
@@ -200,13 +206,18 @@ class Train:
     device: str | None = None  # see `Evaluate`
     threads: int | None = None  # see `Evaluate`
 
+    @property
+    def trains_weights(self) -> bool:
+        """Whether tensors other than position tables are trained."""
+        return self.trainable in ("all-but-positions", "all")
+
     def __post_init__(self) -> None:
         errors = [
             *_count_errors(self, MIN_LENGTH, "seq_len", "window"),
             *_count_errors(self, 1, "steps", "batch_size", "per_device_batch_size"),
             *_count_errors(self, 1, "eval_every", "save_every", "threads"),
             *_count_errors(self, 0, "seed"),
-            *_choice_errors("trainable", self.trainable, TRAINABLE),
+            *_choice_errors("trainable", self.trainable, (*TRAINABLE,)),
             *_choice_errors("precision", self.precision, PRECISIONS),
             *_choice_errors("device", (self.device or "cpu").partition(":")[0], DEVICES),
             *_choice_errors("dtype", self.dtype, PRECISIONS[1:]),

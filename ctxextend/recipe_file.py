@@ -366,7 +366,7 @@ class Provenance:
 
     base: CheckpointRef  # the checkpoint that was resized or trained
     settings: Resize  # how it was resized; after training only, its length
-    trainable: str | None = None  # what was trained: ``new``, ``positions`` or ``all``; None if nothing was
+    trainable: str | None = None  # what was trained: one of `TRAINABLE`, or None
     method: str | None = None  # the method that created the rows; None if it is not known
     # The name of a method that is not registered; `settings` has another one, and rows cannot be reproduced.
     unregistered: str | None = None
@@ -382,8 +382,10 @@ class Provenance:
         """This provenance and earlier ones, newest first, each with everything trained since then."""
         if self.before is None:
             return (self,)
-        maximum = max(self.trainable, self.before.trainable, key=lambda name: TRAINABLE.index(name) if name else -1)
-        return (self, *replace(self.before, trainable=maximum).chain)
+        parts = {part for part in (self.trainable, self.before.trainable) if part}
+        is_all = len(parts) > 1 and "all-but-positions" in parts
+        trained = "all" if is_all else max(parts, key=[*TRAINABLE].index, default=None)
+        return (self, *replace(self.before, trainable=trained).chain)
 
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:

@@ -141,6 +141,7 @@ def test_compare_loads_one_model_and_reports_progress(
         ("gpt2", torch.bfloat16, "all", "linear"),
         ("bert", torch.float32, "new", "copy"),
         ("encoder", torch.float32, "all", "copy"),
+        ("encoder", torch.float32, "all-but-positions", "copy"),
     ],
 )
 def test_compare_trains_like_run_with_recipe_of_row(
@@ -170,7 +171,7 @@ def test_compare_trains_like_run_with_recipe_of_row(
         assert row.trained.short_inputs.mean == 0
 
 
-@pytest.mark.parametrize("trainable", ["new", "all"])
+@pytest.mark.parametrize("trainable", ["new", "all-but-positions", "all"])
 @pytest.mark.usefixtures("texts")
 def test_comparison_run_restores_weights_after_each_method(trainable: str, source: Path, tmp_path: Path) -> None:
     # The same method under two names: leftovers of the first training would change the second.

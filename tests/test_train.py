@@ -13,7 +13,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from ctxextend import resize, run, verify
+from ctxextend import inspect, resize, run, verify
 from ctxextend.plan.output_files import RECIPE_POINTER, UNTRAINED
 from ctxextend.training.train import LOG_POINTER
 from tests import pico
@@ -83,6 +83,29 @@ def test_train_all_changes_every_parameter_and_no_buffer_with_any_names_in_the_f
     loaded = getattr(transformers, pico.HEADS[model_type]).from_pretrained("out")
     assert loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight
     assert json.loads(done.stdout)["parameters"] == loaded.num_parameters()
+
+
+def test_train_all_but_positions_changes_every_other_tensor(gpt2: Path) -> None:
+    done = train(gpt2, "out", "--trainable", "all-but-positions", "--weight-decay", 0.5, "--json")
+    assert changed_tensors(gpt2, Path("out")) == {*load_file(gpt2 / "model.safetensors")} - {WPE}
+    loaded = pico.Pico(gpt2, transformers.GPT2LMHeadModel).load(Path("out"))
+    assert json.loads(done.stdout)["parameters"] == loaded.num_parameters() - NEW * pico.WIDTH
+    assert ": all weights except the position table (" in Path("out/README.md").read_text()
+    assert "  trainable: all-but-positions\n" in Path("out/ctxextend.yaml").read_text()
+    verified = invoke("verify", "out").stdout
+    assert "all weights except the position table were trained according to the recipe" in verified
+    assert f"{NEW} of {NEW} rows match method copy (from the recipe) bit for bit; not trained afterwards" in verified
+    # The new rows are as the resize created them.
+    assert f"{NEW - OLD} new rows created by copy, not trained yet" in " ".join(invoke("inspect", "out").stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("then", "both"), [("all-but-positions", "all-but-positions"), ("positions", "all"), ("new", "all"), ("all", "all")]
+)
+def test_train_of_a_trained_checkpoint_records_all_that_was_trained(gpt2: Path, then: str, both: str) -> None:
+    train(gpt2, "first", "--trainable", "all-but-positions", steps=1)
+    train("first", "second", "--trainable", then, steps=1)
+    assert verify("second").trainable == inspect("second").trainable == both
 
 
 def test_train_all_writes_equal_values_for_tied_tensors() -> None:
@@ -158,7 +181,7 @@ def test_train_writes_its_recipe_card_log_and_curve(gpt2: Path) -> None:
     assert Path("out/train_loss.png").read_bytes().startswith(b"\x89PNG")
     card = Path("out/README.md").read_text()
     assert "## Trained at 32\n\nTrained with ctxextend" in card
-    assert "its position table (256 parameters), 4 steps of 4 sequences of 32 tokens, on `book.txt`" in card
+    assert "the position table (256 parameters), 4 steps of 4 sequences of 32 tokens, on `book.txt`" in card
     losses = [line["eval_loss"] for line in log if "eval_loss" in line]
     assert f"Held-out loss: {losses[0]:.4f} before training, {losses[-1]:.4f} after step 4 (these weights)." in card
     assert UNTRAINED.format(NEW) in Path(gpt2, "README.md").read_text()
@@ -196,7 +219,13 @@ def test_train_equals_resize_with_train_and_its_recipe_reproduces_it(gpt2: Path)
 
 
 @pytest.mark.parametrize(
-    ("trainable", "shown"), [("new", "new rows"), ("positions", "table"), ("all", "all parameters")]
+    ("trainable", "shown"),
+    [
+        ("new", "the new rows of the position table"),
+        ("positions", "the position table"),
+        ("all-but-positions", "all weights except the position table"),
+        ("all", "all weights"),
+    ],
 )
 def test_train_output_is_verified_inspected_and_evaluated_against_its_first_base(
     gpt2: Path, trainable: str, shown: str
@@ -205,8 +234,8 @@ def test_train_output_is_verified_inspected_and_evaluated_against_its_first_base
     train(gpt2, "out", "--trainable", trainable)
     for base in (source, gpt2):
         done = invoke("verify", "out", "--base", base)
-        verdict = "is not a pure resize" if trainable == "all" else "Verified: out differs from"
-        assert (done.exit_code, verdict in done.stdout) == (3 if trainable == "all" else 0, True), done.stdout
+        verdict = "is not a pure resize" if "all" in trainable else "Verified: out differs from"
+        assert (done.exit_code, verdict in done.stdout) == (3 if "all" in trainable else 0, True), done.stdout
     inspected = invoke("inspect", "out").stdout
     assert f"(gpt2, rows created by copy, {shown} trained)" in inspected
     assert "new positions: 16-31\n" in inspected

@@ -421,6 +421,14 @@ TRAINED: list[tuple[str, dict[str, Change], dict[str, str]]] = [
     ("new", {TABLE: lambda table: torch.cat([table[:300], table[300:] * math.nan])}, {"table": "212 rows with NaN"}),
     ("new", {TABLE: lambda table: table + 1}, {"table": "128 of 512 rows do not match method copy, although only new"}),
     ("all", {}, {"tensors": "all weights were trained according to the recipe"}),
+    (
+        "all-but-positions",
+        {TABLE: lambda table: torch.cat([table[:300], table[300:] + 1])},
+        {
+            "tensors": "all weights except the position table were trained according to the recipe",
+            "table": "212 of 512 rows do not match method copy, although the table was not trained: 300-511",
+        },
+    ),
 ]
 
 

@@ -9,11 +9,11 @@ from ctxextend.cli import options
 from ctxextend.cli.output import FAILED_CHECK, Output, Pieces
 from ctxextend.cli.tables import MIN_WIDTH, Cell, Page
 from ctxextend.errors import ResizeError, counted, size_text
+from ctxextend.recipe import TRAINABLE
 
 if TYPE_CHECKING:
     from ctxextend.inspection.table_report import Inspection, ModelTable, TableReport
 
-TRAINED = {"new": ", new rows trained", "positions": ", table trained", "all": ", all parameters trained"}
 # The limit of a library, and what happens to longer inputs.
 BEYOND = {
     "cut": "{}, longer inputs are truncated",
@@ -127,7 +127,7 @@ def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> No
     """Add the name and the size of a table."""
     part = f", {table.part}" if table.part else ""
     created = f", rows created by {inspection.method}" if inspection.method and table.new_rows else ""
-    trained = TRAINED[inspection.trainable] if inspection.trainable else ""
+    trained = f", {TRAINABLE[inspection.trainable]} trained" if inspection.trainable else ""
     page.text(f"{inspection.source} ({inspection.model_type}{part}{created}{trained})", "title")
     extra = table.rows - table.reserved_rows - table.positions
     counts = {"reserved": table.reserved_rows, "positions": table.positions, "after the last position": extra}

@@ -84,8 +84,8 @@ Measure = Annotated[
 ]
 
 Trainable = Annotated[
-    Literal["new", "positions", "all"] | None,
-    learning("--trainable WHAT", "Train new (rows), positions or all.", "positions"),
+    Literal["new", "positions", "all-but-positions", "all"] | None,
+    learning("--trainable P", "new, positions, all-but-positions, all.", "positions"),
 ]
 SeqLen = Annotated[int | None, learning("--seq-len L", "Sequence length in positions.", "all")]
 Window = Annotated[int | None, learning("--window W", "Tokens per window, placed at random.", "L")]

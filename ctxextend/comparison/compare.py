@@ -276,7 +276,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     base = load_eval_model(files, "fp32" if train else settings.evaluate.precision, settings.evaluate.device)
     evaluate = settings.evaluate_for(base.kind, plan.max_len_after)
     applicable_measures(base, evaluate)
-    trains_base = base.kind == ENCODER and train is not None and train.trainable == "all"
+    trains_base = base.kind == ENCODER and train is not None and train.trains_weights
     resized = open_resized(base, plan, shares=not trains_base)
     trainer = open_trainer(files, plan, train, base, folder) if train else None
     held_out = trainer.held_out_documents() if trainer else None

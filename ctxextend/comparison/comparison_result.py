@@ -8,13 +8,13 @@ from ctxextend.errors import counted
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED
 from ctxextend.evaluation.evaluation_result import SLIDING, Estimate, Evaluation
 from ctxextend.json_output import Result, not_in_json
+from ctxextend.recipe import TRAINABLE
 from ctxextend.tables.method_facts import method_text
 
 # What ranks methods: the loss of language models (lower is better), or the mean reciprocal rank of the documents that
 # queries of an encoder were cut from (higher is better).
 LOSS, RECIPROCAL_RANK = "loss", "reciprocal_rank"
 METRICS = {CAUSAL: LOSS, MASKED: LOSS, ENCODER: RECIPROCAL_RANK}
-TRAINED_PARTS = {"new": "the new rows", "positions": "the position table", "all": "all parameters"}
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     @property
     def trained_part(self) -> str:
         """The trained parameters, for messages."""
-        return TRAINED_PARTS.get(self.trainable, self.trainable)
+        return TRAINABLE.get(self.trainable, self.trainable)
 
     @property
     def after_training(self) -> str:

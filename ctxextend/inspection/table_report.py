@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ctxextend.errors import counted
 from ctxextend.families.lookup import TableLocation
 from ctxextend.json_output import Result, not_in_json, to_json
+from ctxextend.recipe import FROZEN
 from ctxextend.tables.stats import Repetition, RowRange, TableStats, describe_range, describe_rows, row_ranges
 
 # Maximum number of duplicate groups, and of outliers, that are listed one by one.
@@ -175,7 +176,7 @@ class Inspection(Result, shows="source model_type verdict"):
     model_type: str
     parameters: int  # number of parameters, without position buffers
     method: str | None  # method that created the table's rows, from the recipe
-    trainable: str | None  # what was trained afterwards, from the recipe: ``new`` rows, ``positions`` or ``all``
+    trainable: str | None  # what was trained afterwards, from the recipe: one of `TRAINABLE`, or None
     tables: tuple[TableReport, ...]
     limits: tuple[Limit, ...]  # all length limits in the checkpoint
     libraries: tuple[LibraryLimit, ...]  # the effective limit per library
@@ -201,7 +202,8 @@ class Inspection(Result, shows="source model_type verdict"):
         texts = (text for table in self.tables for text in table.findings())
         findings = [text for text in texts if not text.startswith(("outlier", "seam"))]
         new = sum(stop - start for table in self.tables for start, stop in table.new_rows or ())
-        if new and not self.trainable and not any(text.startswith(("NaN", "zero rows")) for text in findings):
+        untrained = new and self.trainable in FROZEN
+        if untrained and not any(text.startswith(("NaN", "zero rows")) for text in findings):
             findings = [f"{counted(new, 'new row')} created by {self.method}, not trained yet"]
         return f"{', '.join(dict.fromkeys(parts.values()))} positions, {files}; {(*findings, 'rows look trained')[0]}."
 

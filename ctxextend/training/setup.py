@@ -27,7 +27,7 @@ from ctxextend.evaluation.eval_model import (
 )
 from ctxextend.held_out import NO_HELD_OUT, HeldOut, read_ids, text_key, trained_on_warnings
 from ctxextend.plan.find_tables import OpenedModel, open_model
-from ctxextend.recipe import MIN_LENGTH, Train
+from ctxextend.recipe import FROZEN, MIN_LENGTH, Train
 from ctxextend.recipe_file import BaseCheckpoint, learned_before
 from ctxextend.tables.apply import learned_rows
 from ctxextend.training.memory import checkpoint_activations, disable_dropout, micro_batch_sizes
@@ -291,8 +291,12 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
             f"--seq-len {task.span} does not reach any new row: the first is at position {first}.",
             f"Use a --seq-len above {first + (model.kind == CAUSAL)}, or remove it.",
         )
-    trained = _all_names(model, names) if settings.trainable == "all" else {task.files.table: names[task.files.table]}
-    trainable = TrainableParameters(model.model, trained, trained[task.files.table], task.rows)
+    table = names[task.files.table]
+    trained = _all_names(model, names) if settings.trains_weights else {task.files.table: table}
+    if settings.trainable in FROZEN:
+        tables = {id(model.model.get_parameter(names[name])) for _, name in task.files.tables if name in names}
+        trained = {name: value for name, value in trained.items() if id(model.model.get_parameter(value)) not in tables}
+    trainable = TrainableParameters(model.model, trained, table, task.rows)
     disable_dropout(model.model)
     if task.length > LONG_SEQUENCE:
         checkpoint_activations(model.model)
@@ -306,7 +310,7 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
         skip=settings.window_skip,
         seed=settings.seed,
     )
-    lr = settings.lr or _learning_rate(trainable, settings.trainable, model.kind)
+    lr = settings.lr or _learning_rate(trainable, settings, model.kind)
     return TrainingSetup(task, model, objective, trainable, sequences, lr)
 
 
@@ -323,12 +327,12 @@ def _all_names(model: EvalModel, names: Mapping[str, str]) -> Mapping[str, str]:
     return names
 
 
-def _learning_rate(trainable: TrainableParameters, trained_part: str, kind: str) -> float:
+def _learning_rate(trainable: TrainableParameters, settings: Train, kind: str) -> float:
     """Return the default peak: Adam changes a value by about the rate per step, so a table's scales with its values."""
     weight = trainable.model.get_parameter(trainable.table).detach()
     rate = float(TABLE_RATE * weight.square().mean().sqrt())
     if not math.isfinite(rate):
         raise TrainingError("The position table contains NaN or infinity.", "Find the rows with ctxextend inspect.")
-    if rate and trained_part != "all":
+    if rate and not settings.trains_weights:
         return rate
     return ENCODER_RATE if kind == ENCODER else RATE * (WIDTH / weight.shape[1]) ** 0.5

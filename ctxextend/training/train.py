@@ -38,7 +38,7 @@ from ctxextend.plan.output_files import (
 )
 from ctxextend.plan.plan import ResizePlan, output_path, table_hash
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, accepts_settings, split_ref
+from ctxextend.recipe import FROZEN, RECIPE_FILE, TRAINABLE, CheckpointRef, Recipe, Train, accepts_settings, split_ref
 from ctxextend.recipe_file import (
     TABLE_KEYS,
     Provenance,
@@ -79,7 +79,6 @@ OBJECTIVES = {
     "masked": "to predict masked tokens",
     "distilled": "to reproduce, on long texts, the hidden states of its base checkpoint on windows that it can read",
 }
-TRAINED = {"new": "the new rows of its position table", "positions": "its position table", "all": "all weights"}
 LOG_FILE = "train_log.jsonl"
 LOG_POINTER = f" `{LOG_FILE}` contains the training and held-out losses."
 
@@ -230,8 +229,8 @@ def _summary(setup: TrainingSetup) -> str:
 
 def _untrained_row_warnings(task: TrainingTask, provenance: Provenance | None) -> Iterator[str]:
     """Yield a warning if no sequence reaches some new rows, unless an earlier run may have trained them."""
-    files, span = task.files, task.span
-    if span < files.max_len and provenance and provenance.trainable is None:
+    files, span, trains_rows = task.files, task.span, task.settings.trainable not in FROZEN
+    if span < files.max_len and trains_rows and provenance and provenance.trainable in FROZEN:
         learned = learned_before(provenance.chain, files.table, files.reserved_rows, files.rows)
         if learned is not None and (rest := int((~learned[span:]).sum())):
             yield (
@@ -377,7 +376,7 @@ def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
     after = after if result.saved_step else "; no later evaluation was lower, so these are the untrained weights"
     section = (
         f"## Trained at {result.seq_len}\n\n"
-        f"Trained with ctxextend {__version__} {OBJECTIVES[result.objective]}: {TRAINED[result.trainable]} "
+        f"Trained with ctxextend {__version__} {OBJECTIVES[result.objective]}: {TRAINABLE[result.trainable]} "
         f"({counted(result.parameters, 'parameter')}), {counted(result.steps, 'step')} of "
         f"{counted(result.batch_size, 'sequence')} of {result.window:,} tokens{placed}, on {data}; peak learning rate "
         f"{result.lr:.3g}. Held-out loss: {result.loss_before:.4f} before training{after}."

@@ -179,7 +179,7 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
         report_to=settings.report_to,
         disable_tqdm=True,
         ddp_backend="gloo" if is_cpu and devices.num_processes > 1 else None,
-        ddp_find_unused_parameters=settings.trainable == "all",
+        ddp_find_unused_parameters=settings.trains_weights,
         dataloader_pin_memory=not is_cpu,
     )
     # Otherwise the precision of accelerate's launcher would take precedence.

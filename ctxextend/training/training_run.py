@@ -163,7 +163,7 @@ class TrainResult(Result, shows="source output steps loss_before loss_after"):
     output: Path  # the folder that was written
     source: str  # the reference of the checkpoint, as the user passed it
     objective: str  # ``causal``, ``masked`` or ``distilled``
-    trainable: str  # ``new``, ``positions`` or ``all``
+    trainable: str  # one of `TRAINABLE`
     parameters: int  # trainable parameters
     steps: int  # optimizer steps
     batch_size: int  # sequences per step, over all devices

@@ -25,7 +25,7 @@ from ctxextend.plan.edits import TablePlan, new_buffer
 from ctxextend.plan.output_files import CARD_FILE
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE
+from ctxextend.recipe import FROZEN, RECIPE_FILE
 from ctxextend.recipe_file import Provenance, learned_before
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
 from ctxextend.tables.stats import describe_rows
@@ -50,7 +50,7 @@ class ExpectedResize:
     """The resize, and any training after it, that should have produced a checkpoint."""
 
     plan: ResizePlan  # replanned from the base checkpoint
-    trainable: str | None  # what was trained according to the recipe: ``new`` rows, ``positions``, ``all``, or None
+    trainable: str | None  # what was trained according to the recipe: one of `TRAINABLE`, or None
     how: str  # how the method was determined
     notes: tuple[str, ...] = ()
     chain: tuple[Provenance, ...] = ()  # its recipe and those of its base checkpoints, newest first
@@ -183,8 +183,10 @@ def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableCompa
             learned = learned_rows(compared.before[first:], compared.expected[first:])
         frozen[first:] = learned
         reason = ", although only new rows were trained"
-    elif expected.trainable is not None:
+    elif expected.trainable not in FROZEN:
         frozen[:] = False
+    elif expected.trainable:
+        reason = ", although the table was not trained"
     if (bad := np.flatnonzero(frozen & ~compared.matches)).size:
         difference = f"do not match method {expected.plan.method}{reason}"
         yield f"{table.name}: {len(bad)} of {len(frozen)} rows {difference}: {describe_rows(bad.tolist())}"
@@ -201,7 +203,7 @@ def _describe_rows(expected: ExpectedResize, table: TablePlan, compared: TableCo
     exact = f"within {tolerance:g} of the median norm" if tolerance else "bit for bit"
     origin = f"method {plan.method}" if plan.is_changed else "the base"
     size = f"{table.name}: {table.rows_before} -> {table.rows_after} rows"
-    trained = "; trained afterwards" if expected.trainable else ""
+    trained = f"; {'not ' * (expected.trainable in FROZEN)}trained afterwards" if expected.trainable else ""
     yield f"{size}; {count} of {table.rows_after} rows match {origin} ({expected.how}) {exact}{trained}"
     shared = min(len(compared.before), len(compared.after))
     old, new = compared.before[:shared], compared.after[:shared]

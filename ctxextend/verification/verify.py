@@ -19,7 +19,7 @@ from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Resize, accepts_settings
+from ctxextend.recipe import RECIPE_FILE, TRAINABLE, CheckpointRef, Resize, accepts_settings
 from ctxextend.recipe_file import find_base, parse_provenance, read_provenance
 from ctxextend.tables.methods import METHODS
 from ctxextend.verification.checks import Check, ExpectedResize, check_files, check_tables, check_tensors, compare_table
@@ -37,7 +37,7 @@ class Verification(Result, shows="conclusion"):
     base: str  # as given by the user
     resized: str  # as given by the user
     method: str | None  # method that created the rows, ``truncate``, or None if unknown
-    trainable: str | None  # what was trained according to the recipe: ``new``, ``positions``, ``all``, or None
+    trainable: str | None  # what was trained according to the recipe: one of `TRAINABLE`, or None
     checks: tuple[Check, ...]  # in the order they ran
     notes: tuple[str, ...] = ()  # for example how the method was determined
     # Whether a table was ``resized``, only limits were ``fixed``, or nothing changed (``same``).
@@ -150,8 +150,8 @@ def check_output(plan: ResizePlan, folder: Path) -> None:
 
 def _run_checks(expected: ExpectedResize, resized: Checkpoint, progress: Progress) -> list[Check]:
     tensors = check_tensors(expected.plan, resized, progress)
-    if expected.trainable == "all":
-        reason = "all weights were trained according to the recipe, so this is not a pure resize"
+    if expected.trainable in ("all-but-positions", "all"):
+        reason = f"{TRAINABLE[expected.trainable]} were trained according to the recipe, so this is not a pure resize"
         tensors = Check("tensors", False, (reason, *tensors.evidence))
     return [tensors, check_tables(expected, resized), check_files(expected.plan, resized)]
 
