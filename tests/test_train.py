@@ -31,7 +31,7 @@ from tests.trainings import (
     table_of,
     train,
 )
-from tests.word_tokenizer import text_of
+from tests.word_tokenizer import add_tokenizer, text_of
 
 pytestmark = pytest.mark.usefixtures("book")
 WPE = TABLES["gpt2"]
@@ -97,6 +97,15 @@ def test_train_all_but_positions_changes_every_other_tensor(gpt2: Path) -> None:
     assert f"{NEW} of {NEW} rows match method copy (from the recipe) bit for bit; not trained afterwards" in verified
     # The new rows are as the resize created them.
     assert f"{NEW - OLD} new rows created by copy, not trained yet" in " ".join(invoke("inspect", "out").stdout.split())
+
+
+def test_train_all_but_positions_trains_neither_table_of_a_model_with_two() -> None:
+    config = transformers.LukeConfig(**pico.CONFIGS["bert"], entity_vocab_size=8, entity_emb_size=4)
+    transformers.LukeForMaskedLM(config).save_pretrained("luke")
+    add_tokenizer(Path("luke"), special_tokens=True)
+    trained = (train("luke", name, "--trainable", name, "--json", steps=1) for name in ("all", "all-but-positions"))
+    everything, others = (json.loads(done.stdout)["parameters"] for done in trained)
+    assert everything - others == 2 * config.max_position_embeddings * config.hidden_size
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,11 @@ TEXTS = {
         ("--data book.txt --seed 4294967296", 2, "--seed must be at most 2,147,483,647"),
         ("--data book.txt --steps 0", 2, "--steps must be at least 1, got 0."),
         ("--data book.txt --lr -1", 2, "--lr must be positive, got -1."),
-        ("--data book.txt --trainable some", 2, "--trainable must be one of new, positions, all-but-positions, all, got some."),
+        (
+            "--data book.txt --trainable some",
+            2,
+            "--trainable must be one of new, positions, all-but-positions, all, got",
+        ),
         ("--data book.txt --window-skip", 2, "--window-skip requires --window"),
     ],
 )
