@@ -9,7 +9,6 @@ from ctxextend.cli import options
 from ctxextend.cli.output import FAILED_CHECK, Output, Pieces
 from ctxextend.cli.tables import MIN_WIDTH, Cell, Page
 from ctxextend.errors import ResizeError, counted, size_text
-from ctxextend.recipe import TRAINABLE
 
 if TYPE_CHECKING:
     from ctxextend.inspection.table_report import Inspection, ModelTable, TableReport
@@ -125,6 +124,8 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_ver
 
 def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> None:
     """Add the name and the size of a table."""
+    from ctxextend.recipe import TRAINABLE
+
     part = f", {table.part}" if table.part else ""
     created = f", rows created by {inspection.method}" if inspection.method and table.new_rows else ""
     trained = f", {TRAINABLE[inspection.trainable]} trained" if inspection.trainable else ""
