@@ -1,5 +1,6 @@
 """Golden test: outputs of every method for every checkpoint form are those of commit 420734f.
 
+Those of `spline`, `zero` and `sinusoidal:scope=all` are from the commits that added or last changed them.
 ``golden.json`` contains digests of all tensors and files, except weight headers, model cards and recipes. To regenerate
 it from any commit::
 
@@ -35,12 +36,14 @@ EXACT = (
     "linear",
     "sinusoidal",
     "cubic",
+    "spline",
     "nearest",
     "mirror",
     "stretch",
     "hierarchical",
     "last",
     "mean",
+    "zero",
     "random",
 )
 # Methods whose last bits depend on LAPACK; compared within a tolerance relative to the largest value.
@@ -53,6 +56,8 @@ REQUESTS: dict[str, Values] = {
     "linear, rows left out": {"to": NEW, "method": "linear", "keep_first": 3, "drop_last": 2},
     "mirror, rows left out": {"to": NEW, "method": "mirror", "keep_first": 1, "drop_last": 4},
     "sinusoidal, all rows": {"to": NEW, "method": "sinusoidal:scope=all"},
+    "spline, degree": {"to": NEW, "method": "spline:degree=2"},
+    "zero, all rows": {"to": NEW, "method": "zero:scope=all"},
     "hierarchical, alpha": {"to": NEW, "method": "hierarchical:alpha=0.25"},
     "random, seed": {"to": NEW, "method": "random:seed=7"},
     "bands, own settings": {"to": NEW, "method": "bands:sigma=2,repeat=4:28,gain=1.1"},

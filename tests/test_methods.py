@@ -1,4 +1,6 @@
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.interpolate import make_interp_spline
 
 from ctxextend.errors import ResizeError
 from ctxextend.tables import methods
@@ -33,6 +36,11 @@ def supported_rows(name: str, learned: int, rows: int) -> int:
         ("linear", [0, 3, 6], [0, 1.5, 3, 4.5, 6]),
         # Keys' kernel weights at distance 0.5: -0.09375, 0.59375, 0.59375, -0.09375.
         ("cubic", [0, 0, 1, 1], [0, -0.09375, 0, 0.5, 1, 1.09375, 1]),
+        # A spline reproduces polynomials up to its degree, or through all rows if there are few.
+        ("spline", [0, 1, 8, 27, 64, 125], [0, 0.125, 1, 3.375, 8, 15.625, 27, 42.875, 64, 91.125, 125]),
+        ("spline", [4, 1, 0], [4, 2.25, 1, 0.25, 0]),
+        ("spline", [0, 1], [0, 0.25, 0.5, 0.75, 1]),
+        ("spline", [5], [5, 5, 5]),
         ("nearest", [0, 1, 2], [0, 0, 1, 1, 2]),
         ("mirror", [0, 1, 2], [0, 1, 2, 1, 0, 1, 2, 1, 0, 1]),
         ("mirror", [0, 1], [0, 1, 0, 1, 0]),
@@ -43,6 +51,7 @@ def supported_rows(name: str, learned: int, rows: int) -> int:
         ("hierarchical", [1, 1.3], [1, 1.3, 1.2, 1.5]),
         ("last", [0, 1, 5], [0, 1, 5, 5, 5]),
         ("mean", [0, 1, 5], [0, 1, 5, 2, 2]),
+        ("zero", [3, 1, 5], [3, 1, 5, 0, 0]),
     ],
 )
 def test_methods_return_the_expected_rows(method: str, learned: list[float], expected: list[float]) -> None:
@@ -110,6 +119,22 @@ def test_hierarchical_equals_bert4keras(alpha: float) -> None:
     assert len(np.unique(result.round(9), axis=0)) == rows
 
 
+@pytest.mark.parametrize("degree", [2, 3])
+def test_spline_equals_context_extension(degree: int) -> None:
+    """``spline.json`` was computed by running the package itself, which stores float32."""
+    stored = json.loads((Path(__file__).parent / "spline.json").read_text())
+    rows = methods.spline(np.array(stored["rows"]), len(stored[str(degree)]), degree=degree)
+    np.testing.assert_allclose(rows, stored[str(degree)], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("degree", [2, 3])
+@pytest.mark.parametrize(("learned", "rows"), [(3, 10), (4, 9), (5, 5), (6, 40), (7, 19), (128, 513)])
+def test_spline_equals_scipy(learned: int, rows: int, degree: int) -> None:
+    table, positions = normal(learned, 3), np.arange(rows) * (learned - 1) / (rows - 1)
+    expected = make_interp_spline(np.arange(learned), table, k=min(degree, learned - 1))(positions)
+    np.testing.assert_allclose(methods.spline(table, rows, degree=degree), expected, rtol=0, atol=1e-13)
+
+
 # Properties of new rows
 
 
@@ -133,7 +158,7 @@ def test_random_matches_mean_and_standard_deviation_per_column() -> None:
     np.testing.assert_allclose(methods.random(table, 51, seed=3)[50], first, rtol=1e-12)
 
 
-@pytest.mark.parametrize("method", [methods.linear, methods.cubic])
+@pytest.mark.parametrize("method", [methods.linear, methods.cubic, methods.spline])
 def test_interpolation_keeps_coinciding_rows_bit_identical(method: Any) -> None:
     table = np.array([[np.inf, -0.0], [-0.0, 2.0], [np.nan, -0.0]])
     for rows in (3, 5, 7):
@@ -148,6 +173,12 @@ def test_interpolation_spreads_nan_only_to_neighbouring_rows(method: str, rows: 
     table = np.array([[0.0], [np.nan], [2.0], [3.0], [4.0]])
     found = np.isnan(METHODS[method].function(table, rows)[:, 0])
     assert np.flatnonzero(found).tolist() == expected
+
+
+def test_zero_fills_new_rows_or_all_rows() -> None:
+    table = normal(3, 2)
+    assert np.array_equal(methods.zero(table, 5), [*table, [0, 0], [0, 0]])
+    assert not methods.zero(table, 5, scope="all").any()
 
 
 @given(table=TABLES, extra=st.integers(0, 20), name=st.sampled_from(sorted(METHODS)))
@@ -170,7 +201,7 @@ def test_methods_that_keep_rows_start_longer_tables_with_the_shorter_one(name: s
     np.testing.assert_allclose(longer[:90], shorter, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", sorted({*METHODS} - {"sinusoidal"}))
+@pytest.mark.parametrize("name", sorted({*METHODS} - {"sinusoidal", "zero"}))
 def test_methods_keep_constant_tables_constant(name: str) -> None:
     for learned, width in ((3, 5), (40, 1)):
         result = METHODS[name].function(np.full((learned, width), 0.1), supported_rows(name, learned, 90))
@@ -209,7 +240,11 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
         ({"method": "random:seed=-1"}, "seed must be an integer from 0"),
         ({"method": f"random:seed={2**63}"}, "seed must be an integer from 0"),
         ({"method": "sinusoidal:scope=some"}, "scope must be new or all, got 'some'"),
-        ({"method": "sinusoidal:scope=all", "drop_last": 2}, "no effect with --method sinusoidal:scope=all"),
+        (
+            {"method": "zero", "drop_last": 2},
+            "--drop-last has no effect with --method zero, which reads no learned rows",
+        ),
+        ({"method": "spline:degree=1"}, "degree must be 2 or 3, got '1'"),
         ({"method": "bands:sigma=-1"}, "sigma must be 0 or at least 0.5"),
         ({"method": "bands:sigma=1e-9"}, "sigma must be 0 or at least 0.5"),
         ({"method": "bands:sigma"}, "sigma must be 0 or at least 0.5, got ''"),
@@ -238,7 +273,15 @@ def test_method_options_accept_only_the_settings_of_the_method(name: str) -> Non
     assert options.kept_first == (20 if name == "stretch" else 0)
     assert options.settings == defaults
     assert MethodOptions(method=name, keep_first=0).kept_first == 0
-    values: dict[str, Any] = {"scope": "all", "alpha": 0.3, "seed": 1, "sigma": 2.0, "repeat": (2, 9), "gain": 1.5}
+    values: dict[str, Any] = {
+        "scope": "all",
+        "degree": 2,
+        "alpha": 0.3,
+        "seed": 1,
+        "sigma": 2.0,
+        "repeat": (2, 9),
+        "gain": 1.5,
+    }
     for key, value in values.items():
         text = f"{name}:{key}={'2:9' if key == 'repeat' else value}"
         if key in known:
@@ -247,7 +290,7 @@ def test_method_options_accept_only_the_settings_of_the_method(name: str) -> Non
             with pytest.raises(ResizeError, match=f"--method {name} has no setting '{key}'"):
                 MethodOptions(method=text)
     assert options.keeps_learned_rows == METHODS[name].keeps_learned_rows
-    assert not MethodOptions(method="sinusoidal:scope=all").keeps_learned_rows
+    assert "scope" not in known or not MethodOptions(method=f"{name}:scope=all").keeps_learned_rows
 
 
 def test_method_options_normalizes_the_spelling_of_settings() -> None:

@@ -64,6 +64,7 @@ def test_resize_table_keeps_learned_rows_bit_identical(name: str, method: str, m
     bits = np.random.default_rng(more).integers(0, 256, (12, 3 * dtype.itemsize), dtype=np.uint8)
     table = bits.view(dtype)  # includes NaN payloads and signed zeros
     keep = 0 if METHODS[method].keep_first is None else keep
+    drop = drop if METHODS[method].reads_learned_rows else 0
     maximum = (12 - keep - drop) ** 2 + keep if method == "hierarchical" else 12 + more
     rows = max(min(12 + more, maximum), 12)
     with np.errstate(all="ignore"):

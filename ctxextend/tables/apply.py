@@ -91,8 +91,8 @@ class MethodOptions:
             yield ResizeError(message, "Remove one of them.")
         if self.facts.keep_first is None and self.keep_first:
             yield ResizeError(f"--keep-first does not apply to --method {name}.", "Remove --keep-first.")
-        if name == "sinusoidal" and settings.get("scope") == "all" and self.drop_last:
-            message = "--drop-last has no effect with --method sinusoidal:scope=all, which reads no learned rows."
+        if self.drop_last and not self.facts.reads_learned_rows:
+            message = f"--drop-last has no effect with --method {name}, which reads no learned rows."
             yield ResizeError(message, "Remove --drop-last.")
         if name == "bands" and settings.get("sigma") == 0 and "repeat" in settings:
             yield ResizeError("--method bands: repeat has no effect with sigma=0.", "Remove one of them.")

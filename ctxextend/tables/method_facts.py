@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 METHOD_NAMES = (
-    *("copy", "linear", "sinusoidal", "cubic", "nearest", "mirror", "stretch", "hierarchical"),
-    *("last", "mean", "random", "spectral", "rotation", "bands", "auto"),
+    *("copy", "linear", "sinusoidal", "cubic", "spline", "nearest", "mirror", "stretch", "hierarchical"),
+    *("last", "mean", "zero", "random", "spectral", "rotation", "bands", "auto"),
 )
 # The method of a shorter table: keep the first rows.
 TRUNCATE = "truncate"
@@ -78,6 +78,8 @@ class Method:
     tolerance: float = 0.0  # largest allowed difference between machines, relative to the median row norm
     # ``function(table, rows, **settings) -> rows``, float64 in and out, except for methods that repeat rows.
     function: "Callable[..., NDArray[np.float64]]" = field(metadata=not_in_json)
+    # Whether new rows depend on learned ones, so that ``drop_last`` has an effect.
+    reads_learned_rows: bool = field(default=True, metadata=not_in_json)
     # Whether `function` takes ``start``, the absolute position of the first source row.
     takes_start: bool = field(default=False, metadata=not_in_json)
     # Whether `function` also reads the rows kept by ``keep_first``, and takes their number as ``keep``.

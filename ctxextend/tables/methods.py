@@ -29,6 +29,8 @@ UNTRAINED = "new positions carry no information until the model is trained"
 SPECTRAL_COMPONENTS, SINUSOIDS, MAX_DISTANCE = 64, 16, 2.0
 # Principal components that `rotation` rotates.
 ROTATION_COMPONENTS = 512
+# Whether a method fills the new rows or replaces the whole table.
+SCOPE = Setting("rows to fill", "new or all", "new", str, ("new", "all").__contains__)
 
 
 @method(
@@ -65,7 +67,7 @@ def linear(table: Rows, rows: int) -> Rows:
 
 @method(
     summary="append sinusoidal rows; scope=all replaces the whole table",
-    settings={"scope": Setting("rows to fill with sinusoids", "new or all", "new", str, ("new", "all").__contains__)},
+    settings={"scope": SCOPE},
     convention="sin and cos interleaved; scope new: mean + s·PE(t), s = median‖p - mean‖ / ‖PE(t)‖",
     long_inputs=UNTRAINED,
     when="you fine-tune afterwards, and every position needs a distinct row",
@@ -108,6 +110,37 @@ def cubic(table: Rows, rows: int) -> Rows:
     # The weights sum to 1, so the weight of row `lower` follows from the others.
     steps = [(_keys_kernel(np.abs(offset - distance)), lower + offset, lower) for offset in (-1, 1, 2)]
     return _interpolated(table, lower, distance > 0, steps)
+
+
+@method(
+    summary="interpolate the table with splines",
+    keeps_learned_rows=False,
+    settings={"degree": Setting("degree of the polynomials", "2 or 3", 3, int, (2, 3).__contains__)},
+    convention="not-a-knot, align_corners=True (both end rows kept), in float64; up to degree rows: a lower degree",
+    long_inputs=CLOSER,
+    when="as for cubic, if every learned row is a good estimate: a spline passes through all of them smoothly",
+)
+def spline(table: Rows, rows: int, *, degree: int = 3) -> Rows:
+    """Interpolate row t at source position t·(n-1)/(m-1) with a not-a-knot spline along each column.
+
+    Knots are the positions, or for degree 2 the points halfway between them, without the first and last of them.
+    Through n ≤ degree rows, the degree is n - 1. Equals `scipy.interpolate.make_interp_spline`.
+
+    Source: Danylenko 2025, PyPI package `context-extension` 0.1.3, which calls scipy; de Boor 2001, chapters IV and VI.
+    """
+    degree = min(degree, len(table) - 1)
+    result = linear(table, rows)
+    if degree < 2:
+        return result
+    bends, (lower, distance) = _second_derivatives(table, degree), _aligned_ends(len(table), rows)
+    between = np.flatnonzero(distance)
+    for start in range(0, len(between), BLOCK_ROWS):
+        block = between[start : start + BLOCK_ROWS]
+        for far, row in ((distance[block], lower[block]), (1 - distance[block], lower[block] + 1)):
+            near = 1 - far
+            halves = np.where(far < 0.5, far * (4 * far - 3), -near) / 8
+            result[block] += (halves if degree == 2 else (near**3 - near) / 6)[:, None] * bends[row]
+    return result
 
 
 @method(
@@ -217,6 +250,22 @@ def mean(table: Rows, rows: int) -> Rows:
 
 
 @method(
+    summary="fill the new rows with zeros; scope=all removes all positions",
+    settings={"scope": SCOPE},
+    reads_learned_rows=False,
+    convention="0 in every column",
+    long_inputs=UNTRAINED,
+    when="you train a model without positions (scope=all), or need a baseline",
+)
+def zero(table: Rows, rows: int, *, scope: str = "new") -> Rows:
+    """Fill the new rows with zeros; ``all``: every row, so that the model has no position embeddings.
+
+    Source: ctxextend; scope=all after Gelberg et al. 2025, DroPE, arXiv:2512.12167 (rotary positions).
+    """
+    return _extended(table[: 0 if scope == "all" else len(table)], rows, np.zeros(table.shape[1]))
+
+
+@method(
     summary="sample random rows with the statistics of the learned rows",
     settings={"seed": Setting("random seed", *INTEGER)},
     convention="mean + std·z per column, with z in row order from numpy.random.default_rng(seed).standard_normal",
@@ -313,6 +362,30 @@ def _keys_kernel(distance: Rows) -> Rows:
     near = (1.25 * distance - 2.25) * distance**2 + 1
     far = -0.75 * (((distance - 5) * distance + 8) * distance - 4)
     return np.where(distance <= 1, near, far)
+
+
+def _second_derivatives(table: Rows, degree: int) -> Rows:
+    """Return the second derivatives at the rows of the not-a-knot spline of degree 2 or 3 through them, shape (n, d).
+
+    They solve D[i-1] + c·D[i] + D[i+1] = (c + 2)·(second difference), with c = 4 for degree 3 and 6 for degree 2. As no
+    knot is near the ends, D[0] is 2·D[1] - D[2] for degree 3 and D[1] for degree 2.
+    """
+    slope, count, result = degree - 2, len(table) - 2, np.zeros_like(table)
+    inner, diagonal, above = result[1:-1], np.full(count, 10.0 - 2 * degree), np.ones(count)
+    inner[:] = (12 - 2 * degree) * np.diff(table, 2, axis=0)
+    diagonal[[0]] += 1 + slope
+    diagonal[[-1]] += 1 + slope
+    above[0] -= slope
+    for row in range(1, count):
+        factor = above[-1 - row] / diagonal[row - 1]  # the system is the same from both ends
+        diagonal[row] -= factor * above[row - 1]
+        inner[row] -= factor * inner[row - 1]
+    inner /= diagonal[:, None]
+    for row in reversed(range(count - 1)):
+        inner[row] -= above[row] / diagonal[row] * inner[row + 1]
+    result[0] = inner[0] + slope * (inner[0] - result[2])
+    result[-1] = inner[-1] + slope * (inner[-1] - result[-3])
+    return result
 
 
 def _interpolated(
