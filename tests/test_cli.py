@@ -81,7 +81,7 @@ def test_resize_json_prints_one_object_on_stdout() -> None:
     assert (values["schema_version"], values["command"], values["dry_run"]) == (1, "resize", False)
     assert (values["max_len_before"], values["max_len_after"]) == (128, 512)
     assert (values["method"], values["keep_first"], values["drop_last"]) == ("sinusoidal", 2, 0)
-    assert values["methods"] == {"transformer.wpe.weight": "sinusoidal:scope=new"}
+    assert values["methods"] == {"transformer.wpe.weight": "sinusoidal:scope=new,layout=interleaved"}
     assert values["config"] == {"n_positions": [128, 512]}
     assert values["output"] == "tiny-gpt2-512"
     assert values["bytes_written"] == sum(len(data) for data in pico.contents(Path("tiny-gpt2-512")).values())

@@ -15,7 +15,7 @@ from ctxextend.errors import ResizeError
 from ctxextend.tables import methods
 from ctxextend.tables.apply import MethodOptions
 from ctxextend.tables.methods import METHODS
-from ctxextend.tables.sinusoids import sinusoidal_rows
+from ctxextend.tables.sinusoids import LAYOUTS, sinusoidal_rows
 
 TABLES = arrays(np.float64, st.tuples(st.integers(1, 9), st.integers(1, 5)), elements=st.floats(-8, 8))
 
@@ -138,15 +138,34 @@ def test_spline_equals_scipy(learned: int, rows: int, degree: int) -> None:
 # Properties of new rows
 
 
-@pytest.mark.parametrize("width", [1, 4, 5])
-def test_sinusoidal_new_rows_are_at_the_median_distance_from_the_mean(width: int) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("scope", ["new", "all"])
+@pytest.mark.parametrize("width", [2, 4, 5])
+def test_sinusoidal_rows_are_at_the_median_distance_from_the_mean(width: int, scope: str, layout: str) -> None:
     table = np.random.default_rng(2).normal(3, 0.1, size=(6, width))
-    result = methods.sinusoidal(table, 11, start=2)
+    result = methods.sinusoidal(table, 11, scope=scope, layout=layout, start=2)
     mean = table.mean(axis=0)
     radius = np.median(np.linalg.norm(table - mean, axis=1))
-    np.testing.assert_allclose(np.linalg.norm(result[6:] - mean, axis=1), radius, rtol=1e-12)
-    wave = sinusoidal_rows(np.array([8]), width)[0]
-    np.testing.assert_allclose(result[6], mean + radius * wave / np.linalg.norm(wave), rtol=1e-12)
+    first = 6 if scope == "new" else 0
+    assert np.array_equal(result[:first], table[:first])
+    np.testing.assert_allclose(np.linalg.norm(result[first:] - mean, axis=1), radius, rtol=1e-12)
+    waves = sinusoidal_rows(np.arange(2 + first, 13), width, layout)
+    expected = mean + radius * waves / np.linalg.norm(waves, axis=1)[:, None]
+    np.testing.assert_allclose(result[first:], expected, rtol=1e-12)
+
+
+def test_sinusoidal_layouts_order_the_same_waves() -> None:
+    table = normal(6, 4)
+    interleaved, halves, log = (methods.sinusoidal(table, 9, scope="all", layout=name) for name in LAYOUTS)
+    mean = table.mean(axis=0)
+    np.testing.assert_allclose((halves - mean)[:, [0, 2, 1, 3]], interleaved - mean, rtol=0, atol=1e-15)
+    # With d = 4, the second wavelength is 100 positions, or 10000 for halves-log.
+    np.testing.assert_allclose((log - mean)[:, [0, 2]], (halves - mean)[:, [0, 2]], rtol=0, atol=1e-15)
+    assert (np.abs((log - mean)[1:, 1]) < 0.02 * np.abs((halves - mean)[1:, 1])).all()
+
+
+def test_sinusoidal_all_is_finite_in_a_single_column() -> None:
+    assert np.isfinite(methods.sinusoidal(normal(6, 1), 9, scope="all")).all()
 
 
 def test_random_matches_mean_and_standard_deviation_per_column() -> None:
@@ -244,6 +263,7 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
             {"method": "zero", "drop_last": 2},
             "--drop-last has no effect with --method zero, which reads no learned rows",
         ),
+        ({"method": "sinusoidal:layout=half"}, "layout must be interleaved, halves or halves-log, got 'half'"),
         ({"method": "spline:degree=1"}, "degree must be 2 or 3, got '1'"),
         ({"method": "bands:sigma=-1"}, "sigma must be 0 or at least 0.5"),
         ({"method": "bands:sigma=1e-9"}, "sigma must be 0 or at least 0.5"),

@@ -152,7 +152,7 @@ def test_resize_recipe_reproduces_the_output_of_every_method(method: str, make_p
     assert recipe["resize"] == {
         "to": NEW,
         "keep_first": 0,
-        **{key: settings[key] for key in settings if key != "method"},
+        **{key: value for key, value in settings.items() if key != "method" and value},
     }
     assert {*METHODS[method].settings} - {"repeat"} == {*re.findall(r"(\w+)=", full_method)} - {"repeat"}
     assert recipe["provenance"]["method"] == full_method

@@ -45,10 +45,11 @@ def test_resize_table_sinusoidal_new_keeps_dropped_rows_in_place() -> None:
 
 
 def test_resize_table_sinusoidal_all_uses_absolute_positions() -> None:
-    table = np.full((4, 2), 7, dtype=np.float64)
-    result = resize_table(table, 6, MethodOptions(method="sinusoidal:scope=all", keep_first=2))
+    table = np.array([[9.0, 9], [9, 9], [0, 4], [0, 0], [7, 7]])
+    result = resize_table(table, 6, MethodOptions(method="sinusoidal:scope=all", keep_first=2, drop_last=1))
     assert np.array_equal(result[:2], table[:2])
-    np.testing.assert_allclose(result[2:], [[np.sin(t), np.cos(t)] for t in range(2, 6)])
+    # The source rows have mean (0, 2) and are at distance 2 from it.
+    np.testing.assert_allclose(result[2:], [[2 * np.sin(t), 2 + 2 * np.cos(t)] for t in range(2, 6)], atol=1e-15)
 
 
 @settings(deadline=None, max_examples=300)

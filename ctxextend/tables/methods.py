@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import ctxextend.tables.bands  # noqa: F401  (registers its methods)
 from ctxextend.errors import ResizeError, did_you_mean
 from ctxextend.tables.method_facts import FACTS, INTEGER, METHOD_NAMES, TOLERANCE, TRUNCATE, Method, Setting, method
-from ctxextend.tables.sinusoids import BLOCK_ROWS, fit_sinusoids, principal_components, sinusoidal_rows
+from ctxextend.tables.sinusoids import BLOCK_ROWS, LAYOUTS, fit_sinusoids, principal_components, sinusoidal_rows
 
 Rows = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -31,6 +31,7 @@ SPECTRAL_COMPONENTS, SINUSOIDS, MAX_DISTANCE = 64, 16, 2.0
 ROTATION_COMPONENTS = 512
 # Whether a method fills the new rows or replaces the whole table.
 SCOPE = Setting("rows to fill", "new or all", "new", str, ("new", "all").__contains__)
+LAYOUT = Setting("order of the waves", "interleaved, halves or halves-log", LAYOUTS[0], str, LAYOUTS.__contains__)
 
 
 @method(
@@ -67,29 +68,27 @@ def linear(table: Rows, rows: int) -> Rows:
 
 @method(
     summary="append sinusoidal rows; scope=all replaces the whole table",
-    settings={"scope": SCOPE},
-    convention="sin and cos interleaved; scope new: mean + s·PE(t), s = median‖p - mean‖ / ‖PE(t)‖",
+    settings={"scope": SCOPE, "layout": LAYOUT},
+    convention="mean + s·PE(t), s = median‖p - mean‖ / ‖PE(t)‖; layouts as in transformers",
     long_inputs=UNTRAINED,
     when="you fine-tune afterwards, and every position needs a distinct row",
     takes_start=True,
 )
-def sinusoidal(table: Rows, rows: int, *, scope: str = "new", start: int = 0) -> Rows:
-    """Append sinusoidal position embeddings, or replace the table with them.
+def sinusoidal(table: Rows, rows: int, *, scope: str = "new", layout: str = "interleaved", start: int = 0) -> Rows:
+    """Append sinusoidal position embeddings, or replace the table with them (scope ``all``).
 
-    ``new``: row i ≥ n is mean + s·PE(t), where t = start + i is the absolute position and s puts the row at the median
-    distance of the learned rows from their mean. ``all``: every row is PE(t), unscaled; `table` is not read.
+    Row i is mean + s·PE(t), where t = start + i is the absolute position and s puts the row at the median distance of
+    the learned rows from their mean: models are trained on rows of that size, and PE(t) alone has norm √(d/2).
 
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
     """
-    width = table.shape[1]
-    if scope == "all":
-        return sinusoidal_rows(np.arange(start, start + rows), width)
+    kept = table[: 0 if scope == "all" else len(table)]
     mean = table.mean(axis=0)
     radius = np.median(np.linalg.norm(table - mean, axis=1))
-    waves = sinusoidal_rows(np.arange(start + len(table), start + rows), width)
-    waves *= (radius / np.linalg.norm(waves, axis=1))[:, None]
+    waves = sinusoidal_rows(np.arange(start + len(kept), start + rows), table.shape[1], layout)
+    waves *= (radius / np.linalg.norm(waves, axis=1).clip(1e-9))[:, None]  # a single column has zeros
     waves += mean
-    return _extended(table, rows, waves)
+    return _extended(kept, rows, waves)
 
 
 @method(
@@ -373,8 +372,7 @@ def _second_derivatives(table: Rows, degree: int) -> Rows:
     slope, count, result = degree - 2, len(table) - 2, np.zeros_like(table)
     inner, diagonal, above = result[1:-1], np.full(count, 10.0 - 2 * degree), np.ones(count)
     inner[:] = (12 - 2 * degree) * np.diff(table, 2, axis=0)
-    diagonal[[0]] += 1 + slope
-    diagonal[[-1]] += 1 + slope
+    np.add.at(diagonal, [0, -1], 1 + slope)  # twice, if there is one row
     above[0] -= slope
     for row in range(1, count):
         factor = above[-1 - row] / diagonal[row - 1]  # the system is the same from both ends

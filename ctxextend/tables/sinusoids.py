@@ -62,7 +62,7 @@ def sinusoidal_rows(
 def _wavelengths(width: int, layout: str) -> Floats:
     """Return the positions per radian of each pair of columns, shape (ceil(d/2),), or (d//2,) for ``halves-log``."""
     if layout == "halves-log":
-        return np.asarray(np.exp(np.arange(width // 2) * (math.log(10000) / (width // 2 - 1))))
+        return np.asarray(np.exp(np.arange(width // 2) * (math.log(10000) / max(width // 2 - 1, 1))))
     return np.asarray(10000.0 ** (np.arange(0, width, 2) / width))
 
 
