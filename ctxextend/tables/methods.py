@@ -78,7 +78,7 @@ def sinusoidal(table: Rows, rows: int, *, scope: str = "new", layout: str = "int
     """Append sinusoidal position embeddings, or replace the table with them (scope ``all``).
 
     Row i is mean + s·PE(t), where t = start + i is the absolute position and s puts the row at the median distance of
-    the learned rows from their mean: models are trained on rows of that size, and PE(t) alone has norm √(d/2).
+    the learned rows from their mean. PE(t) has norm √(d/2), a multiple of the size of the rows that models learn.
 
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
     """
