@@ -18,6 +18,7 @@ BEYOND = {
     "cut": "{}, longer inputs are truncated",
     "fails": "{}, longer inputs fail",
     "last position": "{}, tokens beyond share the last position",
+    "more rows": "{}, transformers computes more rows for longer inputs",
     "not cut": "no limit",
     "not loaded": "the model does not load",
 }
@@ -133,10 +134,14 @@ def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> No
     extra = table.rows - table.reserved_rows - table.positions
     counts = {"reserved": table.reserved_rows, "positions": table.positions, "after the last position": extra}
     parts = [f"{count} {name}" for name, count in counts.items() if count]
-    page.text(
-        f"{table.name} in {table.file}: {table.rows} rows = {' + '.join(parts)}, hidden size {table.hidden_size}, "
-        f"{table.dtype}, {size_text(table.bytes)}, {100 * table.share:.3g} % of {inspection.parameters:,} parameters"
-    )
+    size = f"{table.rows} rows = {' + '.join(parts)}, hidden size {table.hidden_size}"
+    if not table.is_stored:
+        page.text(
+            f"{table.name}: {size}, not stored: transformers computes it (sinusoids, {table.location.table.layout})"
+        )
+        return
+    share = f"{100 * table.share:.3g} % of {inspection.parameters:,} parameters"
+    page.text(f"{table.name} in {table.file}: {size}, {table.dtype}, {size_text(table.bytes)}, {share}")
 
 
 def _add_norms(page: Page, pair: list["ModelTable"], names: dict[int, str]) -> None:

@@ -172,7 +172,8 @@ def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
     for table in plan.tables:
         reserved = f", {table.reserved_rows} of them reserved" if table.reserved_rows else ""
         part = f" ({table.part})" if table.part else ""
-        yield "table", f"{table.name}{part} in {table.file}, {table.dtype}, hidden size {table.hidden_size}"
+        where = f" in {table.file}, {table.dtype}" if table.is_stored else ", computed by transformers"
+        yield "table", f"{table.name}{part}{where}, hidden size {table.hidden_size}"
         yield "", f"{table.max_len_before} -> {table.max_len_after} positions"
         yield "", f"{table.rows_before} -> {table.rows_after} rows{reserved}"
     for edit in plan.edits:

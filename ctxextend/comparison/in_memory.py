@@ -40,7 +40,7 @@ class ResizedModel:
 
     def tables(self, plan: ResizePlan) -> dict[str, Table]:
         """Return the tables of a plan in the files' dtype, as `resize` writes them."""
-        return {table.name: plan.resized(table, self.learned[table.name]) for table in plan.tables}
+        return {table.name: plan.resized(table, self.learned[table.name]) for table in plan.stored}
 
     def set_tables(self, plan: ResizePlan) -> dict[str, Table]:
         """Load the tables of a plan into the model, and return them. Other tensors do not change."""
@@ -59,9 +59,9 @@ def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> R
 
     It can share the base's tensors, except when all of them are trained while the base is still used.
     """
-    names = match_parameters(base.model, plan.checkpoint, [table.name for table in plan.tables])
+    names = match_parameters(base.model, plan.checkpoint, [table.name for table in plan.stored])
     model = copy.deepcopy(base.model, {id(value): value for value in base.model.parameters()} if shares else {})
-    learned = {table.name: read_floats(plan.checkpoint.names[table.name], table.name) for table in plan.tables}
+    learned = {table.name: read_floats(plan.checkpoint.names[table.name], table.name) for table in plan.stored}
     resized = ResizedModel(replace(base, model=model, max_len=plan.max_len_after), names, learned)
     stated = {**model.config.to_dict(), "model_type": model.config.model_type}
     edits = config_changes(stated, plan.model.architecture, plan.tables)

@@ -167,7 +167,7 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
     checkpoint, (location, name) = opened.checkpoint, opened.tables[0]
     check_source(checkpoint, opened.ref, hashes or {})
     check_loadable(checkpoint, "Resize it first: the output of resize can be loaded.")
-    rows = describe_table(checkpoint, name)[0][0]
+    rows = describe_table(checkpoint, opened.tables[0])[0][0]
     check_rows(location, rows, name)
     provenance = read_provenance(checkpoint)
     requested = opened.ref.tokenizer or (provenance.base.tokenizer if provenance else None)

@@ -40,6 +40,11 @@ class TableLocation:
         return tuple(dict.fromkeys(prefix + self.table.name for prefix in self.prefixes))
 
     @property
+    def usual_name(self) -> str:
+        """Its tensor name in files that transformers saves."""
+        return self.usual_prefix + self.table.name
+
+    @property
     def config_key(self) -> str:
         """The key of its length, with dots."""
         return ".".join((*self.path, self.table.config_key))
@@ -287,8 +292,8 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
             rule = location.table.reserved
             count = f"{rule.config_key} + {rule.rows}" if rule.config_key else str(rule.rows)
             reserved = "0" if count == "0" else f"{count} ({'' if rule.inside_key else 'not '}counted in the config)"
-            notes, usual_name = tuple(_notes(FAMILIES[name], location)), location.usual_prefix + location.table.name
-            listed.append(FamilyTable(name, location.part, usual_name, location.config_key, reserved, notes))
+            notes, table = tuple(_notes(FAMILIES[name], location)), location.usual_name
+            listed.append(FamilyTable(name, location.part, table, location.config_key, reserved, notes))
     return listed
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.families.schema import Buffer, Family, Part, Pin, PositionTable, Requirement, ReservedRows
-from ctxextend.families.unsupported import RELATIVE_ONLY, ROTARY_OR_RELATIVE, SINUSOIDAL, UNBOUNDED
+from ctxextend.families.unsupported import NOT_LOADED, RELATIVE_ONLY, ROTARY_OR_RELATIVE
 
 LENGTH = "max_position_embeddings"
 BERT_TABLE = "embeddings.position_embeddings.weight"
@@ -17,6 +17,12 @@ KEY_IS_ROWS = ReservedRows(inside_key=True)
 # fairseq's offset of two reserved rows, independent of the pad id.
 TWO_COUNTED = ReservedRows(rows=2, inside_key=True)
 TWO_EXTRA = ReservedRows(rows=2)
+PADDING_EXTRA = ReservedRows(rows=1, config_key="pad_token_id")
+
+# Sinusoids as in fairseq's `SinusoidalPositionalEmbedding`, which grow with the input.
+FAIRSEQ: Mapping[str, Any] = {"reserved": TWO_EXTRA, "grows": True}
+HIDDEN: Mapping[str, Any] = {"width": "hidden_size"}
+WEIGHTS = ("encoder.embed_positions.weights", "decoder.embed_positions.weights")
 
 IDS = (Buffer("embeddings.position_ids", "arange"), Buffer("embeddings.token_type_ids", "zeros"))
 IMAGE_FIRST = "image tokens (49 by default) use the first rows too, so keep at least that many"
@@ -26,8 +32,7 @@ MASKS = tuple(Buffer(f"h.*.{part}.{name}", "causal") for part in ("attn", "cross
 NEO_MASKS = tuple(Buffer(f"h.*.attn.attention.{name}", "causal") for name in MASK_NAMES)
 
 BIASED = Requirement("position_biased_input", True, RELATIVE_ONLY)
-XLM_TABLES = (PositionTable("position_embeddings.weight", LENGTH, buffers=(Buffer("position_ids", "arange"),)),)
-NOT_SINUSOIDAL = Requirement("sinusoidal_embeddings", False, SINUSOIDAL)
+XLM_IDS = (Buffer("position_ids", "arange"),)
 NOT_ROTARY = Requirement("position_embedding_type", "absolute", ROTARY_OR_RELATIVE)
 
 # Configs of CLIP-like models may contain a second copy of the text config, which takes precedence with its defaults.
@@ -66,6 +71,22 @@ def encoder_decoder(model_type: str, length: int, **more: Any) -> Family:
     """Return the entry of a BART-like model: one table each in encoder and decoder, with a shared length."""
     tables = (table(part, f"{part}.embed_positions.weight", **more) for part in ("encoder", "decoder"))
     return Family(model_type, ("", "model."), tuple(tables), {LENGTH: length})
+
+
+def computed(
+    model_type: str,
+    *names: str,
+    key: str = LENGTH,
+    length: int = 1024,
+    width: str = "d_model",
+    layout: str = "halves-log",
+    **more: Any,
+) -> Family:
+    """Return the entry of a model that computes its sinusoids; several tables are parts and share one length."""
+    facts = more | {"layout": layout, "width_key": width}
+    parts = [name.partition(".")[0] if len(names) > 1 else "" for name in names]
+    tables = (PositionTable(name, key, part=part, **facts) for name, part in zip(names, parts, strict=True))
+    return Family(model_type, ("", "model."), tuple(tables), {key: length})
 
 
 def decoder(model_type: str, table: str, *prefixes: str, config_key: str = LENGTH, length: int, **more: Any) -> Family:
@@ -147,7 +168,14 @@ _FAMILIES = (
     encoder("bros", "bros.", buffers=KEPT_IDS),
     encoder("deberta", "deberta.", requires=(BIASED,), pins=(Pin("max_relative_positions", "relative_attention"),)),
     encoder("deberta-v2", "deberta.", requires=(BIASED,), pins=(Pin("max_relative_positions", "relative_attention"),)),
-    encoder("distilbert", "distilbert.", requires=(Requirement("sinusoidal_pos_embds", False, SINUSOIDAL),)),
+    # Learned rows, or sinusoids if the config says so.
+    encoder("distilbert", "distilbert.", layout="interleaved"),
+    *(
+        encoder(name, "transformer.", name="position_embeddings.weight", buffers=XLM_IDS, layout="interleaved")
+        for name in ("flaubert", "xlm")
+    ),
+    # Rotary angles, stored as a table of sinusoids per head.
+    encoder("roformer", "roformer.", length=1536, name="encoder.embed_positions.weight", buffers=(), layout="halves"),
     replace(
         encoder("dpr"),
         prefixes=(
@@ -166,10 +194,6 @@ _FAMILIES = (
         length=40,
         name="embeddings.text_embeddings.position_embeddings.weight",
         buffers=tuple(replace(ids, name=ids.name.replace(".", ".text_embeddings.")) for ids in IDS),
-    ),
-    *(
-        replace(encoder(name, "transformer."), tables=XLM_TABLES, requires=(NOT_SINUSOIDAL,))
-        for name in ("flaubert", "xlm")
     ),
     several(
         "tvp",
@@ -224,6 +248,41 @@ _FAMILIES = (
     encoder_decoder("bigbird_pegasus", 4096),
     encoder_decoder("blenderbot", 128),
     encoder_decoder("blenderbot-small", 512),
+    encoder_decoder("pegasus", 1024, layout="halves"),
+    encoder_decoder("fsmt", 1024, reserved=PADDING_EXTRA, layout="halves-log", grows=True),
+    # MarianMTModel does not save its tables.
+    computed("marian", "encoder.embed_positions.weight", "decoder.embed_positions.weight", layout="halves"),
+    *(computed(name, *WEIGHTS, **FAIRSEQ) for name in ("m2m_100", "nllb-moe")),
+    *(
+        computed(name, *(f"text_{weights}" for weights in WEIGHTS), length=length, **HIDDEN, **FAIRSEQ)
+        for name, length in (("seamless_m4t", 1024), ("seamless_m4t_v2", 4096))
+    ),
+    # There is no tensor: each forward pass computes its sinusoids.
+    computed("pegasus_x", "encoder.embed_positions", "decoder.embed_positions", length=16384, grows=True),
+    # Longer inputs of these two run in one forward pass, but fail in generation with a cache, so they do not grow.
+    computed("speech_to_text", WEIGHTS[1], key="max_target_positions", reserved=TWO_EXTRA),
+    Family(
+        "speecht5",
+        ("speecht5.",),
+        (
+            PositionTable(
+                "encoder.prenet.encode_positions.pe",
+                "max_text_positions",
+                width_key="hidden_size",
+                part="encoder",
+                layout="interleaved",
+            ),
+            PositionTable(
+                "decoder.prenet.embed_positions.weights",
+                "max_text_positions",
+                width_key="hidden_size",
+                part="decoder",
+                layout="halves-log",
+                reserved=PADDING_EXTRA,
+            ),
+        ),
+        {"max_text_positions": 450, "pad_token_id": 1},
+    ),
     several(
         "prophetnet",
         table("encoder", "encoder.position_embeddings.weight", reserved=AFTER_PADDING, clamps=True),
@@ -249,16 +308,42 @@ _FAMILIES = (
     replace(
         decoder("trocr", "decoder.embed_positions.weight", length=512, reserved=TWO_EXTRA),
         prefixes=("model.", ""),
-        requires=(Requirement("use_learned_position_embeddings", True, UNBOUNDED),),
+        requires=(Requirement("use_learned_position_embeddings", True, NOT_LOADED),),
     ),
     decoder("whisper", "decoder.embed_positions.weight", "model.", config_key="max_target_positions", length=448),
     *(gpt2_like(name) for name in ("gpt2", "gpt-sw3", "imagegpt")),
     gpt2_like("gpt_bigcode", (Buffer("bias", "causal"),)),
     gpt2_like("openai-gpt", (*MASKS, Buffer("position_ids", "arange")), "positions_embed.weight", 512),
+    replace(
+        computed(
+            "ctrl", "pos_encoding", key="n_positions", length=256, width="n_embd", aliases=(LENGTH,), layout="halves"
+        ),
+        prefixes=("", "transformer."),
+    ),
+    computed("xglm", "embed_positions.weights", length=2048, **FAIRSEQ),
+    computed("kosmos_2_text_model", "embed_positions.weights", length=2048, width="embed_dim", **FAIRSEQ),
+    computed("kosmos_2_5_text_model", "embed_positions.weights", length=4096, width="embed_dim", **FAIRSEQ),
+    *(
+        replace(
+            computed(name, "embed_positions.weights", length=2048, **HIDDEN, layout="halves-log-cos", grows=True),
+            prefixes=("", "decoder.", "model.decoder."),
+        )
+        for name in ("musicgen_decoder", "musicgen_melody_decoder")
+    ),
+    computed("canary_decoder", "pos_emb.positional_embedding", **HIDDEN, layout="halves"),
     decoder("gpt_neo", "wpe.weight", "transformer.", length=2048, buffers=NEO_MASKS),
     *(clip_text(f"{name}_text_model") for name in ("aimv2", "clip", "clipseg", "groupvit", "metaclip_2", "xclip")),
     *(clip_text(name, 16) for name in ("owlv2_text_model", "owlvit_text_model")),
     *(clip_text(name, 64) for name in ("siglip2_text_model", "siglip_text_model")),
+    computed("tipsv2_text_model", "embeddings.position_embedding.weights", length=64, **HIDDEN, buffers=IDS[:1]),
+    computed(
+        "videoprism_text_model",
+        "embeddings.position_embedding",
+        length=64,
+        layout="halves",
+        **HIDDEN,
+        buffers=KEPT_IDS[:1],
+    ),
     encoder("align_text_model", "text_model."),
     encoder("blip_text_model", "text_model.", "bert."),
     encoder("chinese_clip_text_model", "text_model."),
@@ -278,6 +363,25 @@ _FAMILIES = (
     text_part("clip", "clip_text_model", overrides=CLIP_OVERRIDES, outer=("clip.",)),
     text_part("clipseg", "clipseg_text_model", overrides=CLIP_OVERRIDES, outer=("clip.",)),
     text_part("flava", "flava_text_model", overrides=CLIP_OVERRIDES, outer=("flava.",)),
+    *(text_part(name, f"{name}_text_model") for name in ("tipsv2", "videoprism")),
+    *(
+        text_part(name, f"{name.replace('-', '_').replace('.', '_')}_text_model", "text_model.")
+        for name in ("kosmos-2", "kosmos-2.5")
+    ),
+    *(
+        Family(
+            name, parts=(Part("decoder", "decoder", ("decoder.",), f"{name}_decoder", is_head=True, tokenizer=None),)
+        )
+        for name in ("musicgen", "musicgen_melody")
+    ),
+    Family("canary", ("", "model."), parts=(Part("decoder", "decoder_config", ("decoder.",), "canary_decoder"),)),
+    Family(
+        "cohere_asr",
+        ("", "model."),
+        # The names in files and in the loaded model.
+        (table("", "transf_decoder._embedding.position_embedding.pos_enc"), table("", "decoder.pos_emb.weight")),
+        {LENGTH: 1024},
+    ),
     text_part("bridgetower", "bridgetower_text_model", outer=("bridgetower.",)),
     text_part(
         "sam3", "clip_text_model", "text_encoder.text_model.", "text_encoder.", outer=("detector_model.",), is_any=True

@@ -30,7 +30,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class PositionTable:
-    """A learned position table."""
+    """A position table: learned rows, or sinusoids that are stored or computed."""
 
     name: str  # tensor name without the model's prefix
     config_key: str  # key of its length
@@ -39,7 +39,10 @@ class PositionTable:
     reserved: ReservedRows = ReservedRows()
     buffers: tuple[Buffer, ...] = ()
     part: str = ""  # name of the table if the model has several: encoder, decoder, text, ...
+    layout: str = ""  # of its sinusoids (`tables.sinusoids.LAYOUTS`), unless the file has learned rows; empty: learned
+    width_key: str | None = None  # key of its hidden size if transformers computes the rows that the file lacks
     clamps: bool = False  # whether transformers clamps positions past the end to the last one
+    grows: bool = False  # whether transformers computes more rows for longer inputs
     extra_rows: int = 0  # rows after the last position, which are not usable positions
     multiple_of: str | None = None  # key whose value (or largest list item) must divide the length
     unless: tuple[str, str] | None = None  # key and value that lift this requirement

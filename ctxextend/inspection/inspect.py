@@ -11,12 +11,13 @@ import numpy as np
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
-from ctxextend.families.lookup import TableLocation, nested
+from ctxextend.families.lookup import nested
 from ctxextend.inspection.stated_limits import find_limits, library_limits
 from ctxextend.inspection.table_report import Inspection, TableReport
-from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model, tables_of_part
+from ctxextend.plan.find_tables import FoundTable, OpenedModel, check_rows, describe_table, open_model, tables_of_part
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings, flag_words
 from ctxextend.recipe_file import Provenance, read_provenance
+from ctxextend.tables.sinusoids import sinusoidal_rows
 from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
 
 # Config keys for the standard deviation of weight initialisation, and the defaults of transformers and nn.Embedding.
@@ -54,7 +55,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         notes.append(f"{RECIPE_FILE} is not a resize recipe.")
     buffers = {name for name in checkpoint.names for location, _ in model.tables if location.buffer(name)}
     parameters = sum(math.prod(entry.shape) for name, entry in checkpoint.entries.items() if name not in buffers)
-    tables = {name: _report(checkpoint, location, name, recipe, parameters) for location, name in model.tables}
+    tables = {table.name: _report(checkpoint, table, recipe, parameters) for table in model.tables}
     selected = [tables[name] for _, name in tables_of_part(model.tables, part)]
     fixes = {name: _fix_command(model.ref, table, tables.values()) for name, table in tables.items()}
     limits = find_limits(model, selected)
@@ -90,12 +91,15 @@ def _fix_command(ref: CheckpointRef, table: TableReport, tables: Collection[Tabl
     return shlex.join(["ctxextend", "resize", ref.source, *flag_words(flags), "--fix-limits"])
 
 
-def _report(
-    checkpoint: Checkpoint, location: TableLocation, name: str, recipe: Provenance | None, parameters: int
-) -> TableReport:
-    (rows, hidden_size), dtype, file = describe_table(checkpoint, name)
+def _report(checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None, parameters: int) -> TableReport:
+    (location, name), ((rows, hidden_size), dtype, file) = table, describe_table(checkpoint, table)
     check_rows(location, rows, name, has_config=False)
-    values, first = read_floats(checkpoint.names[name], name), location.reserved_rows
+    first = location.reserved_rows
+    if file:
+        values = read_floats(checkpoint.names[name], name)
+    else:  # as transformers computes it, with zeros for padding
+        values = sinusoidal_rows(np.arange(rows), hidden_size, location.table.layout).astype(np.float32)
+        values[max(first - 1, 0) : first] = 0
     stats, repetition = measure(values[first:]), find_repetition(values[first:])
     # The new rows of a resize and the length before it, from the recipe.
     new_rows: tuple[RowRange, ...] | None = None
@@ -122,8 +126,8 @@ def _report(
         reserved_rows=first,
         hidden_size=hidden_size,
         dtype=dtype,
-        bytes=values.nbytes,
-        share=values.size / parameters,
+        bytes=values.nbytes if file else 0,
+        share=values.size / parameters if file else 0.0,
         new_rows=new_rows,
         norms=np.concatenate([reserved_norms, stats.norms]),
         stats=stats,

@@ -55,7 +55,8 @@ def find_limits(model: OpenedModel, tables: Sequence[TableReport]) -> tuple[Limi
                 by_key[limit.key] = limit
     limits = list(by_key.values())
     for table in tables:
-        limits.append(Limit(table.file, table.name, table.rows, table.positions, TRANSFORMERS, table.name))
+        if table.is_stored:
+            limits.append(Limit(table.file, table.name, table.rows, table.positions, TRANSFORMERS, table.name))
         limits += dict.fromkeys(_buffer_limits(checkpoint, table))  # equal ones of several layers once
     for tokenizer, table in _tables_by_tokenizer(tables).items():
         limits += (_side_file_limit(checkpoint, stated, table) for stated in stated_limits(checkpoint, tokenizer))
@@ -127,7 +128,8 @@ def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: TableRe
 def _consequence(tokens: int | None, table: TableReport) -> str:
     """Describe the effect of a limit that differs from the table's length; empty if it does not."""
     positions = table.positions
-    beyond = "share the last position" if table.location.table.clamps else "fail"
+    entry = table.location.table
+    beyond = "share the last position" if entry.clamps else "get computed rows" if entry.grows else "fail"
     if tokens == positions:
         return ""
     if tokens is None:
@@ -178,8 +180,10 @@ def _library_limit(library: str, limit: Limit | None, table: TableReport, blocke
     if blocker is not None:
         return LibraryLimit(library, 0, f"{blocker.file} {blocker.key}", "not loaded")
     if limit is None or limit.tokens is None or limit.tokens > table.positions:
-        beyond = "last position" if table.location.table.clamps else "fails"
-        return LibraryLimit(library, table.positions, f"{table.file} {table.name}", beyond)
+        entry = table.location.table
+        beyond = "last position" if entry.clamps else "more rows" if entry.grows else "fails"
+        decided_by = f"{table.file} {table.name}" if table.is_stored else f"config.json {table.config_key}"
+        return LibraryLimit(library, table.positions, decided_by, beyond)
     return LibraryLimit(library, limit.tokens, f"{limit.file} {limit.key}", "cut")
 
 

@@ -26,7 +26,7 @@ class TableReport(Result, shows="name positions reserved_rows hidden_size dtype"
 
     name: str  # tensor name in the checkpoint
     part: str  # ``encoder``, ``decoder``, ``text``, ... if the model has several tables, else empty
-    file: str  # relative to the checkpoint folder
+    file: str  # relative to the checkpoint folder; empty if the table is not stored but computed by transformers
     config_key: str  # config key of its length, dotted for nested configs
     rows: int  # reserved rows + positions; a few architectures have more rows after the last position
     positions: int  # usable positions
@@ -98,6 +98,11 @@ class TableReport(Result, shows="name positions reserved_rows hidden_size dtype"
         if len(outliers) > MAX_LISTED:
             yield f"outlier rows: {describe_rows(row for row, _ in outliers[MAX_LISTED:])}"
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether the checkpoint contains the table; otherwise transformers computes it."""
+        return bool(self.file)
+
     def is_new(self, position: int) -> bool:
         """Whether a resize created the row of a position; False if unknown."""
         return any(start <= position + self.reserved_rows < stop for start, stop in self.new_rows or ())
@@ -163,7 +168,8 @@ class LibraryLimit:
     name: str  # ``transformers`` (with truncation=True), ``sentence-transformers`` or ``tokenizers``
     tokens: int | None  # maximum input length; None if unlimited, 0 if the model does not load
     decided_by: str  # file and key that set it
-    # Longer inputs: ``cut``, ``fails``, ``last position`` (all further tokens share it), ``not cut`` or ``not loaded``.
+    # Longer inputs: ``cut``, ``fails``, ``last position`` (all further tokens share it), ``more rows`` (computed when
+    # needed), ``not cut`` or ``not loaded``.
     beyond: str
 
 

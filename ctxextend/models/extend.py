@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import find_architecture
 from ctxextend.plan.edits import config_changes, plan_tables, with_length
-from ctxextend.plan.find_tables import TableShape, find_tables
+from ctxextend.plan.find_tables import FoundTable, TableShape, computed_shape, find_tables
 from ctxextend.recipe import Resize, accepts_settings
 from ctxextend.tables.apply import resize_with_reserved
 
@@ -55,13 +55,14 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
     except CheckpointError as error:
         raise CheckpointError(error.message, HINT) from error
 
-    def describe(name: str) -> TableShape:
-        return shapes[name], str(model.get_parameter(name).dtype), ""
+    def describe(table: FoundTable) -> TableShape:
+        location, name = table
+        return (shapes[name], str(model.get_parameter(name).dtype), "") if name in shapes else computed_shape(location)
 
     requested = with_length(requested, found_tables, describe)
     tables = plan_tables(found_tables, requested, describe)
     weights = {}
-    for table in tables:
+    for table in (table for table in tables if table.is_stored):
         weight = model.get_parameter(table.name)
         positions = table.rows_after - table.reserved_rows
         resized = resize_with_reserved(_to_numpy(weight.detach()), table.reserved_rows, positions, requested)

@@ -18,6 +18,7 @@ from ctxextend.json_output import not_in_json
 from ctxextend.plan.find_tables import FoundTable, OpenedModel, TableShape, check_rows, tables_of_part
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import check_source_rows
+from ctxextend.tables.method_facts import FORMULA
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class TablePlan:
 
     name: str  # tensor name in the checkpoint
     part: str  # encoder, decoder, text, … in models with several tables; else empty
-    file: str  # weights file, relative to the checkpoint's root
+    file: str  # weights file, relative to the checkpoint's root; empty if transformers computes the rows
     config_key: str  # config key of its length, with dots for nested configs
     max_len_before: int  # usable positions
     max_len_after: int
@@ -34,10 +35,15 @@ class TablePlan:
     rows_after: int
     reserved_rows: int  # rows before position 0, which are kept
     hidden_size: int  # columns
-    dtype: str  # in safetensors' spelling
+    dtype: str  # in safetensors' spelling; empty if transformers computes the rows
     location: TableLocation = field(metadata=not_in_json)  # its registry entry
     # Whether all length limits must agree with the table, even if its length stays the same.
     fixes_limits: bool = field(default=False, metadata=not_in_json)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the checkpoint contains its rows; otherwise transformers computes them."""
+        return bool(self.dtype)
 
     @property
     def is_changed(self) -> bool:
@@ -45,12 +51,12 @@ class TablePlan:
         return self.rows_before != self.rows_after
 
 
-def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Callable[[str], TableShape]) -> Resize:
+def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Callable[[FoundTable], TableShape]) -> Resize:
     """Replace a factor such as ``4x`` with a number of positions; raise ResizeError if the tables differ in length."""
     if isinstance(settings.to, int):
         return settings
     selected = tables_of_part(tables, settings.part)
-    lengths = {location.part: location.positions(describe(name)[0][0]) for location, name in selected}
+    lengths = {table.location.part: table.location.positions(describe(table)[0][0]) for table in selected}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{part} {length}" for part, length in lengths.items())
         hint = "Pass a number with --to, or one table with --part."
@@ -59,7 +65,11 @@ def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Callab
 
 
 def plan_tables(
-    tables: Sequence[FoundTable], settings: Resize, describe: Callable[[str], TableShape], *, has_config: bool = True
+    tables: Sequence[FoundTable],
+    settings: Resize,
+    describe: Callable[[FoundTable], TableShape],
+    *,
+    has_config: bool = True,
 ) -> tuple[TablePlan, ...]:
     """Plan the requested tables of a checkpoint or loaded model, whose config must match them."""
     selected = tables_of_part(tables, settings.part)
@@ -71,8 +81,8 @@ def plan_tables(
             hint = f"Use --part {both}." if both else "Remove --part."
             raise ResizeError(f"{message}so both must be resized together.", hint)
     plans = []
-    for location, name in selected:
-        (rows, hidden_size), dtype, file = describe(name)
+    for table in selected:
+        (location, name), ((rows, hidden_size), dtype, file) = table, describe(table)
         check_rows(location, rows, name, has_config=has_config and not settings.fix_limits)
         key, positions = location.config_key, settings.positions  # tables can share a key: it must fit the longest
         after = location.rows(max(other.key_value(positions) for other, _ in tables if other.config_key == key))
@@ -97,6 +107,9 @@ def _check_length(settings: Resize, plan: TablePlan) -> None:
         flags = ", ".join(settings.method_flags)
         message = f"{flags} {'do' if ',' in flags else 'does'} not apply when shrinking {plan.name} from {before} to "
         raise ResizeError(f"{message}{after} positions: the first {after} are kept.", f"Remove {flags}.")
+    if after > before and not plan.is_stored and settings.method not in (None, FORMULA):
+        message = f"--method {settings.method} does not apply to {plan.name}: transformers computes its sinusoids."
+        raise ResizeError(message, "Remove --method: the length in config.json is all that changes.")
     if after > before:
         check_source_rows(before, after, settings)
     location = plan.location

@@ -37,7 +37,7 @@ class FoundTable(NamedTuple):
     """A position table of a model."""
 
     location: TableLocation  # its registry entry
-    name: str  # its tensor name
+    name: str  # its tensor name; the file may lack the tensor if transformers computes it
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,13 @@ def find_tables(architecture: Architecture, names: Collection[str], where: str) 
     tables = list[FoundTable]()
     for location in architecture.locations:
         matches = [name for name in location.names if name in names]
+        if not matches and location.table.width_key:  # transformers computes it in models with tensors next to it
+            container = "".join(location.table.name.rsplit(".", 2)[:-2])
+            matches = [
+                prefix + location.table.name
+                for prefix in reversed(location.prefixes)
+                if any(name.startswith(prefix + container) for name in names)
+            ][:1]
         if len(matches) > 1:
             message = f"{where}: found two candidate position tables, {' and '.join(matches)}."
             raise CheckpointError(message, "Save the model again with save_pretrained, which writes one.")
@@ -158,14 +165,23 @@ def tables_of_part(tables: Sequence[FoundTable], part: str | None) -> list[Found
     return selected
 
 
-def describe_table(checkpoint: Checkpoint, name: str) -> TableShape:
-    """Return shape, dtype and file of a table."""
+def describe_table(checkpoint: Checkpoint, table: FoundTable) -> TableShape:
+    """Return shape, dtype and file of a table; dtype and file are empty if it is computed, not stored."""
+    location, name = table
+    if name not in checkpoint.names:
+        return computed_shape(location)
     file = checkpoint.names[name]
     entry, _ = file.entries[name], float_dtype(file, name)
     if len(entry.shape) != 2 or 0 in entry.shape:
         message = f"{file.path}: {name} has shape {list(entry.shape)}, expected (rows, hidden_size)."
         raise CheckpointError(message, "Save it again.")
     return (entry.shape[0], entry.shape[1]), entry.dtype, checkpoint.relative(file)
+
+
+def computed_shape(location: TableLocation) -> TableShape:
+    """Return the shape that transformers computes from the config, and an empty dtype and file."""
+    rows = location.rows(location.value(location.effective_key))
+    return (rows, location.value(str(location.table.width_key))), "", ""
 
 
 def check_rows(location: TableLocation, rows: int, name: str, *, has_config: bool = True) -> None:

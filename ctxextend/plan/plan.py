@@ -38,7 +38,7 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
 from ctxextend.tables.apply import Choice, choose_settings, nonfinite_rows, resize_with_reserved
-from ctxextend.tables.method_facts import METHOD_NAMES, TRUNCATE
+from ctxextend.tables.method_facts import FORMULA, METHOD_NAMES, TRUNCATE
 from ctxextend.tables.stats import describe_rows
 from ctxextend.version import __version__
 
@@ -93,6 +93,11 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         return self.model.architecture.family.model_type
 
     @property
+    def stored(self) -> tuple[TablePlan, ...]:
+        """The tables that the checkpoint contains; transformers computes the others."""
+        return tuple(table for table in self.tables if table.is_stored)
+
+    @property
     def max_len_before(self) -> int:
         """Usable positions of the first table before the resize."""
         return self.tables[0].max_len_before
@@ -126,13 +131,18 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
     @cached_property
     def chosen(self) -> Mapping[str, Choice]:
-        """The settings chosen for each extended table, by name; tables are read only for methods that need them."""
+        """The settings chosen for each extended table, by name; tables are read only if these depend on them."""
         choices = {}
         for table in self.tables:
-            if table.rows_after > table.rows_before:
-                options = replace(self.settings, method=self.recorded.get(table.name, self.settings.method))
-                rows = self._read(table)[table.reserved_rows :] if options.chooses_settings else np.zeros(0)
-                choices[table.name] = choose_settings(rows, table.rows_after - table.reserved_rows, options)
+            if table.rows_after <= table.rows_before:
+                continue
+            options, layout = self.settings, table.location.table.layout
+            options = replace(options, method=self.recorded.get(table.name, options.method))
+            if not table.is_stored:
+                choices[table.name] = Choice(replace(options, method=options.method or FORMULA))
+                continue
+            rows = self._read(table)[table.reserved_rows :] if options.chooses_settings else np.zeros(0)
+            choices[table.name] = choose_settings(rows, table.rows_after - table.reserved_rows, options, layout)
         return choices
 
     @property
@@ -230,7 +240,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def layouts(self) -> Mapping[str, Layout]:
         """The new layout of every weights file that changes or is renamed, by its name in the output."""
         shapes = {buffer.name: buffer.shape for buffer in self.rebuilt_buffers}
-        shapes |= {table.name: (table.rows_after, table.hidden_size) for table in self.tables if table.is_changed}
+        shapes |= {table.name: (table.rows_after, table.hidden_size) for table in self.stored if table.is_changed}
         return plan_layouts(self.checkpoint, shapes, self.dropped)
 
     @cached_property
@@ -242,7 +252,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             values = {change.path: change.after for change in self.edits if change.file == name}
             texts[name] = edit(checkpoint.text(name), values)
         if checkpoint.index is not None and self.layouts:
-            added = sum((table.rows_after - table.rows_before) * table.hidden_size for table in self.tables)
+            added = sum((table.rows_after - table.rows_before) * table.hidden_size for table in self.stored)
             texts[checkpoint.index_file] = index_text(checkpoint, self.layouts, self.dropped, added)
         texts |= {RECIPE_FILE: self._recipe(self.default_output), CARD_FILE: self._card()}
         return {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
@@ -253,7 +263,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         # Branches move, so record the commit.
         ref = replace(self.ref, revision=source.revision or self.ref.revision) if source.kind == "hub" else self.ref
         versions = {"ctxextend": __version__, "numpy": np.__version__}
-        if any(table.dtype in ML_DTYPES_NAMES for table in self.tables):
+        if any(table.dtype in ML_DTYPES_NAMES for table in self.stored):
             import ml_dtypes
 
             versions["ml_dtypes"] = ml_dtypes.__version__
@@ -271,8 +281,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
                     **({"method": per_table[table.name]} if table.name in per_table else {}),
                     "rows_before": table.rows_before,
                     "rows_after": table.rows_after,
-                    "sha256_before": next(hashes),
-                    "sha256_after": next(hashes),
+                    **({key: next(hashes) for key in ("sha256_before", "sha256_after")} if table.is_stored else {}),
                 }
                 for table in self.tables
             ],
@@ -369,7 +378,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             progress(count, total)
 
         with atomic_folder(folder, checkpoint.protected, sizes, force=force) as staged:
-            for table in self.tables:
+            for table in self.stored:
                 before = self._read(table)
                 after = tensors[table.name] = self.resized(table, before)
                 hashes += [table_hash(before), table_hash(after)]

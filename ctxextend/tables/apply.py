@@ -9,9 +9,18 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
 from ctxextend.tables.bands import MIN_ROWS
-from ctxextend.tables.method_facts import INTEGER, METHOD_NAMES, TRUNCATE, Method, Setting, method_text
+from ctxextend.tables.method_facts import (
+    FORMULA,
+    INTEGER,
+    METHOD_NAMES,
+    SINUSOIDAL,
+    TRUNCATE,
+    Method,
+    Setting,
+    method_text,
+)
 from ctxextend.tables.methods import METHODS, find_method
-from ctxextend.tables.sinusoids import BLOCK_ROWS
+from ctxextend.tables.sinusoids import BLOCK_ROWS, find_formula
 
 Table = NDArray[Any]
 Mask = NDArray[np.bool_]
@@ -58,7 +67,7 @@ class MethodOptions:
     """A method and its settings, validated."""
 
     # A name of `METHODS` with settings, as parsed by `read_method`, or `TRUNCATE`, which creates no rows. None means
-    # `copy` for a longer table, and is the only value allowed for a shorter one besides `TRUNCATE`.
+    # `copy` for a longer table, `FORMULA` if it is sinusoidal; for a shorter one, only None and `TRUNCATE` are allowed.
     method: str | None = None
     # Positions at the start that the method does not change; None is the method's default.
     keep_first: int | None = None
@@ -114,8 +123,9 @@ class MethodOptions:
 
     @property
     def chooses_settings(self) -> bool:
-        """Whether the method chooses unset settings from the table."""
-        return self.facts.choose is not None and (not self.settings or None in self.settings.values())
+        """Whether the table decides on the method or its unset settings, or on whether the method applies."""
+        is_unset = self.facts.choose is not None and (not self.settings or None in self.settings.values())
+        return is_unset or self.method is None or self.facts.name in (FORMULA, SINUSOIDAL)
 
     @property
     def full_method(self) -> str:
@@ -153,6 +163,8 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
     kept_first, method, settings = options.kept_first, options.facts, options.settings
     if method.takes_start:
         settings["start"] = kept_first
+    if method.takes_dtype:
+        settings["dtype"] = table.dtype
     first = kept_first
     if method.reads_kept_rows:
         settings["keep"], first = kept_first, 0
@@ -181,12 +193,32 @@ class Choice(NamedTuple):
     reason: str = ""  # what was chosen and why, as text; empty if nothing was chosen
 
 
-def choose_settings(table: Table, rows: int, options: MethodOptions) -> Choice:
+def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str = "") -> Choice:
     """Choose the unset settings of a method for resizing a table, shape (n, d), to a number of rows.
 
-    The method creates bit-identical rows whether it is called with these settings or chooses them itself.
+    Without a method, a table of sinusoids is continued by its formula; `layout` breaks ties between layouts. The method
+    creates bit-identical rows whether it is called with these settings or chooses them itself.
+
+    Raises:
+        ResizeError: The method is `sinusoidal` and the table is sinusoidal already, or it is `formula` and is not.
     """
-    if not options.chooses_settings or options.facts.choose is None:
+    if not options.chooses_settings:
+        return Choice(options)
+    name, stated = options.facts.name, options.settings.get("layout")
+    if options.method is None or name in (FORMULA, SINUSOIDAL):
+        formula = find_formula(table, stated if name == FORMULA and stated else layout)
+        if formula and name == SINUSOIDAL:
+            message = f"--method {name}: the table already is sinusoidal, with layout {formula.layout}."
+            raise ResizeError(message, "Remove --method to continue it by its formula.")
+        if name == FORMULA and (formula is None or stated not in (None, formula.layout)):
+            message = f"--method {name}: the table does not equal the formula of {stated or 'any'} layout."
+            raise ResizeError(message, "Choose another method; list them with `ctxextend methods`.")
+        if formula and name != SINUSOIDAL:
+            method = method_text(FORMULA, {"layout": formula.layout})
+            return Choice(
+                replace(options, method=method), f"its sinusoids continue by the formula, layout {formula.layout}"
+            )
+    if options.facts.choose is None:
         return Choice(options)
     source = table[: len(table) - options.drop_last].astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):

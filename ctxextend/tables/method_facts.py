@@ -10,12 +10,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-METHOD_NAMES = (
-    *("copy", "linear", "sinusoidal", "cubic", "spline", "nearest", "mirror", "stretch", "hierarchical"),
-    *("last", "mean", "zero", "random", "spectral", "rotation", "bands", "auto"),
-)
+# The default method of a longer table that equals a sinusoidal formula.
+FORMULA, SINUSOIDAL = "formula", "sinusoidal"
 # The method of a shorter table: keep the first rows.
 TRUNCATE = "truncate"
+
+METHOD_NAMES = (
+    *("copy", "linear", SINUSOIDAL, FORMULA, "cubic", "spline", "nearest", "mirror", "stretch", "hierarchical"),
+    *("last", "mean", "zero", "random", "spectral", "rotation", "bands", "auto"),
+)
 
 # Effects on inputs up to the old length: of methods that keep learned rows, and of all others.
 UNCHANGED = "inputs up to the old length give identical outputs"
@@ -84,6 +87,8 @@ class Method:
     takes_start: bool = field(default=False, metadata=not_in_json)
     # Whether `function` also reads the rows kept by ``keep_first``, and takes their number as ``keep``.
     reads_kept_rows: bool = field(default=False, metadata=not_in_json)
+    # Whether `function` takes ``dtype``, the stored dtype of the table.
+    takes_dtype: bool = field(default=False, metadata=not_in_json)
     # Whether new rows are copies of source rows. These are passed in the stored dtype: half the time and memory.
     repeats_rows: bool = field(default=False, metadata=not_in_json)
     # The largest number of rows that `function` can return for a number of source rows.

@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 import ctxextend.tables.bands  # noqa: F401  (registers its methods)
 from ctxextend.errors import ResizeError, did_you_mean
 from ctxextend.tables.method_facts import FACTS, INTEGER, METHOD_NAMES, TOLERANCE, TRUNCATE, Method, Setting, method
-from ctxextend.tables.sinusoids import BLOCK_ROWS, LAYOUTS, fit_sinusoids, principal_components, sinusoidal_rows
+from ctxextend.tables.sinusoids import (
+    BLOCK_ROWS,
+    LAYOUTS,
+    Formula,
+    continued_rows,
+    find_formula,
+    fit_sinusoids,
+    principal_components,
+    sinusoidal_rows,
+)
 
 Rows = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -89,6 +98,28 @@ def sinusoidal(table: Rows, rows: int, *, scope: str = "new", layout: str = "int
     waves *= (radius / np.linalg.norm(waves, axis=1).clip(1e-9))[:, None]  # a single column has zeros
     waves += mean
     return _extended(kept, rows, waves)
+
+
+@method(
+    summary="continue a table of sinusoids by its formula; the default for such tables",
+    keep_first=None,
+    settings={
+        "layout": Setting(
+            "layout of the sinusoids", f"{', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}", None, str, LAYOUTS.__contains__
+        )
+    },
+    convention="as transformers computes it: float64 cast to float32, or float32 throughout",
+    long_inputs="positions continue as in training, but the model has not seen them",
+    when="the table equals the formula of fixed sinusoids",
+    takes_dtype=True,
+)
+def formula(table: Rows, rows: int, *, layout: str | None = None, dtype: np.dtype[Any]) -> Rows:
+    """Append the sinusoids that follow those of the table, bit for bit as transformers computes them.
+
+    Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
+    """
+    found = find_formula(table, layout, dtype) or Formula(str(layout), 0)  # checked by `choose_settings`
+    return _extended(table, rows, continued_rows(table, rows - len(table), found, dtype))
 
 
 @method(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 # The orders of sines and cosines, and their frequencies, in transformers.
-LAYOUTS = ("interleaved", "halves", "halves-log")
+LAYOUTS = ("interleaved", "halves", "halves-log", "halves-log-cos")
 # The relative error of an angle in float32: mostly that of exp(x), |x| < log(10000), for its frequency.
 FLOAT32_ROUNDING = 2.0**-20
 
@@ -35,9 +35,9 @@ def sinusoidal_rows(
     """Return sinusoidal embeddings PE(t), shape (m, d), of absolute positions t, shape (m,).
 
     ``interleaved``: PE(t)[2i] = sin(t / 10000^(2i/d)), PE(t)[2i+1] = cos(t / 10000^(2i/d)). ``halves``: all sines, then
-    all cosines. ``halves-log``: as halves, of t / 10000^(i/(d/2 - 1)), for d ≥ 4. If d is odd, one more column is a
-    sine, or zero for ``halves-log``. Cast to float32, they equal those of transformers bit for bit; `in_float32` is for
-    models that compute with torch in float32.
+    all cosines. ``halves-log``: as halves, of t / 10000^(i/(d/2 - 1)), for d ≥ 4. ``halves-log-cos``: cosines first. If
+    d is odd, one more column is a sine, or zero for ``halves-log``. Cast to float32, they equal those of transformers
+    bit for bit; `in_float32` is for models that compute with torch in float32.
 
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762; ``halves-log`` as in tensor2tensor and fairseq.
     """
@@ -46,7 +46,7 @@ def sinusoidal_rows(
     if in_float32:
         import torch
 
-        if layout == "halves-log":
+        if layout.startswith("halves-log"):
             frequencies = torch.exp(torch.arange(width // 2).float() * -(math.log(10000) / (width // 2 - 1)))
         else:
             frequencies = 1.0 / 10000 ** (torch.arange(0, width, 2) / width)
@@ -61,7 +61,7 @@ def sinusoidal_rows(
 
 def _wavelengths(width: int, layout: str) -> Floats:
     """Return the positions per radian of each pair of columns, shape (ceil(d/2),), or (d//2,) for ``halves-log``."""
-    if layout == "halves-log":
+    if layout.startswith("halves-log"):
         return np.asarray(np.exp(np.arange(width // 2) * (math.log(10000) / max(width // 2 - 1, 1))))
     return np.asarray(10000.0 ** (np.arange(0, width, 2) / width))
 
@@ -70,8 +70,11 @@ def _columns(width: int, layout: str) -> tuple[slice, slice]:
     """Return the columns of the sines and of the cosines."""
     if layout == "interleaved":
         return slice(0, None, 2), slice(1, None, 2)
-    sines = (width + (layout == "halves")) // 2
-    return slice(sines), slice(sines, sines + width // 2)
+    pairs = width // 2
+    if layout == "halves-log-cos":
+        return slice(pairs, 2 * pairs), slice(pairs)
+    sines = pairs + width % 2 * (layout == "halves")
+    return slice(sines), slice(sines, sines + pairs)
 
 
 class Formula(NamedTuple):
@@ -95,7 +98,7 @@ def find_formula(table: NDArray[Any], layout: str | None = None, dtype: np.dtype
 
     rounding = 2 * float(ml_dtypes.finfo(dtype or table.dtype).eps)  # type: ignore[no-untyped-call]
     for candidate in sorted(LAYOUTS, key=lambda name: name != layout):
-        if width < (4 if candidate == "halves-log" else 2):
+        if width < (4 if candidate.startswith("halves-log") else 2):
             continue
         sines, cosines = _columns(width, candidate)
         sine, cosine = (first[0, columns][width // 2 - 1] for columns in (sines, cosines))
@@ -132,7 +135,7 @@ def continued_rows(table: Floats, count: int, formula: Formula, dtype: np.dtype[
     width, (layout, start) = table.shape[1], formula
     last = np.arange(max(len(table) - BLOCK_ROWS, 0), len(table))
     best, fewest = True, math.inf
-    for in_float32 in (True, False) if layout == "halves-log" else (False, True):
+    for in_float32 in (True, False) if layout.startswith("halves-log") else (False, True):
         rows = sinusoidal_rows(start + last, width, layout, in_float32=in_float32)
         differing = int((rows.astype(np.float32).astype(dtype).astype(np.float64) != table[last]).sum())
         if differing < fewest:

@@ -53,10 +53,10 @@ def _key_issues(loaded: LoadedModel) -> list[str]:
 
 def _run_inputs(plan: ResizePlan, loaded: LoadedModel, lengths: list[int]) -> Outputs:
     outputs: dict[tuple[str, int], Any] = {}
-    parameters = {name for name, _ in loaded.model.named_parameters(remove_duplicate=False)}
+    modules = {name for name, _ in loaded.model.named_modules()}
     for table in plan.tables:
         # A table can be named differently in the model than in the file.
-        name = next((name for name in table.location.names if name in parameters), table.name)
+        name = next((name for name in table.location.names if name.rpartition(".")[0] in modules), table.name)
         for length in lengths:
             try:
                 with torch_threads(loaded.model, None):

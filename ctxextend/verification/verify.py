@@ -16,7 +16,7 @@ from ctxextend.checkpoints.json_edit import read_text
 from ctxextend.checkpoints.source import Source, has_file, resolve_source
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, SourceError, VerificationError
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.plan.find_tables import OpenedModel, identify_model, open_reference
+from ctxextend.plan.find_tables import OpenedModel, computed_shape, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, TRAINABLE, CheckpointRef, Resize, accepts_settings
@@ -200,19 +200,23 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
     lengths = {
         table.positions(after[name][1][0]): None for table, name in model.tables if name in after and after[name][1]
     }
+    if not before:  # transformers computes all tables
+        tables = [replace(location, config=resized.config) for location, _ in model.tables]
+        lengths = {table.positions(computed_shape(table)[0][0]): None for table in tables}
     parts = dict.fromkeys((None, *(table.part or None for table, _ in model.tables)))
     plans: list[ResizePlan] = []  # those that produce the tables' shapes and dtypes
     for to, part in product(lengths, parts):
         with suppress(ResizeError):
             plan = plan_model(model, Resize(to, part=part))
-            planned = {table.name: (table.dtype, [table.rows_after, table.hidden_size]) for table in plan.tables}
+            planned = {table.name: (table.dtype, [table.rows_after, table.hidden_size]) for table in plan.stored}
             if before | planned == after:
                 methods = METHODS if plan.creates_rows else (None,)
                 plans += (replace(plan, settings=replace(plan.settings, method=method)) for method in methods)
     best, maximum = None, -1
     for plan in plans:
         with suppress(ResizeError):  # the method needs more rows
-            matches = np.concatenate([compare_table(plan, table, resized).matches for table in plan.tables])
+            masks = [np.ones(1, np.bool_), *(compare_table(plan, table, resized).matches for table in plan.stored)]
+            matches = np.concatenate(masks)
             if matches.all():
                 first = plan.settings.kept_first if plan.creates_rows else 0
                 return ExpectedResize(plan, None, "detected" + f", --keep-first {first}" * bool(first), notes)
