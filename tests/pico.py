@@ -79,6 +79,18 @@ def make_led(folder: Path, encoder: int = 32, decoder: int = 16) -> Path:
     return folder
 
 
+def make_siglip(folder: Path, model_type: str = "siglip") -> Path:
+    """Save a dual encoder with random weights, whose text model pools the last position."""
+    torch.manual_seed(0)
+    images = {"image_size": 8} if model_type == "siglip" else {"num_patches": 4}
+    text = {"vocab_size": 32, "max_position_embeddings": 16, "projection_size": WIDTH, "pad_token_id": 0, **ENCODER}
+    config = transformers.AutoConfig.for_model(
+        model_type, text_config=text, vision_config={"patch_size": 4, **images, **ENCODER}
+    )
+    transformers.AutoModel.from_config(config).save_pretrained(folder)  # type: ignore[no-untyped-call]
+    return folder
+
+
 def make_bros(folder: Path) -> Path:
     """Save a model with random weights and a persistent position buffer, embeddings.position_ids."""
     transformers.BrosModel(transformers.BrosConfig(**CONFIGS["bert"])).save_pretrained(folder)

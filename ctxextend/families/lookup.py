@@ -315,5 +315,4 @@ def _notes(outer: Family, location: TableLocation) -> Iterator[str]:
         yield "longer inputs do not fail: excess tokens share the last position"
     yield from (f"keeps the effect of {pin.key}" for pin in location.family.pins)
     yield from (f"also sets {key}" for key in outer.limits)
-    if location.family.note:
-        yield location.family.note
+    yield from filter(None, (location.family.padding_effect, location.family.note))

@@ -10,6 +10,10 @@ from ctxextend.families.unsupported import NOT_LOADED, RELATIVE_ONLY, ROTARY_OR_
 LENGTH = "max_position_embeddings"
 BERT_TABLE = "embeddings.position_embeddings.weight"
 
+# Models whose outputs depend on the padding length, even with an attention mask.
+POOLS_LAST = "pools the last position, padding included"
+MIXES_PADDING = "mixes padding into all outputs"
+
 # Positions start after padding_idx, and the key includes all rows: fairseq's `utils.make_positions`.
 AFTER_PADDING = ReservedRows(rows=1, config_key="pad_token_id", inside_key=True)
 # No reserved rows, but the key, shared with another table, is the number of rows.
@@ -40,7 +44,7 @@ CLIP_OVERRIDES = ("text_config_dict",)
 
 # BERT-like models with 512 positions by default and their name as prefix.
 SIMPLE_ENCODERS = (
-    *("albert", "bert", "convbert", "electra", "ernie", "fnet", "layoutlm", "lxmert", "mobilebert", "rembert"),
+    *("albert", "bert", "convbert", "electra", "ernie", "layoutlm", "lxmert", "mobilebert", "rembert"),
     *("roc_bert", "splinter"),
 )
 
@@ -157,6 +161,7 @@ def bark_table(part: str, name: str, *, has_masks: bool) -> PositionTable:
 
 _FAMILIES = (
     *(encoder(name, f"{name}.") for name in SIMPLE_ENCODERS),
+    replace(encoder("fnet", "fnet."), padding_effect=MIXES_PADDING),
     encoder("bert-generation", "bert.", buffers=IDS[:1]),
     Family(
         "big_bird",
@@ -242,8 +247,8 @@ _FAMILIES = (
         pins=(Pin("block_per_row", keeps="blocks", block_size=32),),
         note="unless the length is doubled or quadrupled, short inputs attend to different blocks",
     ),
-    encoder("nystromformer", "nystromformer.", length=510, reserved=TWO_EXTRA),
-    encoder("yoso", "yoso.", length=4096, reserved=TWO_EXTRA),
+    replace(encoder("nystromformer", "nystromformer.", length=510, reserved=TWO_EXTRA), padding_effect=MIXES_PADDING),
+    replace(encoder("yoso", "yoso.", length=4096, reserved=TWO_EXTRA), padding_effect=MIXES_PADDING),
     *(encoder_decoder(name, 1024, reserved=TWO_EXTRA) for name in ("bart", "mbart", "mvp", "plbart")),
     encoder_decoder("bigbird_pegasus", 4096),
     encoder_decoder("blenderbot", 128),
@@ -334,7 +339,7 @@ _FAMILIES = (
     decoder("gpt_neo", "wpe.weight", "transformer.", length=2048, buffers=NEO_MASKS),
     *(clip_text(f"{name}_text_model") for name in ("aimv2", "clip", "clipseg", "groupvit", "metaclip_2", "xclip")),
     *(clip_text(name, 16) for name in ("owlv2_text_model", "owlvit_text_model")),
-    *(clip_text(name, 64) for name in ("siglip2_text_model", "siglip_text_model")),
+    *(replace(clip_text(name, 64), padding_effect=POOLS_LAST) for name in ("siglip2_text_model", "siglip_text_model")),
     computed("tipsv2_text_model", "embeddings.position_embedding.weights", length=64, **HIDDEN, buffers=IDS[:1]),
     computed(
         "videoprism_text_model",

@@ -107,4 +107,5 @@ class Family:
     parts: tuple[Part, ...] = ()  # models inside it
     limits: tuple[str, ...] = ()  # keys that also truncate inputs, and follow the length
     pins: tuple[Pin, ...] = ()  # keys whose effect must not change
+    padding_effect: str = ""  # how outputs depend on the padding length, even with an attention mask, as a clause
     note: str = ""  # a caveat for users, as a clause

@@ -118,6 +118,8 @@ def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: TableRe
     reason = _consequence(tokens, table)
     if stated.kind in ("padding", "generation") and (tokens is None or tokens < positions):
         reason = ""
+    elif table.location.family.padding_effect and tokens is not None and tokens < positions:
+        reason = ""  # it is the padding length too, and so stays the old one
     elif reason and library == UNUSED:
         reason = "not used by any library"
     elif reason and stated.kind == "padding":

@@ -102,8 +102,8 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def run_on_tokens(model: Any, table: str, length: int) -> "torch.Tensor | None":
-    """Run the outermost submodule around a table that needs only token ids, on `length` of them.
+def run_on_tokens(model: Any, table: str, tokens: "int | torch.Tensor") -> "torch.Tensor | None":
+    """Run the outermost submodule around a table that needs only token ids, on these or on a number of them.
 
     Returns the first float output with a value per token, else the first float output; None if no submodule runs on
     token ids only. An input that is too long raises the model's exception.
@@ -118,7 +118,7 @@ def run_on_tokens(model: Any, table: str, length: int) -> "torch.Tensor | None":
                 if _first_output(module, names, model.config, 2) is None:
                     continue
                 try:
-                    return _first_output(module, names, model.config, length)
+                    return _first_output(module, names, model.config, tokens)
                 except (IndexError, RuntimeError, ValueError) as error:
                     # An outer submodule may contain a shorter table, so try the next inner one.
                     failure = error
@@ -128,14 +128,41 @@ def run_on_tokens(model: Any, table: str, length: int) -> "torch.Tensor | None":
     return None
 
 
-def _first_output(module: Any, names: tuple[str, ...], config: Any, length: int) -> "torch.Tensor | None":
-    """Run a module on `length` token ids and return its first float output with a value per token, else the first."""
+def padded_texts(model: Any, folder: Path, length: int) -> "dict[str, torch.Tensor]":
+    """Return the token ids of a short text, shape (1, padded length), as padded by processor and tokenizer of a folder.
+
+    Without both, return token ids padded to `length`. The keys are descriptions.
+    """
+    import torch
+    import transformers
+
+    texts: dict[str, torch.Tensor] = {}
+    for name in ("processor", "tokenizer"):
+        with quiet_transformers(), suppress(Exception):  # there is none, or it needs libraries for images
+            process = getattr(transformers, f"Auto{name.title()}").from_pretrained(folder, trust_remote_code=False)
+            ids = process(text=["a photo of a cat"], padding="max_length", truncation=True, return_tensors="pt")
+            texts[f"a text padded by the {name}"] = ids["input_ids"]
+    padding = torch.full((1, length), getattr(model.config.get_text_config(), "pad_token_id", None) or 0)
+    ids = torch.cat([_token_ids(model.config, max(length // 4, 1)), padding], dim=1)
+    return texts or {f"a text padded to {length} tokens": ids[:, :length]}
+
+
+def _token_ids(config: Any, length: int) -> "torch.Tensor":
     import torch
 
     vocab_size = int(getattr(config.get_text_config(), "vocab_size", None) or 32)
     # Avoid padding, which several model types do not count as positions.
     first = min(vocab_size // 2, 100)
-    token_ids = first + torch.arange(length).unsqueeze(0) % max(vocab_size - first - 1, 1)
+    return first + torch.arange(length).unsqueeze(0) % max(vocab_size - first - 1, 1)
+
+
+def _first_output(
+    module: Any, names: tuple[str, ...], config: Any, tokens: "int | torch.Tensor"
+) -> "torch.Tensor | None":
+    """Run a module on token ids and return its first float output with a value per token, else the first."""
+    import torch
+
+    token_ids = _token_ids(config, tokens) if isinstance(tokens, int) else tokens
     with torch.no_grad():
         output = module(**dict.fromkeys(names, token_ids))
     values = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else (output,)

@@ -50,6 +50,12 @@ class TablePlan:
         """Whether the number of rows changes."""
         return self.rows_before != self.rows_after
 
+    @property
+    def keeps_padding(self) -> bool:
+        """Whether the tokenizer keeps the old limits: they are also the padding length, on which outputs depend."""
+        is_extended = self.rows_after > self.rows_before
+        return bool(self.location.family.padding_effect) and is_extended and not self.fixes_limits
+
 
 def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Callable[[FoundTable], TableShape]) -> Resize:
     """Replace a factor such as ``4x`` with a number of positions; raise ResizeError if the tables differ in length."""
@@ -140,9 +146,10 @@ def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, .
     first = {location.tokenizer: name for location, name in reversed(model.tables) if location.tokenizer is not None}
     for table in tables:
         tokenizer = table.location.tokenizer
-        if tokenizer is not None and first[tokenizer] == table.name:
+        if tokenizer is not None and first[tokenizer] == table.name and not table.keeps_padding:
             lengths = table.max_len_before, table.max_len_after
-            edits += limit_edits(checkpoint, *lengths, tokenizer, fix_limits=table.fixes_limits)
+            flags = {"fix_limits": table.fixes_limits, "pads": bool(table.location.family.padding_effect)}
+            edits += limit_edits(checkpoint, *lengths, tokenizer, **flags)
     return tuple(edits)
 
 

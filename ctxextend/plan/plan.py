@@ -172,9 +172,9 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         if not self.is_changed:
             return "The position table is unchanged."
         if not self.creates_rows:
-            return f"Inputs up to {after} tokens give identical outputs; longer inputs are no longer supported."
+            return f"Inputs up to {after} tokens give {self._same_outputs}; longer inputs are no longer supported."
         if self.keeps_learned_rows:
-            effects = f"Inputs up to {self._old_lengths} tokens give identical outputs; beyond that"
+            effects = f"Inputs up to {self._old_lengths} tokens give {self._same_outputs}; beyond that"
         else:
             replaces_learned = method.keeps_learned_rows and not options.keeps_learned_rows
             short = "learned rows are replaced, so outputs for short inputs change too" if replaces_learned else None
@@ -182,6 +182,11 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             kept = f" (the first {options.kept_first} rows are kept)" if options.kept_first else ""
             effects = f"{short[:1].upper()}{short[1:]}{kept}; beyond {self._old_lengths}"
         return f"{UNTRAINED.format(after)} {effects}, {method.long_inputs}."
+
+    @property
+    def _same_outputs(self) -> str:
+        depends = any(table.location.family.padding_effect for table in self.tables)
+        return f"identical outputs{' if padded as before' * depends}"
 
     @property
     def _old_lengths(self) -> str:
@@ -213,6 +218,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             output += f" No effect: {flags}." if flags else ""
             yield f"The table already has {self.max_len_before} positions: the output is {output}"
         yield from self._low_limits()
+        yield from self._padding()
         if not checkpoint.has_config and not checkpoint.adapter_of:
             lengths = {table.config_key: table.location.key_value(table.max_len_after) for table in self.tables}
             keys = ", ".join(f"{key} {length}" for key, length in lengths.items())
@@ -233,6 +239,17 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         if low and (self.creates_rows or self.settings.fix_limits):
             effect = "inputs that were truncated there give different outputs now."
             yield f"Limits below the table's {self.max_len_before} positions are raised ({', '.join(low)}): {effect}"
+
+    def _padding(self) -> Iterator[str]:
+        """Yield a warning for each table of a model whose outputs depend on the padding length."""
+        for table in self.tables:
+            family, before, after = table.location.family, table.max_len_before, table.max_len_after
+            if family.padding_effect and table.is_changed:
+                flags = f"padding='max_length', max_length={before}"
+                condition = f"short texts give the same outputs only if padded as before, for example with {flags}"
+                files = f"Tokenizer files stay as they are: for longer texts, pass max_length={after}."
+                files = files if table.keeps_padding else f"Texts padded to {after} tokens give other outputs."
+                yield f"{family.model_type} {family.padding_effect}: {condition}. {files}"
 
     # ---- the files of the output
 
@@ -295,11 +312,12 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         name = printable(source.hub_id or source.name)
         names = ", ".join(f"`{table.name}`" for table in self.tables)
         change = f"resized from {self._old_lengths} to {after} positions with method `{self.method}`"
+        effects = self.consequences, *self._low_limits(), *self._padding()
         section = (
             f"## Context length {after}\n\n"
             f"{name} with its position table{'s' * (len(self.tables) > 1)} ({names}) "
             f"{change if self.is_changed else f'kept at {after} positions'} by ctxextend {__version__}. "
-            f"No other weights were changed. {' '.join((self.consequences, *self._low_limits()))}{RECIPE_POINTER}\n"
+            f"No other weights were changed. {' '.join(effects)}{RECIPE_POINTER}\n"
         )
         card, title = read_card(self.checkpoint), f"{printable(source.name)}-{after}"
         base_model, is_adapter = known_base_model(self.checkpoint), self.checkpoint.adapter_of is not None

@@ -21,7 +21,7 @@ METHOD_NAMES = (
 )
 
 # Effects on inputs up to the old length: of methods that keep learned rows, and of all others.
-UNCHANGED = "inputs up to the old length give identical outputs"
+UNCHANGED = "inputs up to the old length give identical outputs if padded as before"
 MOVED = "outputs for short inputs change too, because positions move"
 
 # For methods that use LAPACK or BLAS, whose last bits differ between machines. After rounding to 16-bit floats, a few

@@ -6,14 +6,14 @@ from typing import Any
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
 from ctxextend.models.devices import torch_threads
-from ctxextend.models.load import LoadedModel, check_loadable, largest_difference, load, run_on_tokens
+from ctxextend.models.load import LoadedModel, check_loadable, largest_difference, load, padded_texts, run_on_tokens
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.verification.checks import Check, ExpectedResize
 
 NOT_DEEP_HINT = "Run verify without --deep."
 
-# Outputs by table name and input length: a tensor, None if the model cannot run on text only, or an error message.
-Outputs = Mapping[tuple[str, int], Any]
+# Outputs by table name and input: a tensor, None if the model cannot run on text only, or an error message.
+Outputs = Mapping[tuple[str, str], Any]
 
 
 def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
@@ -29,14 +29,14 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
         loaded = load(base, base.model_class)
     except CheckpointError as error:
         raise CheckpointError(error.message, NOT_DEEP_HINT) from error
-    before, base_issues = _run_inputs(plan, loaded, lengths), _key_issues(loaded)
+    before, base_issues = _run_inputs(plan, base, loaded, lengths), _key_issues(loaded)
     del loaded
     try:
         check_loadable(resized)
         loaded = load(resized, base.model_class)
     except CheckpointError as error:
         return [Check("loads", False, (error.message,))]
-    after = _run_inputs(plan, loaded, [*lengths, plan.max_len_after])
+    after = _run_inputs(plan, resized, loaded, [*lengths, plan.max_len_after])
     wrong = [key for key in _key_issues(loaded) if key not in base_issues]
     none_found = f"no{' other' * bool(base_issues)} missing, unexpected or mismatched keys"
     evidence = (*(wrong or [none_found]), *(f"{key} (also in the base)" for key in base_issues))
@@ -51,18 +51,22 @@ def _key_issues(loaded: LoadedModel) -> list[str]:
     return [f"{kind} key: {key}" for kind in kinds for key in getattr(loaded, kind)]
 
 
-def _run_inputs(plan: ResizePlan, loaded: LoadedModel, lengths: list[int]) -> Outputs:
-    outputs: dict[tuple[str, int], Any] = {}
+def _run_inputs(plan: ResizePlan, checkpoint: Checkpoint, loaded: LoadedModel, lengths: list[int]) -> Outputs:
+    outputs: dict[tuple[str, str], Any] = {}
     modules = {name for name, _ in loaded.model.named_modules()}
     for table in plan.tables:
         # A table can be named differently in the model than in the file.
         name = next((name for name in table.location.names if name.rpartition(".")[0] in modules), table.name)
-        for length in lengths:
+        inputs: dict[str, Any] = {f"{length} tokens": length for length in lengths}
+        if table.keeps_padding:
+            folder = checkpoint.root / (table.location.tokenizer or checkpoint.model)
+            inputs |= padded_texts(loaded.model, folder, table.max_len_before)
+        for text, tokens in inputs.items():
             try:
                 with torch_threads(loaded.model, None):
-                    outputs[table.name, length] = run_on_tokens(loaded.model, name, length)
+                    outputs[table.name, text] = run_on_tokens(loaded.model, name, tokens)
             except (IndexError, RuntimeError, ValueError) as error:
-                outputs[table.name, length] = f"{type(error).__name__}: {error}"[:200]
+                outputs[table.name, text] = f"{type(error).__name__}: {error}"[:200]
     return outputs
 
 
@@ -71,7 +75,7 @@ def _check_runs(plan: ResizePlan, after: Outputs, before: Outputs) -> Check:
     text = f"{plan.max_len_after} tokens"
     was_finite = all(output.isfinite().all() for output in before.values() if hasattr(output, "isfinite"))
     for table in plan.tables:
-        output = after[table.name, plan.max_len_after]
+        output = after[table.name, text]
         if isinstance(output, str):
             wrong.append(f"{table.name}: fails on {text}: {output}")
         elif output is None:
@@ -88,11 +92,11 @@ def _check_outputs(expected: ExpectedResize, before: Outputs, after: Outputs) ->
     plan = expected.plan
     parts = {table.name: f" ({table.part})" * bool(table.part) for table in plan.tables}
     diffs: dict[str, float | str] = {}  # the largest difference, or the failure, by input
-    for (name, length), old in before.items():
-        new = after[name, length]
+    for (name, text), old in before.items():
+        new = after.get((name, text), "transformers cannot load it")
         if not hasattr(old, "shape"):
             continue
-        text = f"{length} tokens{parts[name]}"
+        text += parts[name]
         if not hasattr(new, "shape"):
             diffs[text] = f"fails ({new})"
         else:
