@@ -156,11 +156,14 @@ def test_sinusoidal_rows_are_at_the_median_distance_from_the_mean(width: int, sc
 
 def test_sinusoidal_layouts_order_the_same_waves() -> None:
     table = normal(6, 4)
-    interleaved, halves, log = (methods.sinusoidal(table, 9, scope="all", layout=name) for name in LAYOUTS)
+    interleaved, halves, log, cosines_first = (
+        methods.sinusoidal(table, 9, scope="all", layout=name) for name in LAYOUTS
+    )
     mean = table.mean(axis=0)
     np.testing.assert_allclose((halves - mean)[:, [0, 2, 1, 3]], interleaved - mean, rtol=0, atol=1e-15)
     # With d = 4, the second wavelength is 100 positions, or 10000 for halves-log.
     np.testing.assert_allclose((log - mean)[:, [0, 2]], (halves - mean)[:, [0, 2]], rtol=0, atol=1e-15)
+    np.testing.assert_allclose((cosines_first - mean)[:, [2, 3, 0, 1]], log - mean, rtol=0, atol=1e-15)
     assert (np.abs((log - mean)[1:, 1]) < 0.02 * np.abs((halves - mean)[1:, 1])).all()
 
 
@@ -263,7 +266,8 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
             {"method": "zero", "drop_last": 2},
             "--drop-last has no effect with --method zero, which reads no learned rows",
         ),
-        ({"method": "sinusoidal:layout=half"}, "layout must be interleaved, halves or halves-log, got 'half'"),
+        ({"method": "zero:drop-last=2"}, "has no setting 'drop-last'. Settings of zero: scope, keep-first."),
+        ({"method": "sinusoidal:layout=half"}, "layout must be interleaved, halves, .* or .*, got 'half'"),
         ({"method": "spline:degree=1"}, "degree must be 2 or 3, got '1'"),
         ({"method": "bands:sigma=-1"}, "sigma must be 0 or at least 0.5"),
         ({"method": "bands:sigma=1e-9"}, "sigma must be 0 or at least 0.5"),

@@ -40,7 +40,8 @@ def read_method(text: str | None) -> tuple[str, dict[str, Any], list[ResizeError
             method = find_method(name)
         except ResizeError as error:
             return name, {}, [error]
-        accepted = dict(method.settings) | dict.fromkeys(COUNTS[method.keep_first is None :], COUNT)
+        counts = COUNTS[method.keep_first is None : 1 + method.reads_learned_rows]
+        accepted = dict(method.settings) | dict.fromkeys(counts, COUNT)
     settings, errors = dict[str, Any](), list[ResizeError]()
     settings_hint = f"Settings of {name}: {', '.join(key.replace('_', '-') for key in accepted) or 'none'}."
     for part in rest.split(",") if rest else ():

@@ -8,6 +8,7 @@ learned rows return them first, unchanged. `bands` and `auto` are in a separate 
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,10 @@ SPECTRAL_COMPONENTS, SINUSOIDS, MAX_DISTANCE = 64, 16, 2.0
 ROTATION_COMPONENTS = 512
 # Whether a method fills the new rows or replaces the whole table.
 SCOPE = Setting("rows to fill", "new or all", "new", str, ("new", "all").__contains__)
-LAYOUT = Setting("order of the waves", "interleaved, halves or halves-log", LAYOUTS[0], str, LAYOUTS.__contains__)
+# Unless a method has a default, the layout is found in the table.
+LAYOUT = Setting(
+    "layout of the sinusoids", f"{', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}", None, str, LAYOUTS.__contains__
+)
 
 
 @method(
@@ -77,7 +81,7 @@ def linear(table: Rows, rows: int) -> Rows:
 
 @method(
     summary="append sinusoidal rows; scope=all replaces the whole table",
-    settings={"scope": SCOPE, "layout": LAYOUT},
+    settings={"scope": SCOPE, "layout": replace(LAYOUT, default=LAYOUTS[0])},
     convention="mean + s·PE(t), s = median‖p - mean‖ / ‖PE(t)‖; layouts as in transformers",
     long_inputs=UNTRAINED,
     when="you fine-tune afterwards, and every position needs a distinct row",
@@ -103,11 +107,7 @@ def sinusoidal(table: Rows, rows: int, *, scope: str = "new", layout: str = "int
 @method(
     summary="continue a table of sinusoids by its formula; the default for such tables",
     keep_first=None,
-    settings={
-        "layout": Setting(
-            "layout of the sinusoids", f"{', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}", None, str, LAYOUTS.__contains__
-        )
-    },
+    settings={"layout": LAYOUT},
     convention="as transformers computes it: float64 cast to float32, or float32 throughout",
     long_inputs="positions continue as in training, but the model has not seen them",
     when="the table equals the formula of fixed sinusoids",
@@ -143,12 +143,12 @@ def cubic(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    summary="interpolate the table with splines",
+    summary="interpolate the table with a spline per column",
     keeps_learned_rows=False,
     settings={"degree": Setting("degree of the polynomials", "2 or 3", 3, int, (2, 3).__contains__)},
-    convention="not-a-knot, align_corners=True (both end rows kept), in float64; up to degree rows: a lower degree",
+    convention="not-a-knot, align_corners=True (both end rows kept), in float64; degree at most n - 1 for n rows",
     long_inputs=CLOSER,
-    when="as for cubic, if every learned row is a good estimate: a spline passes through all of them smoothly",
+    when="as for cubic, or to reproduce the rows of context-extension",
 )
 def spline(table: Rows, rows: int, *, degree: int = 3) -> Rows:
     """Interpolate row t at source position t·(n-1)/(m-1) with a not-a-knot spline along each column.
