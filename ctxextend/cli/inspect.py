@@ -13,6 +13,8 @@ from ctxextend.errors import ResizeError, counted, size_text
 if TYPE_CHECKING:
     from ctxextend.inspection.table_report import Inspection, ModelTable, TableReport
 
+# Share of a table's variance from which its sinusoids are shown; learned tables have less than 0.1.
+SINUSOIDAL = 0.5
 # The limit of a library, and what happens to longer inputs.
 BEYOND = {
     "cut": "{}, longer inputs are truncated",
@@ -182,6 +184,11 @@ def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
     for number, component in enumerate(stats.components, 1):
         yield f"period of component {number}", f"{component.period:.0f} ({100 * component.fit:.0f} % fit)"
     yield "norm of mean row", f"{stats.mean_norm:.3g}"
+    fit = table.sinusoidal
+    if fit and (fit.is_formula or fit.explained >= SINUSOIDAL):
+        yield "sinusoidal", f"{fit.layout}, " + ("all rows" if fit.is_formula else f"{100 * fit.explained:.3g} % of variance")
+    if fit and fit.first_deviating_row is not None:
+        yield "first deviating row", str(fit.first_deviating_row)
 
 
 def _add_limits(page: Page, inspection: "Inspection") -> None:

@@ -17,7 +17,7 @@ from ctxextend.inspection.table_report import Inspection, TableReport
 from ctxextend.plan.find_tables import FoundTable, OpenedModel, check_rows, describe_table, open_model, tables_of_part
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings, flag_words
 from ctxextend.recipe_file import Provenance, read_provenance
-from ctxextend.tables.sinusoids import sinusoidal_rows
+from ctxextend.tables.sinusoids import fit_layout, sinusoidal_rows
 from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
 
 # Config keys for the standard deviation of weight initialisation, and the defaults of transformers and nn.Embedding.
@@ -101,6 +101,9 @@ def _report(checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None
         values = sinusoidal_rows(np.arange(rows), hidden_size, location.table.layout).astype(np.float32)
         values[max(first - 1, 0) : first] = 0
     stats, repetition = measure(values[first:]), find_repetition(values[first:])
+    fit = None if stats.nonfinite else fit_layout(values[first:], location.table.layout)
+    if fit and fit.first_deviating_row is not None:
+        fit = replace(fit, first_deviating_row=fit.first_deviating_row + first)
     # The new rows of a resize and the length before it, from the recipe.
     new_rows: tuple[RowRange, ...] | None = None
     old_length = None
@@ -130,6 +133,7 @@ def _report(checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None
         share=values.size / parameters if file else 0.0,
         new_rows=new_rows,
         norms=np.concatenate([reserved_norms, stats.norms]),
+        sinusoidal=fit,
         stats=stats,
         outliers=find_outliers(stats.norms, stats.cosines),
         repetition=repetition,

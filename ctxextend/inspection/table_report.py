@@ -11,6 +11,7 @@ from ctxextend.errors import counted
 from ctxextend.families.lookup import TableLocation
 from ctxextend.json_output import Result, not_in_json, to_json
 from ctxextend.recipe import FROZEN
+from ctxextend.tables.sinusoids import LayoutFit
 from ctxextend.tables.stats import Repetition, RowRange, TableStats, describe_range, describe_rows, row_ranges
 
 # Maximum number of duplicate groups, and of outliers, that are listed one by one.
@@ -37,6 +38,7 @@ class TableReport(Result, shows="name positions reserved_rows hidden_size dtype"
     share: float  # share of the checkpoint's parameters, 0 to 1
     new_rows: tuple[RowRange, ...] | None  # rows created by a resize; None if unknown
     norms: NDArray[np.float64]  # norm of each row including reserved rows, shape (rows,)
+    sinusoidal: LayoutFit | None  # how sinusoidal its rows are; None if rows are not finite, or equal
     stats: TableStats = field(metadata=not_in_json)  # of the rows after the reserved ones
     outliers: dict[int, str] = field(metadata=not_in_json)  # reason by position
     repetition: Repetition = field(metadata=not_in_json)  # duplicate rows, by position
@@ -208,10 +210,12 @@ class Inspection(Result, shows="source model_type verdict"):
         texts = (text for table in self.tables for text in table.findings())
         findings = [text for text in texts if not text.startswith(("outlier", "seam"))]
         new = sum(stop - start for table in self.tables for start, stop in table.new_rows or ())
-        untrained = new and self.trainable in FROZEN
+        is_formula = all(table.sinusoidal and table.sinusoidal.is_formula for table in self.tables)
+        untrained = new and not is_formula and self.trainable in FROZEN
         if untrained and not any(text.startswith(("NaN", "zero rows")) for text in findings):
             findings = [f"{counted(new, 'new row')} created by {self.method}, not trained yet"]
-        return f"{', '.join(dict.fromkeys(parts.values()))} positions, {files}; {(*findings, 'rows look trained')[0]}."
+        state = "rows are sinusoidal" if is_formula else "rows look trained"
+        return f"{', '.join(dict.fromkeys(parts.values()))} positions, {files}; {(*findings, state)[0]}."
 
 
 # A model and one of its tables.

@@ -1,6 +1,7 @@
 """Sinusoidal position embeddings, and sums of sinusoids fitted to the principal components of learned rows."""
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,9 @@ Floats = NDArray[np.float64]
 LAYOUTS = ("interleaved", "halves", "halves-log", "halves-log-cos")
 # The relative error of an angle in float32: mostly that of exp(x), |x| < log(10000), for its frequency.
 FLOAT32_ROUNDING = 2.0**-20
+
+# Maximum number of values, in evenly spaced rows, to which layouts are fitted.
+FIT_VALUES = 2**21
 
 # Rows processed at once, to avoid a second table of the new length in memory.
 BLOCK_ROWS = 256
@@ -94,9 +98,7 @@ def find_formula(table: NDArray[Any], layout: str | None = None, dtype: np.dtype
     # Each sine and its cosine have radius 1; NaN fails too.
     if not abs(float(np.square(first).sum()) - width / 2) < 0.6:
         return None
-    import ml_dtypes  # knows all float dtypes
-
-    rounding = 2 * float(ml_dtypes.finfo(dtype or table.dtype).eps)  # type: ignore[no-untyped-call]
+    rounding = _rounding(dtype or table.dtype)
     for candidate in sorted(LAYOUTS, key=lambda name: name != layout):
         if width < (4 if candidate.startswith("halves-log") else 2):
             continue
@@ -107,6 +109,12 @@ def find_formula(table: NDArray[Any], layout: str | None = None, dtype: np.dtype
         if first_deviation(table, formula, rounding) is None:
             return formula
     return None
+
+
+def _rounding(dtype: np.dtype[Any]) -> float:
+    import ml_dtypes  # knows all float dtypes
+
+    return 2 * float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
 
 
 def first_deviation(table: NDArray[Any], formula: Formula, rounding: float) -> int | None:
@@ -143,6 +151,57 @@ def continued_rows(table: Floats, count: int, formula: Formula, dtype: np.dtype[
         if not differing:
             break
     return sinusoidal_rows(start + len(table) + np.arange(count), width, layout, in_float32=best)
+
+
+@dataclass(frozen=True)
+class LayoutFit:
+    """How sinusoidal a table is; see `fit_layout`."""
+
+    layout: str  # the one of `LAYOUTS` that explains most
+    explained: float  # share of the table's variance that its sinusoids explain, 0 to 1
+    is_formula: bool  # whether every row equals the formula
+    first_deviating_row: int | None  # the first row that does not, if others do
+
+
+def fit_layout(table: NDArray[Any], layout: str = "") -> LayoutFit | None:
+    """Return how much of the variance of a table of finite rows, shape (n, d), its best layout explains.
+
+    The fit is m + r·PE(t): a mean row m, one radius r, and a phase for each pair of columns, so that rows can start at
+    any position. With z_i(t) = cosine column + i·sine column of pair i, and w_i(t) = exp(iω_i·t), each minus its mean,
+
+        explained = (Σ_i |⟨w_i, z_i⟩|)² / (Σ_i ‖w_i‖² · Σ_i ‖z_i‖²),
+
+    about 1/n for random rows. Slow sinusoids with a radius each would fit the trends of any learned table. Large tables
+    are sampled, and a last column without a partner is ignored. Returns None if the rows are equal, as a single row is.
+    `layout` is the one that the model computes, if any.
+    """
+    with np.errstate(all="ignore"):
+        explained = {name: _explained(table, name) for name in LAYOUTS if table.shape[1] >= (4 if "log" in name else 2)}
+    best = max(explained, key=lambda name: explained[name], default="")
+    if not (best and explained[best] >= 0):
+        return None
+    if formula := find_formula(table, layout or best):
+        return LayoutFit(formula.layout, explained[formula.layout], True, None)
+    expected, deviating = layout or best, 0 if layout else None
+    for row in (len(table) // 2, 0):
+        single = find_formula(table[row : row + 1], expected)
+        if single and single.layout == expected:
+            deviating = first_deviation(table, Formula(expected, single.start - row), _rounding(table.dtype))
+    return LayoutFit(best, explained[best], False, deviating)
+
+
+def _explained(table: NDArray[Any], layout: str) -> float:
+    """Return the share of a table's variance that a layout explains; NaN if there is none."""
+    width, pairs = table.shape[1], table.shape[1] // 2
+    rows = np.linspace(0, len(table) - 1, min(len(table), FIT_VALUES // width)).astype(np.intp)
+    sampled = table[rows].astype(np.float64)
+    sampled -= sampled[0]  # equal rows become exactly zero
+    sines, cosines = (sampled[:, columns][:, :pairs] for columns in _columns(width, layout))
+    values, waves = cosines + 1j * sines, np.exp(1j * rows[:, None] / _wavelengths(width, layout)[:pairs])
+    values -= values.mean(axis=0)
+    waves -= waves.mean(axis=0)
+    products = np.abs(np.einsum("tp,tp->p", waves.conj(), values)).sum()
+    return min(float(products**2 / (np.vdot(waves, waves).real * np.vdot(values, values).real)), 1.0)
 
 
 class PrincipalComponents(NamedTuple):
