@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import transformers
 from jsonschema import validate
 from numpy.typing import NDArray
@@ -133,21 +132,20 @@ LAYERS: dict[str, Any] = {
 SIZES: dict[str, Any] = {"d_model": 8, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "max_position_embeddings": 16}
 VOCABULARY: dict[str, Any] = {"langs": ["en", "de"], "src_vocab_size": 32, "tgt_vocab_size": 32}
 XLM: dict[str, Any] = {"vocab_size": 32, "emb_dim": 8, "n_layers": 2, "n_heads": 2, "sinusoidal_embeddings": True}
+M2M100 = {**SIZES, **LAYERS, "vocab_size": 32}
 # Model class, config, table, reserved rows and layout. FSMT has a zero row at its padding index, 1.
 MODELS = [
-    ("PegasusModel", {**SIZES, **LAYERS, "vocab_size": 32}, "encoder.embed_positions.weight", 0, "halves"),
+    ("PegasusModel", M2M100, "encoder.embed_positions.weight", 0, "halves"),
     ("FSMTModel", {**SIZES, **LAYERS, **VOCABULARY}, "encoder.embed_positions.weight", 2, "halves-log"),
     ("XLMModel", {**XLM, "max_position_embeddings": 16}, "position_embeddings.weight", 0, "interleaved"),
 ]
 
 
-def save(model: tuple[str, dict[str, Any], str, int, str]) -> tuple[object, ...]:
-    """Save a model of transformers with random weights, and return arguments for `inspect`."""
-    name, config, tensor, reserved, _ = model
+def save(name: str, config: dict[str, Any]) -> str:
+    """Save a model of transformers with random weights."""
     model_class = getattr(transformers, name)
     model_class(model_class.config_class(**config)).save_pretrained(name)
-    key = "max_position_embeddings"
-    return name, "--tensor", tensor, "--config-key", key, "--reserved-rows", reserved
+    return name
 
 
 def sinusoidal(*arguments: object) -> Any:
@@ -157,30 +155,44 @@ def sinusoidal(*arguments: object) -> Any:
     return values["models"][0]["tables"][0]["sinusoidal"]
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model[0])
-def test_inspect_recognises_formulas_of_transformers(model: tuple[str, dict[str, Any], str, int, str]) -> None:
-    arguments, (name, _, tensor, reserved, layout) = save(model), model
-    found = sinusoidal(*arguments)
-    assert found.pop("explained") == pytest.approx(1)
-    assert found == {"layout": layout, "is_formula": True, "first_deviating_row": None}
-    screen = invoke("inspect", *arguments).stdout
+@pytest.mark.parametrize(("name", "config", "tensor", "reserved", "layout"), MODELS, ids=[model[0] for model in MODELS])
+def test_inspect_recognises_stored_formulas(
+    name: str, config: dict[str, Any], tensor: str, reserved: int, layout: str
+) -> None:
+    def add(first: int, last: int, value: float) -> None:
+        tensors = load_file(f"{name}/model.safetensors")
+        tensors[tensor][reserved + first : reserved + last] += value
+        save_file(tensors, f"{name}/model.safetensors", metadata={"format": "pt"})
+
+    save(name, config)
+    unregistered = ("--tensor", tensor, "--config-key", "max_position_embeddings", "--reserved-rows", reserved)
+    for flags in ((), unregistered):
+        found = sinusoidal(name, *flags)
+        assert found.pop("explained") == pytest.approx(1)
+        assert found == {"layout": layout, "is_formula": True, "first_deviating_row": None}
+    screen = invoke("inspect", name).stdout
     assert "; rows are sinusoidal.\n" in screen
-    assert f"{layout}, all rows\n" in screen
+    assert f" {layout}, all rows" in screen
     assert "first deviating row" not in screen
-    # A row that was trained: row numbers include reserved rows.
-    tensors = load_file(f"{name}/model.safetensors")
-    tensors[tensor][reserved + 9] += 0.05
-    save_file(tensors, f"{name}/model.safetensors", metadata={"format": "pt"})
-    found = sinusoidal(*arguments)
-    assert 0.99 < found.pop("explained") < 1
-    assert found == {"layout": layout, "is_formula": False, "first_deviating_row": reserved + 9}
-    screen = " ".join(invoke("inspect", *arguments).stdout.split())
-    assert "; rows look trained." in screen
+    add(9, 10, 0.05)
+    for flags in ((), unregistered):
+        found = sinusoidal(name, *flags)
+        assert 0.99 < found.pop("explained") < 1
+        assert found == {"layout": layout, "is_formula": False, "first_deviating_row": reserved + 9}
+    screen = " ".join(invoke("inspect", name, *unregistered).stdout.split())
     assert f" {layout}, 99." in screen
     assert f" % of variance first deviating row {reserved + 9} " in screen
-    tensors[tensor][reserved] = torch.nan
-    save_file(tensors, f"{name}/model.safetensors", metadata={"format": "pt"})
-    assert sinusoidal(*arguments) is None
+    # A mean row explains no variance, but no row equals the formula: one that the model would compute deviates.
+    add(0, 16, 0.5)
+    assert sinusoidal(name)["explained"] > 0.99
+    assert [sinusoidal(name, *flags)["first_deviating_row"] for flags in ((), unregistered)] == [reserved, None]
+    add(0, 1, np.nan)
+    assert sinusoidal(name) is None
+
+
+def test_inspect_recognises_computed_formulas() -> None:
+    found = sinusoidal(save("M2M100Model", M2M100))
+    assert (found["layout"], found["is_formula"]) == ("halves-log", True)
 
 
 def test_inspect_shows_nothing_about_sinusoids_of_learned_tables() -> None:

@@ -186,7 +186,8 @@ def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
     yield "norm of mean row", f"{stats.mean_norm:.3g}"
     fit = table.sinusoidal
     if fit and (fit.is_formula or fit.explained >= SINUSOIDAL):
-        yield "sinusoidal", f"{fit.layout}, " + ("all rows" if fit.is_formula else f"{100 * fit.explained:.3g} % of variance")
+        share = "all rows" if fit.is_formula else f"{100 * fit.explained:.3g} % of variance"
+        yield "sinusoidal", f"{fit.layout}, {share}"
     if fit and fit.first_deviating_row is not None:
         yield "first deviating row", str(fit.first_deviating_row)
 
