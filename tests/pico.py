@@ -24,6 +24,9 @@ CONFIGS: Mapping[str, dict[str, Any]] = {
 HEADS = {"gpt2": "GPT2LMHeadModel", "bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM"}
 BASES = {"gpt2": "GPT2Model", "bert": "BertModel", "roberta": "RobertaModel"}
 
+# `formula` applies only to tables of sinusoids.
+LEARNED_METHODS = [name for name in METHODS if name != "formula"]
+
 
 def resize_settings(method: str) -> dict[str, Any]:
     """Return the settings for a method; `stretch` keeps more rows by default than these models have."""

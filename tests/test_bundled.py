@@ -33,7 +33,7 @@ def test_tiny_gpt2_matches_its_model_card() -> None:
     assert math.exp(loss) == pytest.approx(float(stated[1]), rel=0.1)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", pico.LEARNED_METHODS)
 def test_resize_tiny_gpt2_with_every_method(method: str, tmp_path: Path) -> None:
     output = resize("tiny-gpt2", to=512, method=method, output=tmp_path / "out").output
     old, new = (pico.Pico(folder, transformers.GPT2LMHeadModel).load() for folder in (FOLDER, output))

@@ -16,6 +16,7 @@ from ctxextend.tables import methods
 from ctxextend.tables.apply import MethodOptions
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.sinusoids import LAYOUTS, sinusoidal_rows
+from tests import pico
 
 TABLES = arrays(np.float64, st.tuples(st.integers(1, 9), st.integers(1, 5)), elements=st.floats(-8, 8))
 
@@ -203,7 +204,7 @@ def test_zero_fills_new_rows_or_all_rows() -> None:
     assert not methods.zero(table, 5, scope="all").any()
 
 
-@given(table=TABLES, extra=st.integers(0, 20), name=st.sampled_from(sorted(METHODS)))
+@given(table=TABLES, extra=st.integers(0, 20), name=st.sampled_from(sorted(pico.LEARNED_METHODS)))
 def test_methods_are_pure_and_keep_learned_rows_if_stated(table: Any, extra: int, name: str) -> None:
     rows = supported_rows(name, len(table), len(table) + extra)
     before = table.copy()
@@ -216,14 +217,14 @@ def test_methods_are_pure_and_keep_learned_rows_if_stated(table: Any, extra: int
         assert np.array_equal(result[: len(table)], table)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].keeps_learned_rows])
+@pytest.mark.parametrize("name", [name for name in pico.LEARNED_METHODS if METHODS[name].keeps_learned_rows])
 def test_methods_that_keep_rows_start_longer_tables_with_the_shorter_one(name: str) -> None:
     table = normal(40, 6)
     shorter, longer = (METHODS[name].function(table, rows) for rows in (90, 700))
     np.testing.assert_allclose(longer[:90], shorter, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", sorted({*METHODS} - {"sinusoidal", "zero"}))
+@pytest.mark.parametrize("name", sorted({*pico.LEARNED_METHODS} - {"sinusoidal", "zero"}))
 def test_methods_keep_constant_tables_constant(name: str) -> None:
     for learned, width in ((3, 5), (40, 1)):
         result = METHODS[name].function(np.full((learned, width), 0.1), supported_rows(name, learned, 90))

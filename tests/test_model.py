@@ -9,13 +9,12 @@ import torch
 import transformers
 
 from ctxextend import CheckpointError, ResizeError, UnsupportedModelError, extend_model, resize
-from ctxextend.tables.methods import METHODS
 from tests import pico
 
 MakePico = Callable[..., pico.Pico]
 NEW = 40
 SETTINGS: list[dict[str, Any]] = [
-    *({"to": NEW, **pico.resize_settings(method)} for method in METHODS),
+    *({"to": NEW, **pico.resize_settings(method)} for method in pico.LEARNED_METHODS),
     {"to": NEW, "method": "hierarchical:alpha=0.25"},
     {"to": NEW, "method": "random:seed=3"},
     {"to": NEW, "method": "linear", "keep_first": 3, "drop_last": 2},

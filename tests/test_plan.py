@@ -141,7 +141,7 @@ def test_resize_copies_other_files_and_keeps_modes(make_pico: MakePico, tmp_path
     assert {name: (tmp_path / "out" / name).stat().st_mode & 0o777 for name in modes} == modes
 
 
-@pytest.mark.parametrize("method", [*METHODS, "hierarchical:alpha=0.25", "random:seed=7"])
+@pytest.mark.parametrize("method", [*pico.LEARNED_METHODS, "hierarchical:alpha=0.25", "random:seed=7"])
 def test_resize_recipe_reproduces_the_output_of_every_method(method: str, make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     settings = {**pico.resize_settings(method), "drop_last": int(METHODS[method.partition(":")[0]].reads_learned_rows)}

@@ -17,9 +17,9 @@ from safetensors.numpy import load_file
 
 from ctxextend.tables import stats
 from ctxextend.tables.apply import MethodOptions, resize_with_reserved
-from ctxextend.tables.methods import METHODS
 from ctxextend.tables.sinusoids import sinusoidal_rows
 from ctxextend.tables.stats import TableStats, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
+from tests import pico
 
 Floats = NDArray[np.float64]
 
@@ -282,7 +282,7 @@ def test_find_untrained_rows_finds_untrained_tables(deviation: float) -> None:
     assert find_untrained_rows(narrow, measure(narrow), DEVIATIONS) == {}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", pico.LEARNED_METHODS)
 def test_find_untrained_rows_returns_nothing_for_resized_real_tables(method: str, minilm: Floats) -> None:
     table = resized(minilm, 2048, method)
     found = find_untrained_rows(table, measure(table), DEVIATIONS)

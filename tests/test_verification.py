@@ -95,7 +95,7 @@ FLAGS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "flags"), [*((method, {}) for method in METHODS), *FLAGS])
+@pytest.mark.parametrize(("method", "flags"), [*((method, {}) for method in pico.LEARNED_METHODS), *FLAGS])
 def test_verify_passes_for_every_method(sharded: Path, tmp_path: Path, method: str, flags: dict[str, Any]) -> None:
     out = resize(sharded, to=NEW, method=method, output=tmp_path / "out", **flags).output
     found = verify(out, sharded)

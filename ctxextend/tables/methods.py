@@ -105,7 +105,7 @@ def sinusoidal(table: Rows, rows: int, *, scope: str = "new", layout: str = "int
 
 
 @method(
-    summary="continue a table of sinusoids by its formula; the default for such tables",
+    summary="continue sinusoids by their formula (default for them)",
     keep_first=None,
     settings={"layout": LAYOUT},
     convention="as transformers computes it: float64 cast to float32, or float32 throughout",

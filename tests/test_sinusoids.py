@@ -1,0 +1,110 @@
+"""Sinusoidal tables equal those of transformers, are detected in any dtype, and are continued bit for bit."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from transformers.models.ctrl import modeling_ctrl
+from transformers.models.fsmt import modeling_fsmt
+from transformers.models.musicgen import modeling_musicgen
+from transformers.models.pegasus import modeling_pegasus
+from transformers.models.xlm import modeling_xlm
+
+from ctxextend import ResizeError
+from ctxextend.models.extend import to_tensor
+from ctxextend.tables.apply import MethodOptions, choose_settings, resize_table
+from ctxextend.tables.sinusoids import LAYOUTS, Formula, find_formula, sinusoidal_rows
+
+XLM: Any = modeling_xlm.create_sinusoidal_embeddings
+PEGASUS: Any = modeling_pegasus.PegasusSinusoidalPositionalEmbedding
+CTRL: Any = modeling_ctrl.positional_encoding
+FSMT: Any = modeling_fsmt.SinusoidalPositionalEmbedding
+MUSICGEN: Any = modeling_musicgen.MusicgenSinusoidalPositionalEmbedding
+# Tables of transformers, (rows, width), and their layout.
+THEIRS: dict[str, tuple[str, Callable[[int, int], torch.Tensor]]] = {
+    "xlm": ("interleaved", lambda rows, width: XLM(rows, width, torch.empty(rows, width))),
+    "pegasus": ("halves", lambda rows, width: PEGASUS(rows, width).create_weight()),
+    "ctrl": ("halves", lambda rows, width: CTRL(rows, width, torch.float)),
+    "fsmt": ("halves-log", lambda rows, width: FSMT.get_embedding(rows, width, None)),
+    "musicgen": ("halves-log-cos", lambda rows, width: MUSICGEN.get_embedding(rows, width)),
+}
+ROWS = 700
+
+
+def to_numpy(tensor: torch.Tensor) -> NDArray[np.generic]:
+    name = str(tensor.dtype).removeprefix("torch.")
+    return tensor.contiguous().view(torch.uint8).numpy().view(name).reshape(tensor.shape)
+
+
+def test_sinusoidal_rows_of_width_4_by_eye() -> None:
+    sine, cosine, slow = math.sin(1), math.cos(1), 1 / 100
+    found = {layout: sinusoidal_rows(np.array([1]), 4, layout)[0] for layout in LAYOUTS}
+    expected = {
+        "interleaved": [sine, cosine, math.sin(slow), math.cos(slow)],
+        "halves": [sine, math.sin(slow), cosine, math.cos(slow)],
+        "halves-log": [sine, math.sin(1e-4), cosine, math.cos(1e-4)],
+        "halves-log-cos": [cosine, math.cos(1e-4), sine, math.sin(1e-4)],
+    }
+    for layout, row in expected.items():
+        np.testing.assert_allclose(found[layout], row, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("name", "width"), [(name, width) for name in THEIRS for width in (6, 7, 16, 64)])
+@pytest.mark.parametrize("start", [0, 2, 130])
+def test_formula_continues_tables_of_transformers_bit_for_bit(
+    name: str, width: int, start: int, dtype: torch.dtype
+) -> None:
+    layout, create = THEIRS[name]
+    theirs = create(ROWS, width).to(dtype)
+    learned = to_numpy(theirs[start:300])
+    assert find_formula(learned, layout) == Formula(layout, start)
+    ours = to_tensor(resize_table(learned, ROWS - start, MethodOptions(method=f"formula:layout={layout}")))
+    differing = ours != theirs[start:]
+    # In 16 bits, the rows of a float32 and of a float64 formula can be equal, so either may continue them.
+    assert differing.float().mean() <= (0 if dtype == torch.float32 or name in ("xlm", "pegasus") else 0.001)
+
+
+def test_resize_table_continues_sinusoids_by_default() -> None:
+    table = sinusoidal_rows(np.arange(50), 8).astype(np.float32)
+    longer = resize_table(table, 80)
+    assert np.array_equal(longer, sinusoidal_rows(np.arange(80), 8).astype(np.float32))
+    method = choose_settings(table, 80, MethodOptions()).options.method
+    assert method == "formula:layout=interleaved"
+
+
+@pytest.mark.parametrize("row", [0, 1, 49])
+def test_resize_table_treats_a_table_with_one_changed_row_as_learned(row: int) -> None:
+    table = sinusoidal_rows(np.arange(50), 8, "halves").astype(np.float32)
+    table[row, 3] += 0.01
+    assert find_formula(table) is None
+    assert np.array_equal(resize_table(table, 80), resize_table(table, 80, MethodOptions(method="copy")))
+    table[row] = np.nan
+    assert find_formula(table) is None
+
+
+def test_find_formula_prefers_the_given_layout_for_a_single_row() -> None:
+    table = sinusoidal_rows(np.arange(1), 8, "halves").astype(np.float32)  # that of halves-log, too
+    assert find_formula(table) == Formula("halves", 0)
+    assert find_formula(table, "halves-log") == Formula("halves-log", 0)
+    assert find_formula(sinusoidal_rows(np.arange(9), 2, "halves")) == Formula("interleaved", 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "layout", "message"),
+    [
+        ("formula", None, "does not equal the formula of any layout"),
+        ("formula:layout=halves", "interleaved", "does not equal the formula of halves layout"),
+        ("sinusoidal", "halves-log", "already is sinusoidal, with layout halves-log"),
+        ("sinusoidal:scope=all", "halves", "already is sinusoidal"),
+    ],
+)
+def test_resize_table_rejects_methods_that_do_not_fit(method: str, layout: str | None, message: str) -> None:
+    learned = np.random.default_rng(0).normal(size=(40, 8))
+    table = learned if layout is None else sinusoidal_rows(np.arange(40), 8, layout)
+    with pytest.raises(ResizeError, match=message):
+        resize_table(table.astype(np.float32), 60, MethodOptions(method=method))
