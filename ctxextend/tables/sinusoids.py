@@ -98,7 +98,6 @@ def find_formula(table: NDArray[Any], layout: str | None = None, dtype: np.dtype
     # Each sine and its cosine have radius 1; NaN fails too.
     if not abs(float(np.square(first).sum()) - width / 2) < 0.6:
         return None
-    rounding = _rounding(dtype or table.dtype)
     for candidate in sorted(LAYOUTS, key=lambda name: name != layout):
         if width < (4 if candidate.startswith("halves-log") else 2):
             continue
@@ -106,19 +105,16 @@ def find_formula(table: NDArray[Any], layout: str | None = None, dtype: np.dtype
         sine, cosine = (first[0, columns][width // 2 - 1] for columns in (sines, cosines))
         angle = float(np.arctan2(sine, cosine)) % (2 * np.pi)
         formula = Formula(candidate, round(angle * _wavelengths(width, candidate)[width // 2 - 1]))
-        if first_deviation(table, formula, rounding) is None:
+        if first_deviation(table, formula, dtype) is None:
             return formula
     return None
 
 
-def _rounding(dtype: np.dtype[Any]) -> float:
+def first_deviation(table: NDArray[Any], formula: Formula, dtype: np.dtype[Any] | None = None) -> int | None:
+    """Return the index of the first row that differs from a formula by more than the rounding of `dtype`."""
     import ml_dtypes  # knows all float dtypes
 
-    return 2 * float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
-
-
-def first_deviation(table: NDArray[Any], formula: Formula, rounding: float) -> int | None:
-    """Return the index of the first row that differs from a formula by more than rounding errors."""
+    rounding = 2 * float(ml_dtypes.finfo(dtype or table.dtype).eps)  # type: ignore[no-untyped-call]
     width, (layout, start) = table.shape[1], formula
     tolerance = np.zeros(width)
     for columns in _columns(width, layout):
@@ -186,7 +182,7 @@ def fit_layout(table: NDArray[Any], layout: str = "") -> LayoutFit | None:
     for row in (len(table) // 2, 0):
         single = find_formula(table[row : row + 1], expected)
         if single and single.layout == expected:
-            deviating = first_deviation(table, Formula(expected, single.start - row), _rounding(table.dtype))
+            deviating = first_deviation(table, Formula(expected, single.start - row))
     return LayoutFit(best, explained[best], False, deviating)
 
 
