@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoProcessor, AutoTokenizer
 
-from ctxextend import list_families, plan_resize, resize, verify
+from ctxextend import inspect, list_families, plan_resize, resize, verify
 from ctxextend.families.registry import FAMILIES
 from tests import pico, tiny
 from tests.word_tokenizer import add_tokenizer, text_of
@@ -67,6 +67,9 @@ def test_resize_keeps_the_padding_of_a_model_that_pools_the_last_position(
     assert "Inputs up to 16 tokens give identical outputs if padded as before; " in result.plan.consequences
     assert warning in (result.output / "README.md").read_text()
     assert {edit.file for edit in result.plan.edits} == {"config.json"}
+    assert inspect(result.output).agrees
+    fixed = {edit.key: edit.after for edit in plan_resize(result.output, NEW, fix_limits=True).edits}
+    assert fixed["model_max_length"] == NEW
 
 
 def test_fixed_padding_follows_the_length_only_if_asked(tmp_path: Path) -> None:
