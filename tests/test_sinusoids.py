@@ -65,8 +65,8 @@ def test_formula_continues_tables_of_transformers_bit_for_bit(
     assert find_formula(learned, layout) == Formula(layout, start)
     ours = to_tensor(resize_table(learned, ROWS - start, MethodOptions(method=f"formula:layout={layout}")))
     differing = ours != theirs[start:]
-    # In 16 bits, the rows of a float32 and of a float64 formula can be equal, so either may continue them.
-    assert differing.float().mean() <= (0 if dtype == torch.float32 or name in ("xlm", "pegasus") else 0.001)
+    # In 16 bits, rows do not tell whether CTRL's layout was computed in float32.
+    assert differing.float().mean() <= (0.01 if name == "ctrl" and dtype != torch.float32 else 0)
 
 
 def test_resize_table_continues_sinusoids_by_default() -> None:
@@ -74,7 +74,7 @@ def test_resize_table_continues_sinusoids_by_default() -> None:
     longer = resize_table(table, 80)
     assert np.array_equal(longer, sinusoidal_rows(np.arange(80), 8).astype(np.float32))
     method = choose_settings(table, 80, MethodOptions()).options.method
-    assert method == "formula:layout=interleaved"
+    assert method == "formula:layout=interleaved,start=0"
 
 
 @pytest.mark.parametrize("row", [0, 1, 49])
@@ -97,8 +97,9 @@ def test_find_formula_prefers_the_given_layout_for_a_single_row() -> None:
 @pytest.mark.parametrize(
     ("method", "layout", "message"),
     [
-        ("formula", None, "does not equal the formula of any layout"),
-        ("formula:layout=halves", "interleaved", "does not equal the formula of halves layout"),
+        ("formula", None, "formula: the table does not equal this formula"),
+        ("formula:layout=halves", "interleaved", "formula:layout=halves: the table does not equal"),
+        ("formula:layout=halves,start=2", "halves", "does not equal"),
         ("sinusoidal", "halves-log", "already is sinusoidal, with layout halves-log"),
         ("sinusoidal:scope=all", "halves", "already is sinusoidal"),
     ],

@@ -164,8 +164,6 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
     kept_first, method, settings = options.kept_first, options.facts, options.settings
     if method.takes_start:
         settings["start"] = kept_first
-    if method.takes_dtype:
-        settings["dtype"] = table.dtype
     first = kept_first
     if method.reads_kept_rows:
         settings["keep"], first = kept_first, 0
@@ -205,20 +203,18 @@ def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str
     """
     if not options.chooses_settings:
         return Choice(options)
-    name, stated = options.facts.name, options.settings.get("layout")
+    name, stated = options.facts.name, options.settings if options.facts.name == FORMULA else {}
     if options.method is None or name in (FORMULA, SINUSOIDAL):
-        formula = find_formula(table, stated if name == FORMULA and stated else layout)
+        formula = find_formula(table, stated.get("layout") or layout)
         if formula and name == SINUSOIDAL:
             message = f"--method {name}: the table already is sinusoidal, with layout {formula.layout}."
             raise ResizeError(message, "Remove --method to continue it by its formula.")
-        if name == FORMULA and (formula is None or stated not in (None, formula.layout)):
-            message = f"--method {name}: the table does not equal the formula of {stated or 'any'} layout."
+        if stated and (formula is None or any(stated[key] not in (None, getattr(formula, key)) for key in stated)):
+            message = f"--method {options.method}: the table does not equal this formula."
             raise ResizeError(message, "Choose another method; list them with `ctxextend methods`.")
-        if formula and name != SINUSOIDAL:
-            method = method_text(FORMULA, {"layout": formula.layout})
-            return Choice(
-                replace(options, method=method), f"its sinusoids continue by the formula, layout {formula.layout}"
-            )
+        if formula:
+            method = method_text(FORMULA, formula._asdict())
+            return Choice(replace(options, method=method), f"its sinusoids continue (layout {formula.layout})")
     if options.facts.choose is None:
         return Choice(options)
     source = table[: len(table) - options.drop_last].astype(np.float64)

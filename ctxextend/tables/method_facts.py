@@ -87,8 +87,6 @@ class Method:
     takes_start: bool = field(default=False, metadata=not_in_json)
     # Whether `function` also reads the rows kept by ``keep_first``, and takes their number as ``keep``.
     reads_kept_rows: bool = field(default=False, metadata=not_in_json)
-    # Whether `function` takes ``dtype``, the stored dtype of the table.
-    takes_dtype: bool = field(default=False, metadata=not_in_json)
     # Whether new rows are copies of source rows. These are passed in the stored dtype: half the time and memory.
     repeats_rows: bool = field(default=False, metadata=not_in_json)
     # The largest number of rows that `function` can return for a number of source rows.

@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,6 @@ from ctxextend.tables.method_facts import FACTS, INTEGER, METHOD_NAMES, TOLERANC
 from ctxextend.tables.sinusoids import (
     BLOCK_ROWS,
     LAYOUTS,
-    Formula,
-    continued_rows,
-    find_formula,
     fit_sinusoids,
     principal_components,
     sinusoidal_rows,
@@ -107,19 +105,22 @@ def sinusoidal(table: Rows, rows: int, *, scope: str = "new", layout: str = "int
 @method(
     summary="continue sinusoids by their formula (default for them)",
     keep_first=None,
-    settings={"layout": LAYOUT},
-    convention="as transformers computes it: float64 cast to float32, or float32 throughout",
+    settings={"layout": LAYOUT, "start": replace(Setting("t of the first row", *INTEGER), default=None)},
+    convention="row i is PE(start + i) as transformers computes it: in float64, or in float32 with torch",
     long_inputs="positions continue as in training, but the model has not seen them",
     when="the table equals the formula of fixed sinusoids",
-    takes_dtype=True,
 )
-def formula(table: Rows, rows: int, *, layout: str | None = None, dtype: np.dtype[Any]) -> Rows:
+def formula(table: Rows, rows: int, *, layout: str, start: int) -> Rows:
     """Append the sinusoids that follow those of the table, bit for bit as transformers computes them.
 
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
     """
-    found = find_formula(table, layout, dtype) or Formula(str(layout), 0)  # checked by `choose_settings`
-    return _extended(table, rows, continued_rows(table, rows - len(table), found, dtype))
+    compute, end = partial(sinusoidal_rows, width=table.shape[1], layout=layout), np.array([start + len(table) - 1])
+    in_float32 = layout.startswith("halves-log") or (
+        not np.array_equal(compute(end).astype(np.float32), table[-1:])
+        and np.array_equal(compute(end, in_float32=True), table[-1:])
+    )
+    return _extended(table, rows, compute(np.arange(start + len(table), start + rows), in_float32=in_float32))
 
 
 @method(

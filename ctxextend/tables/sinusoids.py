@@ -88,11 +88,11 @@ class Formula(NamedTuple):
     start: int
 
 
-def find_formula(table: NDArray[Any], layout: str | None = None, dtype: np.dtype[Any] | None = None) -> Formula | None:
+def find_formula(table: NDArray[Any], layout: str | None = None) -> Formula | None:
     """Return the formula that every row of a table, shape (n, d), equals within rounding; None if there is none.
 
-    If several layouts fit, as for a single row, `layout` or else the first of `LAYOUTS` is returned. `dtype` is that of
-    the values before a cast to float64. Angles may be rounded to float32.
+    If several layouts fit, as for a single row, `layout` or else the first of `LAYOUTS` is returned. Angles may be
+    rounded to float32.
     """
     width, first = table.shape[1], table[:1].astype(np.float64)
     # Each sine and its cosine have radius 1; NaN fails too.
@@ -128,25 +128,6 @@ def first_deviation(table: NDArray[Any], formula: Formula, dtype: np.dtype[Any] 
         if deviates.any():
             return row + int(deviates.argmax())
     return None
-
-
-def continued_rows(table: Floats, count: int, formula: Formula, dtype: np.dtype[Any]) -> Floats:
-    """Return `count` rows after a table, shape (n, d), in the arithmetic that created its last rows.
-
-    Models of transformers compute their sinusoids in float64 or in float32, ``halves-log`` in float32. After the cast
-    to `dtype`, one of both reproduces the rows of the table (all but a few bits of rows from another machine).
-    """
-    width, (layout, start) = table.shape[1], formula
-    last = np.arange(max(len(table) - BLOCK_ROWS, 0), len(table))
-    best, fewest = True, math.inf
-    for in_float32 in (True, False) if layout.startswith("halves-log") else (False, True):
-        rows = sinusoidal_rows(start + last, width, layout, in_float32=in_float32)
-        differing = int((rows.astype(np.float32).astype(dtype).astype(np.float64) != table[last]).sum())
-        if differing < fewest:
-            best, fewest = in_float32, differing
-        if not differing:
-            break
-    return sinusoidal_rows(start + len(table) + np.arange(count), width, layout, in_float32=best)
 
 
 @dataclass(frozen=True)
