@@ -105,16 +105,16 @@ def find_formula(table: NDArray[Any], layout: str | None = None) -> Formula | No
         sine, cosine = (first[0, columns][width // 2 - 1] for columns in (sines, cosines))
         angle = float(np.arctan2(sine, cosine)) % (2 * np.pi)
         formula = Formula(candidate, round(angle * _wavelengths(width, candidate)[width // 2 - 1]))
-        if first_deviation(table, formula, dtype) is None:
+        if first_deviation(table, formula) is None:
             return formula
     return None
 
 
-def first_deviation(table: NDArray[Any], formula: Formula, dtype: np.dtype[Any] | None = None) -> int | None:
-    """Return the index of the first row that differs from a formula by more than the rounding of `dtype`."""
+def first_deviation(table: NDArray[Any], formula: Formula) -> int | None:
+    """Return the index of the first row that differs from a formula by more than rounding errors."""
     import ml_dtypes  # knows all float dtypes
 
-    rounding = 2 * float(ml_dtypes.finfo(dtype or table.dtype).eps)  # type: ignore[no-untyped-call]
+    rounding = 2 * float(ml_dtypes.finfo(table.dtype).eps)  # type: ignore[no-untyped-call]
     width, (layout, start) = table.shape[1], formula
     tolerance = np.zeros(width)
     for columns in _columns(width, layout):
