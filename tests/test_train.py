@@ -95,8 +95,9 @@ def test_train_all_but_positions_changes_every_other_tensor(gpt2: Path) -> None:
     verified = invoke("verify", "out").stdout
     assert "all weights except the position table were trained according to the recipe" in verified
     assert f"{NEW} of {NEW} rows match method copy (from the recipe) bit for bit; not trained afterwards" in verified
-    # The new rows are as the resize created them.
-    assert f"{NEW - OLD} new rows created by copy, not trained yet" in " ".join(invoke("inspect", "out").stdout.split())
+    assert f"{NEW - OLD} new rows created by copy, frozen in training" in " ".join(
+        invoke("inspect", "out").stdout.split()
+    )
 
 
 def test_train_all_but_positions_trains_neither_table_of_a_model_with_two() -> None:

@@ -213,7 +213,8 @@ class Inspection(Result, shows="source model_type verdict"):
         is_formula = all(table.sinusoidal and table.sinusoidal.is_formula for table in self.tables)
         untrained = new and not is_formula and self.trainable in FROZEN
         if untrained and not any(text.startswith(("NaN", "zero rows")) for text in findings):
-            findings = [f"{counted(new, 'new row')} created by {self.method}, not trained yet"]
+            how = "frozen in training" if self.trainable else "not trained yet"
+            findings = [f"{counted(new, 'new row')} created by {self.method}, {how}"]
         state = "rows are sinusoidal" if is_formula else "rows look trained"
         return f"{', '.join(dict.fromkeys(parts.values()))} positions, {files}; {(*findings, state)[0]}."
 
