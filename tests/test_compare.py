@@ -111,7 +111,7 @@ def test_compare_skips_methods_that_do_not_apply_unless_named(source: Path) -> N
     texts = write_texts(900)
     measured: dict[str, Any] = {"tokens": 300, "measure": ["position"]}
     found = ctxextend.compare(source, 300, texts, methods=["all", "stretch:keep-first=5"], **measured)
-    assert set(found.skipped) == {"hierarchical", "stretch"}
+    assert set(found.skipped) == {"formula", "hierarchical", "stretch"}
     assert "at most 256" in found.skipped["hierarchical"]
     assert {row.method for row in found.rows} == {*METHODS, "stretch:keep-first=5"} - {*found.skipped, "auto"}
     for name in found.skipped:

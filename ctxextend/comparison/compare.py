@@ -309,7 +309,9 @@ def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan],
     plans, skipped = dict[str, ResizePlan](), dict[str, str]()
     for spec in settings.methods:
         try:
-            plans[spec.name] = plan_model(files, spec.resize)
+            plan = plan_model(files, spec.resize)
+            _ = plan.chosen  # raises ResizeError if the rows do not suit the method
+            plans[spec.name] = plan
         except ResizeError as error:
             if spec.is_named:
                 raise
