@@ -61,20 +61,19 @@ class StatedLimit:
 
 def limit_edits(
     checkpoint: Checkpoint,
-    before: int,
-    after: int,
+    lengths: tuple[int, int],
     tokenizer: str = "",
     *,
     fix_limits: bool = False,
     pads: bool = False,
 ) -> tuple[Edit, ...]:
-    """Return the edits that set the limits in tokenizer and side files from `before` to `after` tokens.
+    """Return the edits that set the limits in tokenizer and side files from one length to another, in tokens.
 
     A longer table, or `fix_limits`, sets every limit to `after`, except that of generated texts, which is only lowered;
     a shorter table lowers the limits above `after`. `tokenizer` is the tokenizer's folder if it has a separate one.
     Fixed padding becomes padding to the longest text, or to `after` if the model `pads`.
     """
-    edits = []
+    edits, (before, after) = list[Edit](), lengths
     for limit in stated_limits(checkpoint, tokenizer) if fix_limits or after != before else ():
         stated = limit.value.get("Fixed") if isinstance(limit.value, dict) else limit.value
         is_within = isinstance(stated, int | float) and stated <= after

@@ -262,7 +262,7 @@ _FAMILIES = (
         computed(name, *(f"text_{weights}" for weights in WEIGHTS), length=length, **HIDDEN, **FAIRSEQ)
         for name, length in (("seamless_m4t", 1024), ("seamless_m4t_v2", 4096))
     ),
-    # There is no tensor: each forward pass computes its sinusoids.
+    # Without a tensor: each forward pass computes its sinusoids.
     computed("pegasus_x", "encoder.embed_positions", "decoder.embed_positions", length=16384, grows=True),
     # Longer inputs of these two run in one forward pass, but fail in generation with a cache, so they do not grow.
     computed("speech_to_text", WEIGHTS[1], key="max_target_positions", reserved=TWO_EXTRA),
@@ -331,7 +331,7 @@ _FAMILIES = (
     *(
         replace(
             computed(name, "embed_positions.weights", length=2048, **HIDDEN, layout="halves-log-cos", grows=True),
-            prefixes=("", "decoder.", "model.decoder."),
+            prefixes=("", "model.decoder.", "decoder."),
         )
         for name in ("musicgen_decoder", "musicgen_melody_decoder")
     ),
@@ -369,10 +369,8 @@ _FAMILIES = (
     text_part("clipseg", "clipseg_text_model", overrides=CLIP_OVERRIDES, outer=("clip.",)),
     text_part("flava", "flava_text_model", overrides=CLIP_OVERRIDES, outer=("flava.",)),
     *(text_part(name, f"{name}_text_model") for name in ("tipsv2", "videoprism")),
-    *(
-        text_part(name, f"{name.replace('-', '_').replace('.', '_')}_text_model", "text_model.")
-        for name in ("kosmos-2", "kosmos-2.5")
-    ),
+    text_part("kosmos-2", "kosmos_2_text_model", is_head=True),
+    text_part("kosmos-2.5", "kosmos_2_5_text_model", is_head=True),
     *(
         Family(
             name, parts=(Part("decoder", "decoder", ("decoder.",), f"{name}_decoder", is_head=True, tokenizer=None),)

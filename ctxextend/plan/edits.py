@@ -1,6 +1,6 @@
 """Plan what a new length changes: position tables, values in config and tokenizer files, and position buffers."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from ctxextend.families.lookup import Architecture, TableLocation, nested
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.json_output import not_in_json
-from ctxextend.plan.find_tables import FoundTable, OpenedModel, TableShape, check_rows, tables_of_part
+from ctxextend.plan.find_tables import Describe, FoundTable, OpenedModel, check_rows, tables_of_part
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import check_source_rows
 from ctxextend.tables.method_facts import FORMULA
@@ -57,7 +57,7 @@ class TablePlan:
         return bool(self.location.family.padding_effect) and is_extended and not self.fixes_limits
 
 
-def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Callable[[FoundTable], TableShape]) -> Resize:
+def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Describe) -> Resize:
     """Replace a factor such as ``4x`` with a number of positions; raise ResizeError if the tables differ in length."""
     if isinstance(settings.to, int):
         return settings
@@ -71,11 +71,7 @@ def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Callab
 
 
 def plan_tables(
-    tables: Sequence[FoundTable],
-    settings: Resize,
-    describe: Callable[[FoundTable], TableShape],
-    *,
-    has_config: bool = True,
+    tables: Sequence[FoundTable], settings: Resize, describe: Describe, *, has_config: bool = True
 ) -> tuple[TablePlan, ...]:
     """Plan the requested tables of a checkpoint or loaded model, whose config must match them."""
     selected = tables_of_part(tables, settings.part)
@@ -149,7 +145,7 @@ def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, .
         if tokenizer is not None and first[tokenizer] == table.name and not table.keeps_padding:
             lengths = table.max_len_before, table.max_len_after
             flags = {"fix_limits": table.fixes_limits, "pads": bool(table.location.family.padding_effect)}
-            edits += limit_edits(checkpoint, *lengths, tokenizer, **flags)
+            edits += limit_edits(checkpoint, lengths, tokenizer, **flags)
     return tuple(edits)
 
 

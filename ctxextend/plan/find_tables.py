@@ -2,7 +2,7 @@
 
 import reprlib
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ LENGTH_WORDS = ("pos", "ctx", "context", "len", "block_size")
 
 
 TableShape = tuple[tuple[int, int], str, str]  # shape, dtype and file of a tensor
+Describe = Callable[["FoundTable"], TableShape]
 
 
 class FoundTable(NamedTuple):
@@ -136,11 +137,9 @@ def find_tables(architecture: Architecture, names: Collection[str], where: str) 
         matches = [name for name in location.names if name in names]
         if not matches and location.table.width_key:  # transformers computes it in models with tensors next to it
             container = "".join(location.table.name.rsplit(".", 2)[:-2])
-            matches = [
-                prefix + location.table.name
-                for prefix in reversed(location.prefixes)
-                if any(name.startswith(prefix + container) for name in names)
-            ][:1]
+            prefixes = [p for p in location.prefixes if any(name.startswith(p + container) for name in names)]
+            usual = [location.usual_name] * (len(architecture.locations) == 1)  # the file may use other names
+            matches = [prefix + location.table.name for prefix in prefixes[-1:]] or usual
         if len(matches) > 1:
             message = f"{where}: found two candidate position tables, {' and '.join(matches)}."
             raise CheckpointError(message, "Save the model again with save_pretrained, which writes one.")

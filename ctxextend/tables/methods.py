@@ -18,13 +18,7 @@ from numpy.typing import NDArray
 import ctxextend.tables.bands  # noqa: F401  (registers its methods)
 from ctxextend.errors import ResizeError, did_you_mean
 from ctxextend.tables.method_facts import FACTS, INTEGER, METHOD_NAMES, TOLERANCE, TRUNCATE, Method, Setting, method
-from ctxextend.tables.sinusoids import (
-    BLOCK_ROWS,
-    LAYOUTS,
-    fit_sinusoids,
-    principal_components,
-    sinusoidal_rows,
-)
+from ctxextend.tables.sinusoids import BLOCK_ROWS, LAYOUTS, fit_sinusoids, principal_components, sinusoidal_rows
 
 Rows = NDArray[np.float64]
 Indices = NDArray[np.int64]
