@@ -1,4 +1,4 @@
-"""Resize the learned position embeddings of a checkpoint; everything else stays byte-identical.
+"""Resize the position embeddings of a checkpoint; everything else stays byte-identical.
 
     import ctxextend
 

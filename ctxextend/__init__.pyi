@@ -164,7 +164,7 @@ def evaluate(
     """Measure how much a checkpoint's context length helps on a text."""
 
 def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:
-    """Return the position tables of model types, sorted by model type."""
+    """Return the position tables of model types, sorted by model type; one entry for a type without a table."""
 
 def inspect(
     reference: str | PathLike[str],

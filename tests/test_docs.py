@@ -74,17 +74,18 @@ def run_here(command: str) -> str:
 
 def families_table() -> str:
     """Return the registry as a Markdown table, one row per rule and config key."""
-    rows: dict[tuple[str, str], dict[str, list[str]]] = {}
+    rows: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for table in list_families():
-        parts = rows.setdefault((table.reserved_rows, table.config_key), {}).setdefault(table.model_type, [])
+        key = table.scheme, table.reserved_rows, table.config_key
+        parts = rows.setdefault(key, {}).setdefault(table.model_type, [])
         parts += [table.part] * bool(table.part)
     body = "".join(
-        f"| {rule} | `{key}` | "
+        f"| {scheme} | {rule} | `{key}` | "
         + ", ".join(f"`{name}`" + f" ({', '.join(parts)})" * bool(parts) for name, parts in found.items())
         + " |\n"
-        for (rule, key), found in sorted(rows.items())
+        for (scheme, rule, key), found in sorted(rows.items())
     )
-    return f"| reserved rows | length in config.json | model types |\n|---|---|---|\n{body}"
+    return f"| positions | reserved rows | length in config.json | model types |\n|---|---|---|---|\n{body}"
 
 
 def methods_table() -> str:

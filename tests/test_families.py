@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 import re
 from typing import Any
 
@@ -94,9 +95,9 @@ def test_find_architecture_limits_the_nesting_depth() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "llama"}, "This llama model has no learned position table; it uses rotary"),
-        ({"model_type": "vit"}, "no learned position table for tokens; it uses only positions of image patches"),
-        ({"model_type": "xlm", "sinusoidal_embeddings": True}, "sinusoidal_embeddings True.*fixed sinusoids"),
+        ({"model_type": "llama"}, "This llama model has no position table to resize; it uses rotary"),
+        ({"model_type": "vit"}, "no position table for tokens; it uses only positions of image patches"),
+        ({"model_type": "qwen2_audio_encoder"}, "no position table for tokens; it uses only positions of audio frames"),
         ({"model_type": "trocr", "use_learned_position_embeddings": False}, "fixed sinusoids"),
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
         ({"model_type": "esm", "position_embedding_type": "rotary"}, "position_embedding_type 'rotary'"),
@@ -111,12 +112,22 @@ def test_find_architecture_names_the_scheme_of_unsupported_models(config: dict[s
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("key", ["sinusoidal_embeddings", "sinusoidal_pos_embds"])
+def test_find_architecture_lets_the_rows_decide_what_a_flag_says(key: str) -> None:
+    for model_type in ("xlm", "flaubert", "distilbert"):
+        (location,) = find_architecture({"model_type": model_type, key: True}).locations
+        assert location == dataclasses.replace(location_of(model_type), config=location.config)
+
+
 @pytest.mark.parametrize("scheme", dict.fromkeys(POSITION_SCHEMES.values()), ids=lambda scheme: scheme.uses[:20])
 def test_list_families_reports_scheme_and_advice_of_unsupported_types(scheme: PositionScheme) -> None:
     for model_type in {name for name in POSITION_SCHEMES if POSITION_SCHEMES[name] == scheme} - {*FAMILIES}:
+        (listed,) = list_families([model_type])
+        assert (listed.model_type, listed.table, listed.scheme) == (model_type, "", scheme.name)
+        assert listed.notes == (f"not resized: it uses {scheme.uses}", scheme.advice)
         with pytest.raises(UnsupportedModelError) as caught:
-            list_families([model_type])
-        assert re.fullmatch(rf"This {re.escape(model_type)} model has no learned [a-z].*[^.:]\.", caught.value.message)
+            find_architecture({"model_type": model_type})
+        assert re.fullmatch(rf"This {re.escape(model_type)} model has no position [a-z].*[^.:]\.", caught.value.message)
         assert caught.value.hint == f"{scheme.advice} {FAMILIES_HINT}"
     assert re.fullmatch(r"[A-Z].*\w\.", scheme.advice)
     assert not re.search(r"\b(drop|delete|remove)\b", scheme.advice)
@@ -146,6 +157,14 @@ def test_list_families_returns_every_table() -> None:
         "requires position_biased_input=true",
         "keeps the effect of max_relative_positions",
     )
+    assert {table.scheme for table in listed.values()} == {"learned", "sinusoidal"}
+    assert listed["pegasus", "decoder"].scheme == "sinusoidal"
+    assert listed["pegasus", "decoder"].notes == ("layout halves",)
+    assert listed["xglm", ""].notes == (
+        "layout halves-log",
+        "computed, unless the file has the table",
+        "longer inputs do not fail: more rows are computed",
+    )
     assert listed["led", "encoder"].notes == ("length must be a multiple of attention_window",)
     assert listed["led", "decoder"].notes == ()
     assert listed["bros", ""].notes == ("rebuilds embeddings.position_ids",)
@@ -154,14 +173,14 @@ def test_list_families_returns_every_table() -> None:
 def test_list_families_accepts_a_type_or_a_part_of_its_name() -> None:
     assert {table.model_type for table in list_families(["bert"])} == {"bert"}
     assert {table.model_type for table in list_families(["rober", "led"])} == {
-        *(name for name in FAMILIES if "rober" in name),
+        *(name for name in (*FAMILIES, *POSITION_SCHEMES) if "rober" in name),
         "led",
     }
+    assert {table.scheme for table in list_families(["mamba", "bloo"])} == {"none", "ALiBi"}
     with pytest.raises(UnsupportedModelError, match="Unknown model type 'rberta'") as caught:
         list_families(["rberta"])
     assert (caught.value.hint or "").startswith("Did you mean roberta?")
-    with pytest.raises(UnsupportedModelError, match="This t5 model has no learned position table"):  # an exact name
-        list_families(["t5"])
+    assert [table.scheme for table in list_families(["t5"])] == ["relative"]  # an exact name
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
@@ -170,12 +189,16 @@ def test_families_fits_all_types_into_the_terminal_width(width: int, monkeypatch
     lines = invoke("families").stdout.splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) <= 40 + 3000 // width
-    names = re.findall(r"[\w-]+", " ".join(line for line in lines if line.startswith("  ")))
+    names = re.findall(r"[\w.-]+", " ".join(line for line in lines if line.startswith("  ")))
     assert sorted(name for name in names if name in FAMILIES) == sorted(FAMILIES)
-    shown = invoke("families", "bart", "lm")
+    counted = re.findall(r"(\d+)\s+[A-Za-z]", " ".join(lines).partition("Not resized")[2])
+    assert sum(map(int, counted)) == len(POSITION_SCHEMES)
+    shown = invoke("families", "bart", "layout", "glm4v_")
     text = " ".join(shown.stdout.split())
     assert max(map(len, shown.stdout.splitlines())) <= width
     assert (
-        "encoder: encoder.embed_positions.weight, length set by max_position_embeddings reserved rows: 2 (not" in text
+        "encoder: encoder.embed_positions.weight, length set by max_position_embeddings learned; reserved rows: 2"
+        in text
     )
     assert "layoutlmv2, layoutxlm embeddings" in text
+    assert "glm4v_moe, glm4v_moe_text, glm4v_text not resized: it uses rotary" in text

@@ -42,7 +42,7 @@ ARGUMENTS = [
     "recipes",
     "recipes gpt2-4096",
     "families",
-    "families bart roberta",
+    "families bart roberta llama",
     "methods",
     pytest.param("demo", marks=pytest.mark.slow),
 ]
@@ -55,7 +55,6 @@ FAILING = {
     "run no-such.yaml": 1,
     "run tiny-gpt2-256/ctxextend.yaml --push-to-hub a/b/c": 2,
     "recipes no-such": 2,
-    "families llama": 1,
 }
 
 

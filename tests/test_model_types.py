@@ -238,7 +238,7 @@ def test_resize_rejects_a_composite_without_position_tables(tmp_path: Path) -> N
     t5 = tiny.shrink(tiny.make_config("t5"))
     config = tiny.shrink(transformers.Blip2Config(text_config=t5.to_dict()))
     transformers.Blip2ForConditionalGeneration(config).save_pretrained(tmp_path / "source")
-    with pytest.raises(UnsupportedModelError, match="its text: this t5 model has no learned position table"):
+    with pytest.raises(UnsupportedModelError, match="its text: this t5 model has no position table"):
         plan_resize(tmp_path / "source", to=NEW)
 
 

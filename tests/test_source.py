@@ -117,9 +117,9 @@ def test_open_reference_rejects_a_model_type_without_a_table_before_weights_are_
         for command in (("inspect", folder), ("resize", folder, "--to", 40), ("verify", folder, "--base", folder)):
             done = invoke(*command)
             assert done.exit_code == 1
-            assert "no learned position table; it uses" in done.stderr, done.stderr
+            assert "no position table to resize; it uses" in done.stderr, done.stderr
         hub.add(f"owner/{name}", folder).files["model.safetensors"] = b"large"
-        assert "no learned position table; it uses" in invoke("inspect", f"owner/{name}").stderr
+        assert "no position table to resize; it uses" in invoke("inspect", f"owner/{name}").stderr
     assert hub.downloaded() == {"config.json"}
     (tmp_path / "llama" / "config.json").write_text('{"model_type": "brt"}')
     done = invoke("inspect", tmp_path / "llama")

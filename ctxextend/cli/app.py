@@ -161,7 +161,7 @@ def _print_version(requested: bool) -> None:
 def ctxextend(
     version: Annotated[bool, typer.Option("--version", callback=_print_version, help="Print the version.")] = False,
 ) -> None:
-    """Resize learned position embeddings; everything else stays byte-identical.
+    """Resize position embeddings; everything else stays byte-identical.
 
     Example: ctxextend resize tiny-gpt2 --to 512
     """

@@ -1,9 +1,9 @@
 """`ctxextend families`."""
 
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
 from ctxextend.errors import UnsupportedModelError
 from ctxextend.json_output import to_json
+
+if TYPE_CHECKING:
+    from ctxextend.families.lookup import FamilyTable
 
 
 def families(
@@ -26,38 +29,51 @@ def families(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the supported model types and their position tables.
+    """List the model types and their position schemes.
 
     Examples:
         ctxextend families
-        ctxextend families bart led
+        ctxextend families bart llama
         ctxextend families --json
 
     With TYPE: its tables, or why it has none. Models with a head add a prefix to table names.
     """
-    from ctxextend.families.lookup import FamilyTable, list_families
+    from ctxextend.families.lookup import list_families
     from ctxextend.families.unsupported import POSITION_SCHEMES
 
     sink, page = Output(as_json), Page.for_stdout()
-    # Asking for a known type without a table is not a usage error.
-    with options.usage_errors(*() if POSITION_SCHEMES.keys() & (model_types or ()) else (UnsupportedModelError,)):
+    with options.usage_errors(UnsupportedModelError):
         tables = list_families(model_types)
-    cleared = {"model_type": ""} if model_types else {"model_type": "", "table": "", "config_key": "", "notes": ()}
-    groups: dict[tuple[FamilyTable, ...], list[str]] = {}
+    others: dict[str, list[str]] = {}
+    for name in sorted(POSITION_SCHEMES) if not model_types else ():
+        others.setdefault(POSITION_SCHEMES[name].name, []).append(name)
+    groups: dict[tuple[str, ...], list[str]] = {}
     for name, group in groupby(tables, attrgetter("model_type")):
-        groups.setdefault(tuple(replace(table, **cleared) for table in group), []).append(name)
-    for layout, names in groups.items():
-        if model_types:
-            page.text(", ".join(names), "title")
-        for table in layout if model_types else ():
-            named = f"{table.part}: {table.table}".removeprefix(": ")
-            page.text(f"{named}, length set by {table.config_key}", indent="  ")
-            more = [f"reserved rows: {table.reserved_rows}"] * (table.reserved_rows != "0") + [*table.notes]
-            page.text("; ".join(more), indent="    ")
-        if not model_types:
-            reserved = " or ".join(dict.fromkeys(table.reserved_rows for table in layout if table.reserved_rows != "0"))
-            parts = ", ".join(table.part for table in layout if table.part)
-            page.text(f"{f'tables: {parts}' if parts else 'one table'}; reserved rows: {reserved or 'none'}", "title")
-            page.text(", ".join(names), indent="  ")
+        found = list(group)
+        reserved = dict.fromkeys(table.reserved_rows for table in found if table.reserved_rows != "0")
+        rule = f"{found[0].scheme}; reserved rows: {' or '.join(reserved) or 'none'}"
+        groups.setdefault(tuple(_details(found)) if model_types else (rule,), []).append(name)
+    for lines, names in groups.items() if model_types else sorted(groups.items()):
+        listed = ", ".join(names)
+        page.text(listed if model_types else lines[0], "title")
+        for number, line in enumerate(lines if model_types else [listed]):
+            page.text(line, indent="  " * (1 + number % 2))
+    if others:
+        counts = ", ".join(
+            f"{len(names)} {name}" for name, names in sorted(others.items(), key=lambda item: -len(item[1]))
+        )
+        page.text(f"Not resized; `ctxextend families TYPE` says why: {counts}.", "faint")
     sink.screen(page.lines)
-    sink.result("families", {"families": to_json(tables)})
+    sink.result("families", {"families": to_json(tables), "others": others})
+
+
+def _details(tables: Sequence["FamilyTable"]) -> Iterator[str]:
+    """Yield two lines for each table of a model type."""
+    for table in tables:
+        if table.table:
+            yield f"{table.part}: {table.table}, length set by {table.config_key}".removeprefix(": ")
+            reserved = [f"reserved rows: {table.reserved_rows}"] * (table.reserved_rows != "0")
+            yield "; ".join([table.scheme, *reserved, *table.notes])
+        else:
+            yield table.notes[0]
+            yield " ".join(table.notes[1:])

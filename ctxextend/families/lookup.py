@@ -114,7 +114,7 @@ class TableLocation:
 
 @dataclass(frozen=True)
 class UnsupportedPart:
-    """A model, or a part of one, without a learned position table."""
+    """A model, or a part of one, without a position table to resize."""
 
     part: str  # name of the part; empty for the whole model
     message: str  # what it uses instead
@@ -148,7 +148,7 @@ def find_architecture(
 
     Raises:
         CheckpointError: The config has no model_type.
-        UnsupportedModelError: The model type is unknown, or no part has a learned position table.
+        UnsupportedModelError: The model type is unknown, or no part has a position table.
     """
     model_type = model_type or config.get("model_type")
     if not isinstance(model_type, str):
@@ -192,13 +192,13 @@ def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ..
 
 
 def unsupported_error(model_type: str, parts: Sequence[UnsupportedPart]) -> UnsupportedModelError:
-    """Return the error for a model without learned position tables."""
+    """Return the error for a model without position tables to resize."""
     advice = " ".join(dict.fromkeys(part.advice for part in parts if part.advice))
     hint = f"{advice} {FAMILIES_HINT}".strip()
     if len(parts) == 1 and not parts[0].part:
         return UnsupportedModelError(parts[0].message, hint)
     reasons = "; ".join(f"its {part.part}: {part.message[0].lower()}{part.message[1:-1]}" for part in parts)
-    return UnsupportedModelError(f"This {model_type} model has no learned position table to resize: {reasons}.", hint)
+    return UnsupportedModelError(f"This {model_type} model has nothing to resize: {reasons}.", hint)
 
 
 def custom_architecture(
@@ -222,10 +222,10 @@ def _search(
         scheme = POSITION_SCHEMES.get(model_type)
         if scheme is None:
             unknown = f"Unknown model type {model_type!r}."
-            yield UnsupportedPart(outer.part, unknown, did_you_mean(model_type, FAMILIES))
+            yield UnsupportedPart(outer.part, unknown, did_you_mean(model_type, (*FAMILIES, *POSITION_SCHEMES)))
             return
-        missing = "position table" if scheme.reads_tokens else "position table for tokens"
-        message = f"This {model_type} model has no learned {missing}; it uses {scheme.uses}."
+        missing = "to resize" if scheme.reads_tokens else "for tokens"
+        message = f"This {model_type} model has no position table {missing}; it uses {scheme.uses}."
         yield UnsupportedPart(outer.part, message, scheme.advice, scheme.reads_tokens and outer.tokenizer is not None)
         return
     if len(outer.path) > MAX_DEPTH:
@@ -242,7 +242,7 @@ def _search(
         requirements = (*family.requires, ABSOLUTE)
         if unmet := [rule for rule in requirements if location.stated(rule.key) not in (None, rule.value)]:
             key, scheme = unmet[0].key, unmet[0].instead
-            reason = f"This {model_type} model with {key} {location.stated(key)!r} has no learned position table"
+            reason = f"This {model_type} model with {key} {location.stated(key)!r} has no position table to resize"
             yield UnsupportedPart(location.part, f"{reason}; it uses {scheme.uses}.", scheme.advice, reads_tokens=True)
             break
         yield location
@@ -263,42 +263,53 @@ def _search(
 
 @dataclass(frozen=True)
 class FamilyTable:
-    """A position table of a model type."""
+    """A position table of a model type, or its position scheme if there is nothing to resize."""
 
     model_type: str  # as in config.json
     part: str  # name of the table if there are several (encoder, decoder, text, …); else empty
     # Tensor name in the base class; parts of any model type are listed with transformers' default type.
-    table: str
+    table: str  # empty if there is nothing to resize
     config_key: str  # key of its length, with dots if configs are nested
     reserved_rows: str  # the rule for reserved rows before position 0
-    notes: tuple[str, ...]  # other peculiarities, as text
+    scheme: str  # learned, sinusoidal, rotary, ALiBi, relative, none, images, audio, time series or other
+    notes: tuple[str, ...]  # other peculiarities, as text; without a table: what it uses, and how to extend it
 
 
 def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:
-    """Return the position tables of model types, sorted by model type.
+    """Return the position tables of model types, sorted by model type; one entry for a type without a table.
 
     Args:
-        model_types: As in config.json, or parts of such names; by default, all model types in the registry.
+        model_types: As in config.json, or parts of such names; by default, all model types with a table.
 
     Raises:
-        UnsupportedModelError: A model type has no learned position table, or is unknown.
+        UnsupportedModelError: A model type is unknown.
     """
     listed, names = list[FamilyTable](), set[str]()
     for text in model_types or FAMILIES:
-        is_type = text in FAMILIES or text in POSITION_SCHEMES
-        names.update([name for name in FAMILIES if text in name and not is_type] or [text])
+        known = (*FAMILIES, *POSITION_SCHEMES)
+        names.update([name for name in known if text in name and text not in known] or [text])
     for name in sorted(names):
+        if name in POSITION_SCHEMES:
+            other = POSITION_SCHEMES[name]
+            notes: tuple[str, ...] = (f"not resized: it uses {other.uses}", other.advice)
+            listed.append(FamilyTable(name, "", "", "", "0", other.name, notes))
+            continue
         for location in find_architecture({"model_type": name}).locations:
             rule = location.table.reserved
             count = f"{rule.config_key} + {rule.rows}" if rule.config_key else str(rule.rows)
             reserved = "0" if count == "0" else f"{count} ({'' if rule.inside_key else 'not '}counted in the config)"
             notes, table = tuple(_notes(FAMILIES[name], location)), location.usual_name
-            listed.append(FamilyTable(name, location.part, table, location.config_key, reserved, notes))
+            scheme = "sinusoidal" if location.table.layout else "learned"
+            listed.append(FamilyTable(name, location.part, table, location.config_key, reserved, scheme, notes))
     return listed
 
 
 def _notes(outer: Family, location: TableLocation) -> Iterator[str]:
     """Yield peculiarities of a table in a model of the outer family."""
+    if location.table.layout:
+        yield f"layout {location.table.layout}"
+    if location.table.width_key:
+        yield "computed, unless the file has the table"
     for part in outer.parts:
         if part.is_any and location.path[:1] == (part.config_key,):
             yield f"{part.config_key} may be of any model type (default: {location.family.model_type})"
@@ -313,6 +324,8 @@ def _notes(outer: Family, location: TableLocation) -> Iterator[str]:
         yield f"{location.table.extra_rows} extra row{'s' * (location.table.extra_rows > 1)} after the last position"
     if location.table.clamps:
         yield "longer inputs do not fail: excess tokens share the last position"
+    if location.table.grows:
+        yield "longer inputs do not fail: more rows are computed"
     yield from (f"keeps the effect of {pin.key}" for pin in location.family.pins)
     yield from (f"also sets {key}" for key in outer.limits)
     yield from filter(None, (location.family.padding_effect, location.family.note))

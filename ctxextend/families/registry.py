@@ -29,6 +29,8 @@ HIDDEN: Mapping[str, Any] = {"width": "hidden_size"}
 WEIGHTS = ("encoder.embed_positions.weights", "decoder.embed_positions.weights")
 
 IDS = (Buffer("embeddings.position_ids", "arange"), Buffer("embeddings.token_type_ids", "zeros"))
+MAYBE_SINUSOIDAL = "rows that equal sinusoids are continued by their formula"
+AUDIO_INPUT = "its feature extractor fixes the length of audio inputs"
 IMAGE_FIRST = "image tokens (49 by default) use the first rows too, so keep at least that many"
 KEPT_IDS = (Buffer("embeddings.position_ids", "arange", is_kept=True), IDS[1])
 MASK_NAMES = ("bias", "masked_bias")
@@ -173,10 +175,9 @@ _FAMILIES = (
     encoder("bros", "bros.", buffers=KEPT_IDS),
     encoder("deberta", "deberta.", requires=(BIASED,), pins=(Pin("max_relative_positions", "relative_attention"),)),
     encoder("deberta-v2", "deberta.", requires=(BIASED,), pins=(Pin("max_relative_positions", "relative_attention"),)),
-    # Learned rows, or sinusoids if the config says so.
-    encoder("distilbert", "distilbert.", layout="interleaved"),
+    encoder("distilbert", "distilbert.", note=MAYBE_SINUSOIDAL),
     *(
-        encoder(name, "transformer.", name="position_embeddings.weight", buffers=XLM_IDS, layout="interleaved")
+        encoder(name, "transformer.", name="position_embeddings.weight", buffers=XLM_IDS, note=MAYBE_SINUSOIDAL)
         for name in ("flaubert", "xlm")
     ),
     # Rotary angles, stored as a table of sinusoids per head.
@@ -254,7 +255,10 @@ _FAMILIES = (
     encoder_decoder("blenderbot", 128),
     encoder_decoder("blenderbot-small", 512),
     encoder_decoder("pegasus", 1024, layout="halves"),
-    encoder_decoder("fsmt", 1024, reserved=PADDING_EXTRA, layout="halves-log", grows=True),
+    replace(
+        encoder_decoder("fsmt", 1024, reserved=PADDING_EXTRA, layout="halves-log", grows=True),
+        defaults={LENGTH: 1024, "pad_token_id": 1},
+    ),
     # MarianMTModel does not save its tables.
     computed("marian", "encoder.embed_positions.weight", "decoder.embed_positions.weight", layout="halves"),
     *(computed(name, *WEIGHTS, **FAIRSEQ) for name in ("m2m_100", "nllb-moe")),
@@ -315,7 +319,10 @@ _FAMILIES = (
         prefixes=("model.", ""),
         requires=(Requirement("use_learned_position_embeddings", True, NOT_LOADED),),
     ),
-    decoder("whisper", "decoder.embed_positions.weight", "model.", config_key="max_target_positions", length=448),
+    replace(
+        decoder("whisper", "decoder.embed_positions.weight", "model.", config_key="max_target_positions", length=448),
+        note=AUDIO_INPUT,
+    ),
     *(gpt2_like(name) for name in ("gpt2", "gpt-sw3", "imagegpt")),
     gpt2_like("gpt_bigcode", (Buffer("bias", "causal"),)),
     gpt2_like("openai-gpt", (*MASKS, Buffer("position_ids", "arange")), "positions_embed.weight", 512),

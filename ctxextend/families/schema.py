@@ -50,10 +50,11 @@ class PositionTable:
 
 @dataclass(frozen=True)
 class PositionScheme:
-    """What a model uses instead of a learned position table, and how to extend its context."""
+    """What a model uses instead of a position table, and how to extend its context."""
 
     uses: str
     advice: str
+    name: str = "other"  # of the scheme, for lists
     reads_tokens: bool = True  # whether its input is text
 
 

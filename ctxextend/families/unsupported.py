@@ -1,6 +1,7 @@
-"""Model types without a resizable learned position table, and the position scheme of each."""
+"""Model types without a position table to resize, and the position scheme of each."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ctxextend.families.schema import PositionScheme
 
@@ -8,10 +9,13 @@ NO_CHANGE = "It accepts longer inputs without changes."
 NO_TOKENS = "It has no token positions to resize."
 SET_ROPE = "set rope_parameters in config.json (rope_scaling before transformers 5), in the text config if there is one"
 
-ROTARY = PositionScheme("rotary position embeddings, which are not learned", f"{SET_ROPE[0].upper()}{SET_ROPE[1:]}.")
+ROTARY = PositionScheme(
+    "rotary position embeddings, which are not learned", f"{SET_ROPE[0].upper()}{SET_ROPE[1:]}.", "rotary"
+)
 FIXED_ROTARY = PositionScheme(
     "rotary position embeddings of the default rope type only",
     "Raise n_positions in config.json, or rope_theta in rope_parameters if the config has it.",
+    "rotary",
 )
 ROTARY_OR_OTHER = PositionScheme(
     "rotary position embeddings, ALiBi or none, depending on its config",
@@ -20,8 +24,9 @@ ROTARY_OR_OTHER = PositionScheme(
 ALIBI = PositionScheme(
     "ALiBi (linear biases on distances)",
     "It accepts longer inputs without changes; raise max_seq_len if config.json has it.",
+    "ALiBi",
 )
-RELATIVE = PositionScheme("relative positions, which depend only on distances", NO_CHANGE)
+RELATIVE = PositionScheme("relative positions, which depend only on distances", NO_CHANGE, "relative")
 RELATIVE_ONLY = PositionScheme(
     "relative positions only",
     "It accepts longer inputs without changes. Keep max_position_embeddings, the size of its relative embeddings.",
@@ -33,20 +38,20 @@ OTHER_TYPE = PositionScheme(
 )
 NOT_LOADED = PositionScheme(
     "fixed sinusoids that transformers 5.23 creates but cannot load: inputs fail",
-    "Set use_learned_position_embeddings to true and train the model, or use another version of transformers.",
+    "They are not stored: raise max_position_embeddings in config.json, and use another version of transformers.",
 )
-NO_POSITIONS = PositionScheme("no position embeddings", f"There is nothing to extend. {NO_CHANGE}")
+NO_POSITIONS = PositionScheme("no position embeddings", f"There is nothing to extend. {NO_CHANGE}", "none")
 TIME_SERIES = PositionScheme(
     "positions of time steps or time series patches",
     "Raise context_length in config.json. If tensor sizes depend on it, retrain the model at the new length.",
+    "time series",
     reads_tokens=False,
 )
-IMAGES = PositionScheme("only positions of image patches, frames or points, if any", NO_TOKENS, reads_tokens=False)
-AUDIO = PositionScheme(
-    "only positions of audio frames, if any",
-    "Its feature extractor fixes the input length. It has no token positions to resize.",
-    reads_tokens=False,
+IMAGES = PositionScheme(
+    "only positions of image patches, frames or points, if any", NO_TOKENS, "images", reads_tokens=False
 )
+AUDIO = PositionScheme("only positions of audio frames, if any", NO_TOKENS, "audio", reads_tokens=False)
+AUDIO_WINDOW = replace(AUDIO, advice=f"Its feature extractor fixes the input length. {NO_TOKENS}")
 
 GRID = PositionScheme("axial position embeddings, not one table", "Retrain the model with a different axial_pos_shape.")
 HASHED = PositionScheme(
@@ -149,20 +154,22 @@ _MODEL_TYPES: Mapping[PositionScheme, str] = {
         vitpose_backbone vivit vjepa2 xclip_vision_model yolos zoedepth
     """,
     AUDIO: """
-        audio-spectrogram-transformer audioflamingo3_encoder clap_audio_model dac data2vec-audio
-        dots3_note_audio_encoder encodec fastspeech2_conformer_hifigan fun_asr_nano_encoder gemma3n_audio gemma4_audio
-        gemma4_unified_audio glmasr_encoder granite_speech5_ctc granite_speech5_encoder granite_speech_encoder
-        granite_speech_plus_encoder higgs_audio_v2_tokenizer hubert inkling_audio lasr_ctc lasr_encoder mimi
-        mimi_decoder mimi_encoder moonshine_streaming_encoder moss_transcribe_diarize_audio muse_spark_audio
-        nemotron3_5_asr nemotron3_5_transcribe_asr_audio nemotron3_5_transcribe_audio
-        nemotron3_5_transcribe_word_timestamp nemotron3_diarization nemotron3_diarization_audio nemotron_asr_streaming
-        nemotron_asr_streaming_encoder neucodec parakeet_ctc parakeet_encoder parakeet_rnnt parakeet_tdt
-        pe_audio_encoder phi4_multimodal_audio pocket_tts_audio_tokenizer pocket_tts_audio_tokenizer_decoder
-        pocket_tts_audio_tokenizer_encoder qwen2_5_omni_audio_encoder qwen2_5_omni_bigvgan qwen2_5_omni_dit
-        qwen2_5_omni_token2wav qwen2_audio_encoder qwen3_asr_encoder qwen3_omni_moe_audio_encoder sew sew-d
-        speecht5_hifigan unispeech unispeech-sat univnet vibevoice_acoustic_tokenizer
-        vibevoice_acoustic_tokenizer_decoder vibevoice_acoustic_tokenizer_encoder vibevoice_diffusion voxtral_encoder
-        voxtral_realtime_encoder wav2vec2 wav2vec2-bert wav2vec2-conformer wavlm xcodec xcodec2
+        clap_audio_model dac data2vec-audio dots3_note_audio_encoder encodec fastspeech2_conformer_hifigan gemma3n_audio
+        gemma4_audio gemma4_unified_audio glmasr_encoder granite_speech5_ctc granite_speech5_encoder
+        granite_speech_encoder granite_speech_plus_encoder higgs_audio_v2_tokenizer hubert inkling_audio lasr_ctc
+        lasr_encoder mimi mimi_decoder mimi_encoder moonshine_streaming_encoder muse_spark_audio nemotron3_5_asr
+        nemotron3_5_transcribe_asr_audio nemotron3_5_transcribe_audio nemotron3_5_transcribe_word_timestamp
+        nemotron3_diarization nemotron3_diarization_audio nemotron_asr_streaming nemotron_asr_streaming_encoder neucodec
+        parakeet_ctc parakeet_encoder parakeet_rnnt parakeet_tdt pe_audio_encoder phi4_multimodal_audio
+        pocket_tts_audio_tokenizer pocket_tts_audio_tokenizer_decoder pocket_tts_audio_tokenizer_encoder
+        qwen2_5_omni_bigvgan qwen2_5_omni_dit qwen2_5_omni_token2wav qwen3_asr_encoder sew sew-d speecht5_hifigan
+        unispeech unispeech-sat univnet vibevoice_acoustic_tokenizer vibevoice_acoustic_tokenizer_decoder
+        vibevoice_acoustic_tokenizer_encoder vibevoice_diffusion voxtral_realtime_encoder wav2vec2 wav2vec2-bert
+        wav2vec2-conformer wavlm xcodec xcodec2
+    """,
+    AUDIO_WINDOW: """
+        audio-spectrogram-transformer audioflamingo3_encoder fun_asr_nano_encoder moss_transcribe_diarize_audio
+        qwen2_5_omni_audio_encoder qwen2_audio_encoder qwen3_omni_moe_audio_encoder voxtral_encoder
     """,
     GRID: "reformer",
     HASHED: "canine",

@@ -40,7 +40,7 @@ def inspect(reference: str | os.PathLike[str], *, part: str | None = None, **ref
     Raises:
         SourceError: The checkpoint does not exist or cannot be reached.
         CheckpointError: A file is missing or malformed, or does not contain the table.
-        UnsupportedModelError: The model has no supported learned position table.
+        UnsupportedModelError: The model has no supported position table.
         ResizeError: The model has no such part, or the arguments conflict.
     """
     return inspect_model(open_model(CheckpointRef(os.fspath(reference), **ref)), part)

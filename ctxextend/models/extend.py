@@ -39,7 +39,7 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
         settings: ``keep_first``, ``drop_last`` and ``part``; see `plan_resize`.
 
     Raises:
-        UnsupportedModelError: The model has no known learned position table.
+        UnsupportedModelError: The model has no known position table.
         CheckpointError: The model does not contain its position table, or its config disagrees with it.
         ResizeError: The length, method or another setting is invalid for this model.
     """

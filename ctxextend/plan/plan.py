@@ -487,7 +487,7 @@ def plan_resize(
     Raises:
         SourceError: The reference does not exist or cannot be reached.
         CheckpointError: A file is missing or malformed, or config and table disagree.
-        UnsupportedModelError: The model has no known learned position table.
+        UnsupportedModelError: The model has no known position table.
         ResizeError: The length, method or another setting is invalid for this model.
     """
     ref, settings = split_ref(reference, settings)

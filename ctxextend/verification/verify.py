@@ -92,7 +92,7 @@ def verify(
     Raises:
         SourceError: A reference does not exist.
         CheckpointError: A file of the base is missing or malformed, or transformers cannot load it.
-        UnsupportedModelError: The base has no supported learned position table.
+        UnsupportedModelError: The base has no supported position table.
         ResizeError: The arguments conflict.
     """
     return verify_resized(os.fspath(reference), None if base is None else os.fspath(base), ref, deep=deep)
