@@ -71,13 +71,14 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
     scale = np.log if _is_logarithmic(curves) else np.asarray
     low, high = (float(scale(end)) for end in (min(finite), max(finite)))
     middle = float(np.exp((low + high) / 2)) if scale is np.log else low + (high - low) / 2
+    is_curved = high - low > 1e-6 * abs(high)  # the rows of sinusoids have equal norms, except for rounding
     labels = {height - 1: f"{min(finite):.3g}", height // 2: f"{middle:.3g}", 0: f"{max(finite):.3g}"}
 
     def heights(values: Sequence[float]) -> NDArray[np.float64]:
         """Return the relative height of each value, 0 to 1; NaN if it is not finite."""
         numbers = np.array(values, dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.clip((scale(numbers) - low) / (high - low), 0, 1) if high > low else np.full(len(numbers), 0.5)
+            ratio = np.clip((scale(numbers) - low) / (high - low), 0, 1) if is_curved else np.full(len(numbers), 0.5)
         return np.where(np.isfinite(numbers), ratio, np.nan)
 
     margin = max(map(len, labels.values())) + 1
