@@ -23,10 +23,18 @@ TWO_COUNTED = ReservedRows(rows=2, inside_key=True)
 TWO_EXTRA = ReservedRows(rows=2)
 PADDING_EXTRA = ReservedRows(rows=1, config_key="pad_token_id")
 
-# Sinusoids as in fairseq's `SinusoidalPositionalEmbedding`, which grow with the input.
-FAIRSEQ: Mapping[str, Any] = {"reserved": TWO_EXTRA, "grows": True}
-HIDDEN: Mapping[str, Any] = {"width": "hidden_size"}
-WEIGHTS = ("encoder.embed_positions.weights", "decoder.embed_positions.weights")
+# Sinusoids that transformers computes if the file has none, and fairseq's, which grow with the input.
+COMPUTED: dict[str, Any] = {"layout": "halves-log", "width_key": "d_model"}
+HIDDEN: dict[str, Any] = COMPUTED | {"width_key": "hidden_size"}
+WEIGHTS = "embed_positions.weights"
+FAIRSEQ: dict[str, Any] = {"reserved": TWO_EXTRA, "grows": True}
+
+CTRL: dict[str, Any] = {"config_key": "n_positions", "length": 256, "aliases": (LENGTH,), "width_key": "n_embd"}
+TARGETS: dict[str, Any] = {"config_key": "max_target_positions", "length": 1024, "reserved": TWO_EXTRA}
+KOSMOS: dict[str, Any] = COMPUTED | FAIRSEQ | {"width_key": "embed_dim"}
+MUSICGEN: dict[str, Any] = HIDDEN | {"layout": "halves-log-cos", "grows": True}
+SPEECH: dict[str, Any] = HIDDEN | {"config_key": "max_text_positions"}
+EMBEDDING = "embeddings.position_embedding"
 
 IDS = (Buffer("embeddings.position_ids", "arange"), Buffer("embeddings.token_type_ids", "zeros"))
 MAYBE_SINUSOIDAL = "rows that equal sinusoids are continued by their formula"
@@ -73,26 +81,14 @@ def after_padding(model_type: str, *prefixes: str, pad: int = 1, **more: Any) ->
     return encoder(model_type, *prefixes, pad=pad, reserved=AFTER_PADDING, **more)
 
 
-def encoder_decoder(model_type: str, length: int, **more: Any) -> Family:
-    """Return the entry of a BART-like model: one table each in encoder and decoder, with a shared length."""
-    tables = (table(part, f"{part}.embed_positions.weight", **more) for part in ("encoder", "decoder"))
-    return Family(model_type, ("", "model."), tuple(tables), {LENGTH: length})
-
-
-def computed(
-    model_type: str,
-    *names: str,
-    key: str = LENGTH,
-    length: int = 1024,
-    width: str = "d_model",
-    layout: str = "halves-log",
-    **more: Any,
+def encoder_decoder(
+    model_type: str, length: int, name: str = "embed_positions.weight", prefix: str = "", **more: Any
 ) -> Family:
-    """Return the entry of a model that computes its sinusoids; several tables are parts and share one length."""
-    facts = more | {"layout": layout, "width_key": width}
-    parts = [name.partition(".")[0] if len(names) > 1 else "" for name in names]
-    tables = (PositionTable(name, key, part=part, **facts) for name, part in zip(names, parts, strict=True))
-    return Family(model_type, ("", "model."), tuple(tables), {key: length})
+    """Return the entry of a BART-like model: one table each in encoder and decoder, with a shared length."""
+    parts = (f"{prefix}encoder", f"{prefix}decoder")
+    return Family(
+        model_type, ("", "model."), tuple(table(part, f"{part}.{name}", **more) for part in parts), {LENGTH: length}
+    )
 
 
 def decoder(model_type: str, table: str, *prefixes: str, config_key: str = LENGTH, length: int, **more: Any) -> Family:
@@ -259,39 +255,12 @@ _FAMILIES = (
         encoder_decoder("fsmt", 1024, reserved=PADDING_EXTRA, layout="halves-log", grows=True),
         defaults={LENGTH: 1024, "pad_token_id": 1},
     ),
-    # MarianMTModel does not save its tables.
-    computed("marian", "encoder.embed_positions.weight", "decoder.embed_positions.weight", layout="halves"),
-    *(computed(name, *WEIGHTS, **FAIRSEQ) for name in ("m2m_100", "nllb-moe")),
-    *(
-        computed(name, *(f"text_{weights}" for weights in WEIGHTS), length=length, **HIDDEN, **FAIRSEQ)
-        for name, length in (("seamless_m4t", 1024), ("seamless_m4t_v2", 4096))
-    ),
+    encoder_decoder("marian", 1024, **COMPUTED | {"layout": "halves"}),  # MarianMTModel does not save its tables
+    *(encoder_decoder(name, 1024, WEIGHTS, **COMPUTED, **FAIRSEQ) for name in ("m2m_100", "nllb-moe")),
+    encoder_decoder("seamless_m4t", 1024, WEIGHTS, "text_", **HIDDEN, **FAIRSEQ),
+    encoder_decoder("seamless_m4t_v2", 4096, WEIGHTS, "text_", **HIDDEN, **FAIRSEQ),
     # Without a tensor: each forward pass computes its sinusoids.
-    computed("pegasus_x", "encoder.embed_positions", "decoder.embed_positions", length=16384, grows=True),
-    # Longer inputs of these two run in one forward pass, but fail in generation with a cache, so they do not grow.
-    computed("speech_to_text", WEIGHTS[1], key="max_target_positions", reserved=TWO_EXTRA),
-    Family(
-        "speecht5",
-        ("speecht5.",),
-        (
-            PositionTable(
-                "encoder.prenet.encode_positions.pe",
-                "max_text_positions",
-                width_key="hidden_size",
-                part="encoder",
-                layout="interleaved",
-            ),
-            PositionTable(
-                "decoder.prenet.embed_positions.weights",
-                "max_text_positions",
-                width_key="hidden_size",
-                part="decoder",
-                layout="halves-log",
-                reserved=PADDING_EXTRA,
-            ),
-        ),
-        {"max_text_positions": 450, "pad_token_id": 1},
-    ),
+    encoder_decoder("pegasus_x", 16384, "embed_positions", **COMPUTED, grows=True),
     several(
         "prophetnet",
         table("encoder", "encoder.position_embeddings.weight", reserved=AFTER_PADDING, clamps=True),
@@ -326,36 +295,32 @@ _FAMILIES = (
     *(gpt2_like(name) for name in ("gpt2", "gpt-sw3", "imagegpt")),
     gpt2_like("gpt_bigcode", (Buffer("bias", "causal"),)),
     gpt2_like("openai-gpt", (*MASKS, Buffer("position_ids", "arange")), "positions_embed.weight", 512),
-    replace(
-        computed(
-            "ctrl", "pos_encoding", key="n_positions", length=256, width="n_embd", aliases=(LENGTH,), layout="halves"
-        ),
-        prefixes=("", "transformer."),
-    ),
-    computed("xglm", "embed_positions.weights", length=2048, **FAIRSEQ),
-    computed("kosmos_2_text_model", "embed_positions.weights", length=2048, width="embed_dim", **FAIRSEQ),
-    computed("kosmos_2_5_text_model", "embed_positions.weights", length=4096, width="embed_dim", **FAIRSEQ),
+    decoder("ctrl", "pos_encoding", "transformer.", layout="halves", **CTRL),
+    decoder("xglm", WEIGHTS, "model.", length=2048, **COMPUTED, **FAIRSEQ),
+    decoder("kosmos_2_text_model", WEIGHTS, "model.", length=2048, **KOSMOS),
+    decoder("kosmos_2_5_text_model", WEIGHTS, "model.", length=4096, **KOSMOS),
     *(
-        replace(
-            computed(name, "embed_positions.weights", length=2048, **HIDDEN, layout="halves-log-cos", grows=True),
-            prefixes=("", "model.decoder.", "decoder."),
-        )
+        decoder(name, WEIGHTS, "model.decoder.", "decoder.", length=2048, **MUSICGEN)
         for name in ("musicgen_decoder", "musicgen_melody_decoder")
     ),
-    computed("canary_decoder", "pos_emb.positional_embedding", **HIDDEN, layout="halves"),
+    decoder("canary_decoder", "pos_emb.positional_embedding", "model.", length=1024, **HIDDEN | {"layout": "halves"}),
+    # Longer inputs of these two run in one forward pass, but fail in generation with a cache, so they do not grow.
+    decoder("speech_to_text", f"decoder.{WEIGHTS}", "model.", **TARGETS, **COMPUTED),
+    Family(
+        "speecht5",
+        ("speecht5.",),
+        (
+            PositionTable("encoder.prenet.encode_positions.pe", part="encoder", **SPEECH | {"layout": "interleaved"}),
+            PositionTable(f"decoder.prenet.{WEIGHTS}", part="decoder", reserved=PADDING_EXTRA, **SPEECH),
+        ),
+        {"max_text_positions": 450, "pad_token_id": 1},
+    ),
     decoder("gpt_neo", "wpe.weight", "transformer.", length=2048, buffers=NEO_MASKS),
     *(clip_text(f"{name}_text_model") for name in ("aimv2", "clip", "clipseg", "groupvit", "metaclip_2", "xclip")),
     *(clip_text(name, 16) for name in ("owlv2_text_model", "owlvit_text_model")),
     *(replace(clip_text(name, 64), padding_effect=POOLS_LAST) for name in ("siglip2_text_model", "siglip_text_model")),
-    computed("tipsv2_text_model", "embeddings.position_embedding.weights", length=64, **HIDDEN, buffers=IDS[:1]),
-    computed(
-        "videoprism_text_model",
-        "embeddings.position_embedding",
-        length=64,
-        layout="halves",
-        **HIDDEN,
-        buffers=KEPT_IDS[:1],
-    ),
+    decoder("tipsv2_text_model", f"{EMBEDDING}.weights", length=64, buffers=IDS[:1], **HIDDEN),
+    decoder("videoprism_text_model", EMBEDDING, length=64, buffers=KEPT_IDS[:1], **HIDDEN | {"layout": "halves"}),
     encoder("align_text_model", "text_model."),
     encoder("blip_text_model", "text_model.", "bert."),
     encoder("chinese_clip_text_model", "text_model."),
