@@ -49,8 +49,8 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
         raise CheckpointError(f"{type(model).__name__} has no transformers config.", HINT)
     config = {**model_config.to_dict(), "model_type": model_config.model_type}
     architecture = find_architecture(config)
-    parameters = model.named_parameters(remove_duplicate=False)
-    shapes = {name: (len(value), value.shape[-1]) for name, value in parameters if value.dim() == 2}
+    state = model.state_dict(keep_vars=True)  # some tables are buffers
+    shapes = {name: (len(value), value.shape[-1]) for name, value in state.items() if value.dim() == 2}
     try:
         found_tables = find_tables(architecture, shapes, f"This {type(model).__name__}")
     except CheckpointError as error:
@@ -58,13 +58,13 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
 
     def describe(table: FoundTable) -> TableShape:
         location, name = table
-        return (shapes[name], str(model.get_parameter(name).dtype), "") if name in shapes else computed_shape(location)
+        return (shapes[name], str(state[name].dtype), "") if name in shapes else computed_shape(location)
 
     requested = with_length(requested, found_tables, describe)
     tables = plan_tables(found_tables, requested, describe)
     weights = {}
     for table in (table for table in tables if table.is_stored):
-        weight = model.get_parameter(table.name)
+        weight = state[table.name]
         positions = table.rows_after - table.reserved_rows
         resized = resize_with_reserved(_to_numpy(weight.detach()), table.reserved_rows, positions, requested)
         weights[table.name] = to_tensor(resized).to(weight.device)
@@ -83,13 +83,13 @@ def set_length(
     # Building models below must not advance the caller's random number generator.
     with torch.random.fork_rng(devices=[]):
         changes = list(_length_attributes(model, edits))  # before the first change, because it can fail
-    set_tables(model, weights)
     for module in model.modules():
         config = getattr(module, "config", None)
         if type(config) is type(model.config):  # some submodules have a copy of the config
             _set_config(config, edits)
     for module, name, value in changes:
         setattr(module, name, value)
+    set_tables(model, weights)
 
 
 def _length_attributes(
@@ -156,12 +156,14 @@ def _to_numpy(tensor: "torch.Tensor") -> NDArray[Any]:
 
 
 def set_tables(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"]) -> None:
-    """Replace tables, by parameter name, in every module that uses them; tables may be tied."""
+    """Replace tables, by tensor name, in every module that uses them; tables may be tied, or buffers."""
     import torch
 
-    old = {name: model.get_parameter(name) for name in weights}
-    new = {id(old[name]): torch.nn.Parameter(weights[name], old[name].requires_grad) for name in weights}
+    state, new = model.state_dict(keep_vars=True), dict[int, torch.Tensor]()
+    for name, weight in weights.items():
+        old = state[name]
+        new[id(old)] = torch.nn.Parameter(weight, old.requires_grad) if isinstance(old, torch.nn.Parameter) else weight
     for module in model.modules():
-        for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
-            if id(parameter) in new:
-                setattr(module, name, new[id(parameter)])
+        for name, value in [*module._parameters.items(), *module._buffers.items()]:
+            if id(value) in new:
+                setattr(module, name, new[id(value)])
