@@ -105,11 +105,9 @@ def calibrate_model(
     files, plan = open_files(opened), plan_model(opened, settings)
     settings, table = plan.settings, plan.tables[0]
     if table.rows_after <= table.rows_before:
-        raise ResizeError(
-            f"{opened.ref.source} has a context length of {files.max_len} tokens, so --to {settings.to} creates no "
-            "new rows to tune.",
-            "Use a larger --to, or remove --data.",
-        )
+        message = f"{opened.ref.source} has a context length of {files.max_len} tokens"
+        message += f", so --to {settings.to} creates no new rows to tune."
+        raise ResizeError(message, "Use a larger --to, or remove --data.")
     base = load_eval_model(files, text.precision, text.device)
     resized = open_resized(base, plan)
     run = _open_run(resized.model, base, text)
@@ -157,12 +155,9 @@ def _open_run(model: EvalModel, base: EvalModel, text: Evaluate) -> EvaluationRu
     measure = ("retrieval",) if is_encoder else ("position",)
     settings = replace(text, base=None, length=(length,), tokens=count * length, measure=measure)
     run = plan_evaluation(model, base if is_encoder else None, settings, minimum=1 if is_encoder else MIN_SAMPLES)
-    if run.retrieval is not None and len(run.retrieval.documents) < MIN_SAMPLES:
-        raise DataError(
-            f"The text has {len(run.retrieval.documents)} documents of at least {length:,} tokens; tuning needs "
-            f"{MIN_SAMPLES}.",
-            "Pass more or longer texts with --data.",
-        )
+    if run.retrieval is not None and (found := len(run.retrieval.documents)) < MIN_SAMPLES:
+        message = f"The text has {found} documents of at least {length:,} tokens; tuning needs {MIN_SAMPLES}."
+        raise DataError(message, "Pass more or longer texts with --data.")
     return run
 
 

@@ -16,9 +16,8 @@ from ctxextend.training.train_data import IGNORE_INDEX
 try:
     from accelerate import PartialState
 except ImportError as error:
-    raise TrainingError(
-        "Training requires accelerate, which is not installed.", "pip install 'ctxextend[train]'"
-    ) from error
+    hint = "pip install 'ctxextend[train]'"
+    raise TrainingError("Training requires accelerate, which is not installed.", hint) from error
 
 # Environment variables of launchers that shard a model across devices, which is not supported.
 SHARDED = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
@@ -37,10 +36,8 @@ def open_devices(device: str | None = None) -> PartialState:
     """Return accelerate's state of this process, one of several under torchrun or `accelerate launch`."""
     for name, sharding in SHARDED.items():
         if os.environ.get(name, "").lower() in ("1", "true", "yes"):
-            raise TrainingError(
-                f"{sharding} is not supported: each device must hold the whole model.",
-                "Launch with torchrun, or with accelerate's MULTI_GPU or MULTI_CPU.",
-            )
+            hint = "Launch with torchrun, or with accelerate's MULTI_GPU or MULTI_CPU."
+            raise TrainingError(f"{sharding} is not supported: each device must hold the whole model.", hint)
     requested = open_device(device)
     if requested.index:  # transformers' Trainer uses the first
         hint = f"Set CUDA_VISIBLE_DEVICES={requested.index} and use --device {requested.type}."
@@ -53,10 +50,9 @@ def micro_batch_sizes(devices: PartialState, settings: Train, length: int) -> li
     count, size = devices.num_processes, settings.per_device_batch_size
     if settings.batch_size % (count * (size or 1)):
         micro_batches = f" in micro-batches of {size}" if size else ""
-        raise TrainingError(
-            f"--batch-size {settings.batch_size} cannot be split across {count} devices{micro_batches}.",
-            f"Use a multiple of {count * (size or 1)}" + (", or remove --per-device-batch-size." if size else "."),
-        )
+        message = f"--batch-size {settings.batch_size} cannot be split across {count} devices{micro_batches}."
+        remove = ", or remove --per-device-batch-size" if size else ""
+        raise TrainingError(message, f"Use a multiple of {count * (size or 1)}{remove}.")
     if size:
         return [size]
     largest, maximum = settings.batch_size // count, CPU_TOKENS if devices.device.type == "cpu" else ACCELERATOR_TOKENS

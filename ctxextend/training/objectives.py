@@ -103,12 +103,10 @@ class Distillation(torch.nn.Module):
         teacher.model.eval()
         sampled = np.linspace(0, len(student.tokenizer.tokenizer) - 1, SAMPLED_IDS).astype(np.int64)
         check_same_tokens(student, teacher, sampled)
-        sizes = [_hidden_size(model) for model in (student, teacher)]
-        if sizes[0] != sizes[1]:
-            raise CheckpointError(
-                f"The hidden size of {student.name} is {sizes[0]:,}, but that of {teacher.name} is {sizes[1]:,}.",
-                f"Pass the base checkpoint of {student.name} with --base.",
-            )
+        size, expected = map(_hidden_size, (student, teacher))
+        if size != expected:
+            message = f"The hidden size of {student.name} is {size:,}, but that of {teacher.name} is {expected:,}."
+            raise CheckpointError(message, f"Pass the base checkpoint of {student.name} with --base.")
         self.position_base = position_base(student) if position_ids else 0
 
     def forward(
@@ -174,10 +172,8 @@ def position_base(model: EvalModel) -> int:
     except (IndexError, RuntimeError, TypeError, ValueError):  # model classes reject position ids differently
         bases = []
     if not bases:
-        raise UnsupportedModelError(
-            f"{model.name} does not accept position ids: {model.model_type} models compute positions themselves.",
-            "Remove --window.",
-        )
+        reason = f"{model.model_type} models compute positions themselves"
+        raise UnsupportedModelError(f"{model.name} does not accept position ids: {reason}.", "Remove --window.")
     return bases[0]
 
 

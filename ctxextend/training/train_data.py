@@ -63,10 +63,8 @@ def open_tokens(path: Path) -> Tokens:
 def check_enough(tokens: Tokens, minimum: int, use: str = "a sequence requires", label: str = "The text") -> None:
     """Raise DataError if a text has fewer tokens than its use requires."""
     if len(tokens) < minimum:
-        raise DataError(
-            f"{label} has {len(tokens):,} tokens, but {use} {minimum:,}.",
-            "Pass more text with --data, held-out text with --eval-data, or use a shorter --seq-len or --window.",
-        )
+        hint = "Pass more text with --data, held-out text with --eval-data, or use a shorter --seq-len or --window."
+        raise DataError(f"{label} has {len(tokens):,} tokens, but {use} {minimum:,}.", hint)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -72,10 +73,9 @@ def run_training(
             notify(f"Out of memory with micro-batch {per_device_batch_size}: retrying with less memory.")
             setup.objective.zero_grad()
             release_memory(trainer)
-    raise TrainingError(
-        f"Out of memory with micro-batch {per_device_batch_size} and sequences of {task.length:,} tokens.",
-        "Use a smaller --per-device-batch-size, a shorter --seq-len, or --window.",
-    ) from failure
+    message = f"Out of memory with micro-batch {per_device_batch_size} and sequences of {task.length:,} tokens."
+    hint = "Use a smaller --per-device-batch-size, a shorter --seq-len, or --window."
+    raise TrainingError(message, hint) from failure
 
 
 def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
@@ -89,19 +89,17 @@ def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
     except NotFiniteError:
         step = trainer.state.global_step
         if not step:
-            raise TrainingError(
-                f"The loss of {setup.model.name} is NaN or infinite before the first step.",
-                "Check its table with ctxextend inspect, or train with --precision fp32.",
-            ) from None
+            message = f"The loss of {setup.model.name} is NaN or infinite before the first step."
+            hint = "Check its table with ctxextend inspect, or train with --precision fp32."
+            raise TrainingError(message, hint) from None
         folder.remove([saved for saved in folder.steps if saved > callback.last_finite_step])
+        message = f"The loss became NaN or infinite at step {step} of {setup.task.settings.steps}."
         restart = f"Restart with an --lr below {setup.lr:.2g}"
-        saved_state = f"The state of step {folder.step} is saved in {folder.save}."
-        finish = f"or finish at step {folder.step} with the same command and --resume --steps {folder.step}."
-        raise TrainingError(
-            f"The loss became NaN or infinite at step {step} of {setup.task.settings.steps}. "
-            + (saved_state if folder.save else "No state was saved."),
-            f"{restart} and --force, {finish}" if folder.save else f"{restart}.",
-        ) from None
+        if folder.save is None:
+            raise TrainingError(f"{message} No state was saved.", f"{restart}.") from None
+        finish = f"finish at step {folder.step} with the same command and --resume --steps {folder.step}"
+        message += f" The state of step {folder.step} is saved in {folder.save}."
+        raise TrainingError(message, f"{restart} and --force, or {finish}.") from None
 
 
 def held_out_losses(log: Iterable[Mapping[str, Any]]) -> dict[int, float]:
@@ -197,10 +195,8 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
     except (ImportError, RuntimeError, ValueError) as error:  # raised by integrations that are not installed
         if settings.report_to == "none":
             raise
-        raise TrainingError(
-            f"--report-to {settings.report_to} is not available: {one_line(error)}",
-            "Install it, or remove --report-to.",
-        ) from error
+        message = f"--report-to {settings.report_to} is not available: {one_line(error)}"
+        raise TrainingError(message, "Install it, or remove --report-to.") from error
     trainer.remove_callback(PrinterCallback)  # it prints to stdout
     return trainer
 
@@ -282,10 +278,8 @@ class RunTrainer(Trainer):
             save = self.folder.save
             previous = f"the previous state, {save}, is complete" if save else "no earlier state exists"
             _, space = disk_space(saves, {SAVE: self.setup.trainable.save_bytes})
-            raise OutputError(
-                f"Saving to {saves} failed ({one_line(error)}); {previous}. A saved state {space}.",
-                "Free disk space, then resume with --resume.",
-            ) from error
+            message = f"Saving to {saves} failed ({one_line(error)}); {previous}. A saved state {space}."
+            raise OutputError(message, "Free disk space, then resume with --resume.") from error
         self.accelerator.wait_for_everyone()
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
@@ -356,24 +350,17 @@ class RunCallback(TrainerCallback):
             control.should_training_stop, control.should_save = True, self.folder.keeps_saves
 
 
-class StopRequest:
-    """A request to stop between steps, set by a signal while this context is entered."""
+class StopRequest(ExitStack):
+    """A request to stop between steps, set by a signal until this context is left."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.signal: int | None = None
         self._received_at = 0.0
-        self._handlers: dict[int, Any] = {}
-
-    def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-                    self._handlers[number] = signal.signal(number, self._receive)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+                    self.callback(signal.signal, number, signal.signal(number, self._receive))
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.signal is None:
