@@ -11,23 +11,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, open_source, reading
-from ctxextend.checkpoints.filenames import (
-    IGNORED_NAMES,
-    NANOGPT_FILE,
-    READABLE,
-    SINGLE_FILE,
-    STALE,
-    VARIANT_FILE,
-    first_match,
-    first_weights,
-    is_code,
-    is_known,
-    output_name,
-    shard_name,
-    stays_inside,
-    with_variant,
-)
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
 from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile, open_safetensors
 from ctxextend.checkpoints.source import OUTSIDE, ConfigCheck, Source, has_file, not_a_file, points_outside
@@ -79,7 +64,7 @@ class Checkpoint:
     @property
     def variant(self) -> str | None:
         """The variant of its weights, such as ``fp16``; None for plain weights."""
-        match = VARIANT_FILE.fullmatch(PurePosixPath(next(iter(self.weights))).name)
+        match = filenames.VARIANT_FILE.fullmatch(PurePosixPath(next(iter(self.weights))).name)
         return match["variant"] if match else None
 
     @property
@@ -198,9 +183,9 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
         check(config)
     elif has_file(source, root / ADAPTER_CONFIG):
         config = {}  # the adapter's base model is elsewhere
-    elif not is_single_file and not has_file(source, root / NANOGPT_FILE):
+    elif not is_single_file and not has_file(source, root / filenames.NANOGPT_FILE):
         raise _no_config(root, source.notes)
-    weights_name = _find_index(folder, source) or source.file or first_weights(folder, variant)
+    weights_name = _find_index(folder, source) or source.file or filenames.first_weights(folder, variant)
     if weights_name is None or not has_file(source, folder / weights_name):
         check(config or {}, False)
         raise _no_weights(folder, config, variant, source)
@@ -210,17 +195,17 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
     if fnmatch(weights_name, "*.index*.json"):
         index, index_file = load_object(folder / weights_name), (model / weights_name).as_posix()
         shards = _open_shards(folder / weights_name, index, source, ties)
-        weights = {(model / shard_name(name)).as_posix(): file for name, file in shards.items()}
+        weights = {(model / filenames.shard_name(name)).as_posix(): file for name, file in shards.items()}
         if not all(name.endswith(".safetensors") for name in shards):
             stated, size = index.get("metadata"), sum(file.tensor_bytes for file in shards.values())
-            weight_map = {tensor: shard_name(name) for name, file in shards.items() for tensor in file.entries}
+            weight_map = {key: filenames.shard_name(name) for name, file in shards.items() for key in file.entries}
             metadata = (stated if isinstance(stated, dict) else {}) | {"total_size": size}
             index = {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}
-            index_file = index_file.replace("pytorch_model.bin", SINGLE_FILE)
+            index_file = index_file.replace("pytorch_model.bin", filenames.SINGLE_FILE)
             generated[index_file] = json.dumps(index, indent=2) + "\n"
     else:
         file, generated_config = _open_weights(folder / weights_name, ties, has_config=config is not None)
-        weights = {(model / output_name(weights_name)).as_posix(): file}
+        weights = {(model / filenames.output_name(weights_name)).as_posix(): file}
         if generated_config is not None:
             config, generated[CONFIG] = generated_config, json.dumps(generated_config, indent=2) + "\n"
     paths = [folder / weights_name, *(file.path for file in weights.values())]
@@ -249,7 +234,7 @@ def _model_folder(source: Source) -> PurePosixPath:
         return PurePosixPath(".")
     modules = load_modules(root / MODULES)
     paths = [str(module.get("path", "")) for module in modules if str(module.get("type", "")).endswith("Transformer")]
-    if len(paths) != 1 or not stays_inside(paths[0]):
+    if len(paths) != 1 or not filenames.stays_inside(paths[0]):
         message = f"{root / MODULES} lists no Transformer module in a subfolder, and {root} has no config.json."
         raise CheckpointError(message, "Pass the folder of a transformers or sentence-transformers checkpoint.")
     return PurePosixPath(paths[0])
@@ -309,14 +294,14 @@ def _open_shards(path: Path, index: Mapping[str, Any], source: Source, ties: boo
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path} has no weight_map.", "Download or save the checkpoint again.")
     for tensor, shard in weight_map.items():
-        if not isinstance(shard, str) or not stays_inside(shard):
+        if not isinstance(shard, str) or not filenames.stays_inside(shard):
             message = f"{path} maps {tensor!r} to {shard!r}, which is not a file inside the folder."
             raise CheckpointError(message, "Do not use this checkpoint unless you trust its source.")
     shards = {tensor: PurePosixPath(shard).as_posix() for tensor, shard in weight_map.items()}
     names = sorted(set(shards.values()))
     if missing := [shard for shard in names if not has_file(source, path.parent / shard)]:
         raise CheckpointError(f"{path} lists {missing[0]}, which is missing.", "Download or copy that shard too.")
-    if len(set(map(shard_name, names))) < len(names):
+    if len(set(map(filenames.shard_name, names))) < len(names):
         raise CheckpointError(f"{path} lists a shard in two formats.", "Save the checkpoint again.")
     files = {shard: _open_weights(path.parent / shard, ties)[0] for shard in names}
     shard_of: dict[str, str] = {}
@@ -346,9 +331,9 @@ def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | N
             hint = f'Convert them with transformers 4: pip install "transformers<5" {library} torch, then python -c '
             return CheckpointError(message, hint + shlex.quote(code))
     others = [name for name in local if Path(name).suffix in WEIGHTS_SUFFIXES]
-    readable = [name for name in others if name.endswith(READABLE)]
-    variants = dict.fromkeys(match["variant"] for match in map(VARIANT_FILE.fullmatch, names) if match)
-    if variant is not None and first_weights(folder, None):
+    readable = [name for name in others if name.endswith(filenames.READABLE)]
+    variants = dict.fromkeys(match["variant"] for match in map(filenames.VARIANT_FILE.fullmatch, names) if match)
+    if variant is not None and filenames.first_weights(folder, None):
         hint = "Remove --variant, or download the missing file."
     elif variants:
         hint = f"Choose one: {' or '.join(f'--variant {name}' for name in variants)}."
@@ -356,7 +341,7 @@ def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | N
         hint = f"Pass the file itself, {folder / readable[0]}, or download the missing one."
     else:
         hint = "Download the missing file, or load the model with transformers and save it with save_pretrained."
-    expected = ", ".join(with_variant(name, variant) for name in (SINGLE_FILE, "pytorch_model.bin"))
+    expected = ", ".join(filenames.with_variant(name, variant) for name in (filenames.SINGLE_FILE, "pytorch_model.bin"))
     found = f", only {', '.join(others)}" if others else ""
     return CheckpointError(f"{folder} has no {expected} or shard index{found}.", hint)
 
@@ -377,20 +362,20 @@ def _reason_omitted(source: Source, model: PurePosixPath, name: str) -> str | No
     path, local = PurePosixPath(name), source.folder / name
     is_local = name not in source.not_downloaded
     for part in path.parts:
-        if part in IGNORED_NAMES:
-            return f"{IGNORED_NAMES[part]}, not part of the checkpoint"
+        if part in filenames.IGNORED_NAMES:
+            return f"{filenames.IGNORED_NAMES[part]}, not part of the checkpoint"
     if is_local and (kind := not_a_file(local)):
         return LINKED if local.is_dir() else kind
     for relative in (path, path.relative_to(model)) if model in path.parents else (path,):
-        if pattern := first_match(relative, STALE):
-            return STALE[pattern]
+        if pattern := filenames.first_match(relative, filenames.STALE):
+            return filenames.STALE[pattern]
     if is_local and points_outside(source.folder, local):
         return OUTSIDE
-    if is_code(path):
+    if filenames.is_code(path):
         return CODE
     # If a weights file was passed, skip others with its suffix.
     is_other = source.file is not None and path.suffix == PurePosixPath(source.file).suffix and len(path.parts) == 1
-    return "other weights, not rewritten" if is_other and not is_known(path) else None
+    return "other weights, not rewritten" if is_other and not filenames.is_known(path) else None
 
 
 def _files_below(root: Path) -> Iterator[str]:
@@ -398,7 +383,7 @@ def _files_below(root: Path) -> Iterator[str]:
     folders = [root]
     for folder in folders:
         for path in sorted(folder.iterdir()):
-            if path.is_symlink() or path.name in IGNORED_NAMES or not path.is_dir():
+            if path.is_symlink() or path.name in filenames.IGNORED_NAMES or not path.is_dir():
                 yield path.relative_to(root).as_posix()
             else:
                 folders.append(path)

@@ -9,23 +9,16 @@ NAME.training/
   runs/            logs of experiment trackers, such as tensorboard
 """
 
-import contextlib
 import json
 import math
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ctxextend.checkpoints.atomic_output import (
-    atomic_file,
-    created_folders,
-    locked,
-    os_errors_as_output_error,
-    remove_atomically,
-    remove_stale,
-)
+from ctxextend.checkpoints import atomic_output
 from ctxextend.errors import TrainingError
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.recipe_file import MACHINE_KEYS
@@ -82,41 +75,41 @@ class RunFolder:
 
     def remove(self, steps: list[int] | None = None) -> None:
         """Remove the folder, or the saved states of some steps; if killed, none is left incomplete under its name."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             for path in [self.path] if steps is None else [self.saves / f"{SAVE}{step}" for step in steps]:
-                remove_atomically(path)
+                atomic_output.remove_atomically(path)
 
 
-@contextlib.contextmanager
+@contextmanager
 def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, force: bool) -> Iterator[RunFolder]:
     """Create or reopen the folder of a run, and lock it; on exit it is removed if it contains no saved state."""
     folder = RunFolder.for_output(output)
     path, run_file = folder.path, folder.path / RUN_FILE
-    remove_stale(path, "old")
-    with os_errors_as_output_error(path), created_folders(path), contextlib.ExitStack() as stack:
+    atomic_output.remove_stale(path, "old")
+    with atomic_output.os_errors_as_output_error(path), atomic_output.created_folders(path), ExitStack() as stack:
         try:
-            stack.enter_context(locked(path))
+            stack.enter_context(atomic_output.locked(path))
         except BlockingIOError:
             raise TrainingError(f"Another run is using {path}.", "Wait for it, or choose another -o.") from None
-        remove_stale(run_file, "new")
+        atomic_output.remove_stale(run_file, "new")
         if any(path.iterdir()) and not run_file.is_file():
             hint = "Training saves its state under this name. Choose another -o."
             raise TrainingError(f"{path} exists and is not a training run.", hint)
         before, settings = dict[str, Any](), json.loads(json.dumps(settings))  # tuples become lists
-        with contextlib.suppress(OSError, ValueError):  # an unreadable file counts as empty
+        with suppress(OSError, ValueError):  # an unreadable file counts as empty
             before = json.loads(run_file.read_text("utf-8"))
         if folder.step and (resume or not force):
             _check_settings(folder, before, settings, resume=resume)
         if not resume or folder.save is None:
             before = {}
-            remove_atomically(folder.saves)  # first, so that no run resumes from half of them
+            atomic_output.remove_atomically(folder.saves)  # first, so that no run resumes from half of them
             for other in sorted(path.iterdir(), key=lambda other: other == run_file):
                 if other.is_dir() and not other.is_symlink():
                     shutil.rmtree(other)
                 else:
                     other.unlink()
         planned_steps = before.get(PLANNED_STEPS, settings["train.steps"])
-        with atomic_file(run_file) as staged:
+        with atomic_output.atomic_file(run_file) as staged:
             staged.write_text(json.dumps({**settings, PLANNED_STEPS: planned_steps}, indent=2) + "\n", "utf-8")
         folder.saves.mkdir(exist_ok=True)
         try:
