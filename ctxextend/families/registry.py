@@ -37,7 +37,6 @@ SPEECH: dict[str, Any] = HIDDEN | {"config_key": "max_text_positions"}
 EMBEDDING = "embeddings.position_embedding"
 
 IDS = (Buffer("embeddings.position_ids", "arange"), Buffer("embeddings.token_type_ids", "zeros"))
-MAYBE_SINUSOIDAL = "rows that equal sinusoids are continued by their formula"
 AUDIO_INPUT = "its feature extractor fixes the length of audio inputs"
 IMAGE_FIRST = "image tokens (49 by default) use the first rows too, so keep at least that many"
 KEPT_IDS = (Buffer("embeddings.position_ids", "arange", is_kept=True), IDS[1])
@@ -171,9 +170,9 @@ _FAMILIES = (
     encoder("bros", "bros.", buffers=KEPT_IDS),
     encoder("deberta", "deberta.", requires=(BIASED,), pins=(Pin("max_relative_positions", "relative_attention"),)),
     encoder("deberta-v2", "deberta.", requires=(BIASED,), pins=(Pin("max_relative_positions", "relative_attention"),)),
-    encoder("distilbert", "distilbert.", note=MAYBE_SINUSOIDAL),
+    encoder("distilbert", "distilbert."),
     *(
-        encoder(name, "transformer.", name="position_embeddings.weight", buffers=XLM_IDS, note=MAYBE_SINUSOIDAL)
+        encoder(name, "transformer.", name="position_embeddings.weight", buffers=XLM_IDS)
         for name in ("flaubert", "xlm")
     ),
     # Rotary angles, stored as a table of sinusoids per head.
