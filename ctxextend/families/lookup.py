@@ -56,6 +56,11 @@ class TableLocation:
         return rule.rows + (self.value(rule.config_key) if rule.config_key else 0)
 
     @property
+    def layout(self) -> str:
+        """The layout of the sinusoids that the model starts with; empty if it starts with learned rows."""
+        return self.table.layout if self.table.layout_key is None or self.stated(self.table.layout_key) else ""
+
+    @property
     def _effective_path(self) -> Keys:
         """Keys of the config that transformers uses; an override replaces the other one completely."""
         overriding = (path for path in self.overrides if isinstance(nested(self.config, path), Mapping))
@@ -299,15 +304,15 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
             count = f"{rule.config_key} + {rule.rows}" if rule.config_key else str(rule.rows)
             reserved = "0" if count == "0" else f"{count} ({'' if rule.inside_key else 'not '}counted in the config)"
             notes, table = tuple(_notes(FAMILIES[name], location)), location.usual_name
-            scheme = "sinusoidal" if location.table.layout else "learned"
+            scheme = "sinusoidal" if location.layout else "learned"
             listed.append(FamilyTable(name, location.part, table, location.config_key, reserved, scheme, notes))
     return listed
 
 
 def _notes(outer: Family, location: TableLocation) -> Iterator[str]:
     """Yield peculiarities of a table in a model of the outer family."""
-    if location.table.layout:
-        yield f"layout {location.table.layout}"
+    if (key := location.table.layout_key) or location.layout:
+        yield f"sinusoidal with {key}=true" if key else f"layout {location.layout}"
     if location.table.width_key:
         yield "computed, unless the file has the table"
     for part in outer.parts:

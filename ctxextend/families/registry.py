@@ -170,9 +170,16 @@ _FAMILIES = (
     encoder("bros", "bros.", buffers=KEPT_IDS),
     encoder("deberta", "deberta.", requires=(BIASED,), pins=(Pin("max_relative_positions", "relative_attention"),)),
     encoder("deberta-v2", "deberta.", requires=(BIASED,), pins=(Pin("max_relative_positions", "relative_attention"),)),
-    encoder("distilbert", "distilbert."),
+    encoder("distilbert", "distilbert.", layout="interleaved", layout_key="sinusoidal_pos_embds"),
     *(
-        encoder(name, "transformer.", name="position_embeddings.weight", buffers=XLM_IDS)
+        encoder(
+            name,
+            "transformer.",
+            name="position_embeddings.weight",
+            buffers=XLM_IDS,
+            layout="interleaved",
+            layout_key="sinusoidal_embeddings",
+        )
         for name in ("flaubert", "xlm")
     ),
     # Rotary angles, stored as a table of sinusoids per head.

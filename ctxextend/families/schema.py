@@ -40,6 +40,7 @@ class PositionTable:
     buffers: tuple[Buffer, ...] = ()
     part: str = ""  # name of the table if the model has several: encoder, decoder, text, ...
     layout: str = ""  # of its sinusoids (`tables.sinusoids.LAYOUTS`), unless the file has learned rows; empty: learned
+    layout_key: str | None = None  # key that is true if the model starts with these sinusoids, else with learned rows
     width_key: str | None = None  # key of its hidden size if transformers computes the rows that the file lacks
     clamps: bool = False  # whether transformers clamps positions past the end to the last one
     grows: bool = False  # whether transformers computes more rows for longer inputs

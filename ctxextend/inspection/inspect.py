@@ -101,7 +101,7 @@ def _report(checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None
         values = sinusoidal_rows(np.arange(rows), hidden_size, location.table.layout).astype(np.float32)
         values[max(first - 1, 0) : first] = 0
     stats, repetition = measure(values[first:]), find_repetition(values[first:])
-    fit = None if stats.nonfinite else fit_layout(values[first:], location.table.layout)
+    fit = None if stats.nonfinite else fit_layout(values[first:], location.layout)
     if fit and fit.first_deviating_row is not None:
         fit = replace(fit, first_deviating_row=fit.first_deviating_row + first)
     # The new rows of a resize and the length before it, from the recipe.

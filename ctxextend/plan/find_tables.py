@@ -3,6 +3,7 @@
 import reprlib
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -162,6 +163,15 @@ def tables_of_part(tables: Sequence[FoundTable], part: str | None) -> list[Found
         hint = f"Use {parts}." if parts else "The model has one position table: remove --part."
         raise ResizeError(f"--part {part}: this model has no such part with a position table.", hint)
     return selected
+
+
+def check_named_table(model: OpenedModel) -> None:
+    """Raise ResizeError if other tables of a supported model type share the length of the one in `--tensor`."""
+    with suppress(CheckpointError, UnsupportedModelError):  # of other types, nothing more is known
+        for location, name in find_tables(find_architecture(model.checkpoint.config), model.checkpoint.names, ""):
+            if model.ref.tensor not in (None, name) and location.config_key == model.ref.config_key:
+                message = f"--tensor {model.ref.tensor}: {name} shares the config key {location.config_key}, "
+                raise ResizeError(f"{message}so both must be resized together.", "Remove --tensor.")
 
 
 def describe_table(checkpoint: Checkpoint, table: FoundTable) -> TableShape:

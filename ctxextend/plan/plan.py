@@ -22,7 +22,7 @@ from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES, read_floats
 from ctxextend.errors import ResizeError, printable
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.edits import BufferPlan, TablePlan, new_buffer, plan_buffers, plan_edits, plan_tables, with_length
-from ctxextend.plan.find_tables import OpenedModel, describe_table, open_model
+from ctxextend.plan.find_tables import OpenedModel, check_named_table, describe_table, open_model
 from ctxextend.plan.output_files import (
     CARD_FILE,
     RECIPE_POINTER,
@@ -37,7 +37,7 @@ from ctxextend.plan.output_files import (
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
-from ctxextend.tables.apply import Choice, choose_settings, nonfinite_rows, resize_with_reserved
+from ctxextend.tables.apply import Choice, choose_settings, deviation, nonfinite_rows, resize_with_reserved
 from ctxextend.tables.method_facts import FORMULA, METHOD_NAMES, TRUNCATE
 from ctxextend.tables.stats import describe_rows
 from ctxextend.version import __version__
@@ -136,13 +136,17 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         for table in self.tables:
             if table.rows_after <= table.rows_before:
                 continue
-            options, layout = self.settings, table.location.table.layout
+            options, layout = self.settings, table.location.layout
             options = replace(options, method=self.recorded.get(table.name, options.method))
             if not table.is_stored:
                 choices[table.name] = Choice(replace(options, method=options.method or FORMULA))
                 continue
-            rows = self._read(table)[table.reserved_rows :] if options.chooses_settings else np.zeros(0)
-            choices[table.name] = choose_settings(rows, table.rows_after - table.reserved_rows, options, layout)
+            rows = self._read(table)[table.reserved_rows :] if options.chooses_settings or layout else np.zeros(0)
+            choice = choose_settings(rows, table.rows_after - table.reserved_rows, options, layout)
+            if layout and choice.options.facts.name != FORMULA:
+                reasons = (deviation(rows, layout), choice.reason)
+                choice = choice._replace(reason="; ".join(reason for reason in reasons if reason))
+            choices[table.name] = choice
         return choices
 
     @property
@@ -498,6 +502,7 @@ def plan_model(model: OpenedModel, settings: Resize, recorded: Mapping[str, str]
     """Plan the resize of an open checkpoint; see `plan_resize`, and `ResizePlan` for `recorded`."""
     model = model.with_code() if settings.copy_code else model
     checkpoint = model.checkpoint
+    check_named_table(model)
     describe = partial(describe_table, checkpoint)
     settings = with_length(settings, model.tables, describe)
     tables = plan_tables(model.tables, settings, describe, has_config=bool(checkpoint.config))

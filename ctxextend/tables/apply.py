@@ -20,7 +20,7 @@ from ctxextend.tables.method_facts import (
     method_text,
 )
 from ctxextend.tables.methods import METHODS, find_method
-from ctxextend.tables.sinusoids import BLOCK_ROWS, find_formula
+from ctxextend.tables.sinusoids import BLOCK_ROWS, find_formula, fit_layout
 
 Table = NDArray[Any]
 Mask = NDArray[np.bool_]
@@ -221,6 +221,18 @@ def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str
     with np.errstate(invalid="ignore", over="ignore"):
         method, reason = options.facts.choose(source, rows, keep=options.kept_first, **options.settings)
     return Choice(replace(options, method=method, keep_first=options.kept_first), reason)
+
+
+def deviation(table: Table, layout: str) -> str:
+    """Say how far rows are from the sinusoids of a layout with which their model started; empty if they equal them."""
+    fit = fit_layout(table, layout)
+    if fit is None:
+        return "its rows are not sinusoids, so they are treated as learned"
+    if fit.is_formula:
+        return ""
+    where = f"its sinusoidal formula ({layout}) from position {fit.first_deviating_row} on"
+    share = f"sinusoids explain {100 * fit.explained:.3g} % of its variance"
+    return f"deviates from {where}; {share}; treated as learned rows"
 
 
 def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
