@@ -127,7 +127,7 @@ def verify_resized(
     plan, trainable = expected.plan, expected.trainable
     method = None if expected.how == CLOSEST else expected.unregistered or plan.method
     notes = (*expected.notes, TRAINING_UNVERIFIED) if trainable else expected.notes
-    what = "resized" if plan.is_changed else "fixed" if plan.edits else "same"
+    what = "resized" if any(table.is_changed for table in plan.stored) else "fixed" if plan.edits else "same"
     return Verification(ref.source, reference, method, trainable, tuple(checks), notes, what)
 
 
