@@ -1,7 +1,8 @@
 """Every model type of transformers is either resized correctly or rejected by name.
 
-Independent of the registry: the types come from transformers' `CONFIG_MAPPING`, and the parameters that depend on a
-config key are found by building models with other values. `tests/conftest.py` prints the counts.
+Independent of the registry: the types come from transformers' `CONFIG_MAPPING`, the parameters that depend on a config
+key are found by building models with other values, and buffers of sinusoids by recording the sines that constructors
+compute. `tests/conftest.py` prints the counts.
 """
 
 import copy
@@ -13,13 +14,15 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import EncoderDecoderModel, MarianMTModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ctxextend import UnsupportedModelError, extend_model, inspect, resize, verify
+from ctxextend import ResizeError, UnsupportedModelError, extend_model, inspect, resize, verify
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.plan.find_tables import find_tables
+from ctxextend.tables.methods import METHODS
 from tests import pico, tiny, zoo
 
 TYPES = sorted(CONFIG_MAPPING.keys())
@@ -62,7 +65,6 @@ OTHER_AXES: Mapping[str, str] = {
     r"(row|column)_embedder|florence2 vision_config\.": "rows and columns of an image",
     r"num_position_embeddings |pos_emb_(height|width) |position_embedding_size |num_pos_feats ": "patches of an image",
     r"(left|right)_max_position_embeddings |rel_(2d_)?pos_bins ": "distances between positions",
-    r"^(fsmt|marian|pegasus|roformer) .*embed_positions|^cohere_asr .*pos_emb": "sinusoids",
     r"^(autoformer|informer|time_series_transformer) .*embed_positions": "sinusoids over time",
     r"^esmfold2 max_atoms_per_token ": "kinds of atoms",
     r"^sam3_lite_text\S* ": "a table that the model interpolates",
@@ -74,8 +76,25 @@ OTHER_AXES: Mapping[str, str] = {
     r"^oneformer task_seq_len ": "the input of a layer, not a table",
 }
 
+# Sinusoids in buffers or attributes that are not token positions, by a pattern of "type tensor", and what they are.
+OTHER_WAVES: Mapping[str, str] = {
+    r"^(codegen|gptj|llama4\S*|granite_docling\S*) ": "rotary angles",
+    r"^(fun_asr_nano|qwen2_5_omni|qwen3_asr|qwen3_omni_moe)\S* .*positional_embedding$": "frames of audio",
+    r"^speech_to_text .*encoder\.|^speecht5 .*(sinusoidal_embed|decoder\.prenet\.encode_positions)": "frames of audio",
+    r"^seamless_m4t\S* (.*t2u_model\.|model\.|)(model\.|)decoder\.": "units of speech",
+    r"^(florence2|kimi_k25|videomae)\S* ": "frames of video",
+    r"^patchtst ": "patches of a time series",
+    r"^(nemo_speechlm|nemotron3_5_transcribe_audio) ": "speakers",
+}
+
 # Tables that text inputs do not use, with the same key as the text's table.
 NOT_READ = ("visual_embeddings.position_embeddings.weight", "embeddings.visual_position_embeddings.weight")
+
+# Tables that grow for one long input, but not in generation with a cache, by a pattern of "type tensor".
+ONE_CALL = r"^(speech_to_text|speecht5) .*embed_positions\.weights$"
+
+# Tables that have another name in files than in the loaded model.
+RENAMED = {"transf_decoder._embedding.position_embedding.pos_enc": "decoder.pos_emb.weight"}
 
 # A second pad id, for which the rule of reserved rows must hold too.
 OTHER_PAD = 4
@@ -99,6 +118,8 @@ def test_every_model_type_is_resized_or_rejected_by_name(
     )
     for one in built[:2]:
         check_dependent_parameters(model_type, one)
+    for one in built:
+        check_waves(model_type, one)
     assert model_type in {*FAMILIES, *POSITION_SCHEMES}, (
         f"{model_type} is new, and none of its parameters was found to depend on a length. Add it to "
         "ctxextend/families/unsupported.py under its position scheme, or add a Family to "
@@ -107,7 +128,8 @@ def test_every_model_type_is_resized_or_rejected_by_name(
     if model_type not in FAMILIES:
         with pytest.raises(UnsupportedModelError, match=f"^This {re.escape(model_type)} model "):
             find_architecture({"model_type": model_type})
-    conforming = check_family(model_type, built, tmp_path)
+    kinds = check_family(model_type, built, tmp_path)
+    conforming = list(kinds)
     assert bool(conforming) == (model_type in FAMILIES and bool(built)), f"{model_type}: no class has a table"
     if conforming:
         check_listed_names(model_type, built)
@@ -115,6 +137,10 @@ def test_every_model_type_is_resized_or_rejected_by_name(
     base = outcome(built[:1], [cls for cls in conforming if cls is built[0].model_class])
     record_property("base classes", ("without its table" if conforming and base == "rejected" else base, 1))
     record_property("classes resized", ("in all", len(conforming)))
+    if (any(one.waves for one in built) and not kinds) or {"by formula", "by edits only"} & {*kinds.values()}:
+        how = max(kinds.values(), default="refused: their rows are not token positions")
+        record_property("model types with sinusoids", (how, 1))
+        record_property("model types with fine-tuned sinusoids", ("as learned tables", how == "by formula"))
 
 
 def outcome(built: list[tiny.Built], conforming: list[Any]) -> str:
@@ -135,37 +161,70 @@ def check_dependent_parameters(model_type: str, built: tiny.Built) -> None:
         )
 
 
+def check_waves(model_type: str, built: tiny.Built) -> None:
+    """Check that every buffer of sinusoids is in the registry or matches `OTHER_WAVES`."""
+    known = set[str]()
+    if model_type in FAMILIES:
+        known = {name for one in architecture_of(model_type, built.config).locations for name in one.names}
+    for name in built.waves:
+        assert name in known or any(re.search(pattern, f"{model_type} {name}") for pattern in OTHER_WAVES), (
+            f"{built.model_class.__name__}: {name} contains sinusoids. Add a Family for {model_type!r} to "
+            "ctxextend/families/registry.py with this table and its layout; or, if its rows are not token positions, a "
+            "pattern to OTHER_WAVES."
+        )
+
+
 def architecture_of(model_type: str, config: Any) -> Architecture:
     return find_architecture({**config.to_dict(), "model_type": model_type})
 
 
 def check_listed_names(model_type: str, built: list[tiny.Built]) -> None:
-    """Check that every table name that `ctxextend families` lists is a parameter of some class."""
-    names = {name for one in built for name in one.shapes}
+    """Check that every table name that `ctxextend families` lists is in some class."""
+    names = {RENAMED.get(name, name) for one in built for name in one.names}
     config = built[0].config.to_dict() | {"model_type": model_type}
-    assert {one.usual_prefix + one.table.name for one in find_architecture(config).locations} <= names
+    assert {RENAMED.get(one.usual_name, one.usual_name) for one in find_architecture(config).locations} <= names
 
 
-def check_family(model_type: str, built: list[tiny.Built], folder: Path) -> list[Any]:
-    """Resize a small model per set of table names, and return their classes."""
-    conforming: dict[frozenset[str], Any] = {}
+def check_family(model_type: str, built: list[tiny.Built], folder: Path) -> dict[Any, str]:
+    """Resize a small model per set of table names, and return their classes and how each was resized."""
+    conforming, kinds = set[frozenset[str]](), dict[Any, str]()
     for one in built if model_type in FAMILIES else []:
         locations = architecture_of(model_type, one.config).locations
-        tables = frozenset(name for location in locations for name in location.names if name in one.shapes)
-        if tables and tables not in conforming:
-            conforming[tables] = one.model_class
-            check_class(lambda: tiny.make_config(model_type), one.model_class, folder / one.model_class.__name__)
-    return list(conforming.values())
+        tables = frozenset(name for location in locations for name in location.names if name in one.names)
+        is_known = tables in conforming or (
+            all(location.table.width_key for location in locations) and any(tables <= known for known in conforming)
+        )
+        if not tables or is_known:
+            continue
+        conforming.add(tables)
+        is_first = "by formula" not in kinds.values()
+        output = folder / one.model_class.__name__
+        kinds[one.model_class] = check_class(
+            lambda: tiny.make_config(model_type), one.model_class, output, all_methods=is_first
+        )
+    return kinds
 
 
-def check_class(make_config: Callable[[], Any], model_class: Any, folder: Path) -> None:
-    """Check the reserved rows at the default pad id and at another, and a resize."""
+def check_class(make_config: Callable[[], Any], model_class: Any, folder: Path, *, all_methods: bool = False) -> str:
+    """Check the reserved rows at the default pad id and at another, and a resize; return how rows are made."""
     if any(isinstance(getattr(part, "pad_token_id", None), int) for _, part in tiny.parts(make_config())):
-        check_reserved_rows(SmallModel(make_config(), model_class, OTHER_PAD))
+        check_rows(SmallModel(make_config(), model_class, OTHER_PAD))
     small = SmallModel(make_config(), model_class)
     unused = copy.deepcopy(small.model)  # BigBird changes its state in forward()
-    check_reserved_rows(small)
+    check_rows(small)
+    if small.waves:
+        return check_waves_resize(small, folder, all_methods=all_methods)
+    assert not any(location.table.width_key for location, _ in small.found), "its rows are not sinusoids"
     check_resize(small, unused, folder)
+    return "as learned"
+
+
+def check_rows(small: "SmallModel") -> None:
+    """Check which rows of learned tables and of stored sinusoids an input of full length reads."""
+    if small.waves:
+        check_waves_read(small)
+    else:
+        check_reserved_rows(small)
 
 
 class SmallModel:
@@ -174,20 +233,38 @@ class SmallModel:
     def __init__(self, config: Any, model_class: Any, pad: int | None = None) -> None:
         self.model_class, model_type = model_class, config.model_type
         self.old, self.new = zoo.LENGTHS.get(model_type, (zoo.OLD, zoo.NEW))
-        config = tiny.shrink(config)
+        self.config = tiny.shrink(config)
         for _, part in tiny.parts(config):
             if pad is not None and isinstance(getattr(part, "pad_token_id", None), int):
                 part.pad_token_id = pad
-        first: dict[str, TableLocation] = {}
-        for location in architecture_of(model_type, config).locations:
+        self.model = self.build(self.old)
+        self.architecture = architecture_of(model_type, self.model.config)
+        parameters = {name for name, _ in self.model.named_parameters()}
+        others = {name for name, _ in (*tiny.tensors(self.model), *self.model.named_modules())}
+        found = find_tables(self.architecture, parameters | others, model_type)
+        self.found = [table for table in found if table.name in parameters | others]
+
+    def build(self, positions: int) -> Any:
+        """Build the model with a number of positions."""
+        config, first = copy.deepcopy(self.config), dict[str, TableLocation]()
+        for location in architecture_of(config.model_type, config).locations:
             first.setdefault(location.config_key, location)
         for key, location in first.items():
-            tiny.set_value(config, tuple(key.split(".")), location.key_value(self.old))
+            tiny.set_value(config, tuple(key.split(".")), location.key_value(positions))
         torch.manual_seed(0)
-        self.model = model_class(config).train(False)
-        self.architecture = architecture_of(model_type, self.model.config)
-        names = {name for name, _ in self.model.named_parameters()}
-        self.found = find_tables(self.architecture, names, model_type)
+        return self.model_class(config).train(False)
+
+    @cached_property
+    def waves(self) -> list[tuple[TableLocation, str]]:
+        """The tables of sinusoids, stored or computed."""
+        tables = ((table, tiny.find_tensor(self.model, table.name)) for table in self.found)
+        return [table for table, rows in tables if rows is None or zoo.is_wave(rows)]
+
+    def waves_reader(self, name: str) -> zoo.Reader:
+        """Return the outermost module that reads a table of sinusoids."""
+        reader = zoo.find_waves_reader(self.model, name, self.old)
+        assert reader, f"no input reads {name}"
+        return reader
 
     @cached_property
     def readers(self) -> list[tuple[TableLocation, str, zoo.Reader, list[int]]]:
@@ -210,12 +287,89 @@ class SmallModel:
         ("vision-encoder-decoder", "vit", "gpt2"),
         ("vision-encoder-decoder", "deit", "mbart"),
         ("vision-encoder-decoder", "swin", "trocr"),
+        ("encoder-decoder", "roformer", "pegasus"),
+        ("vision-encoder-decoder", "vit", "xglm"),
+        ("vision-encoder-decoder", "vit", "ctrl"),
     ],
 )
 def test_composites_of_any_model_types_are_resized(composite: str, encoder: str, decoder: str, tmp_path: Path) -> None:
     parts = {"encoder": tiny.make_config(encoder).to_dict(), "decoder": tiny.make_config(decoder).to_dict()}
     parts["decoder"] |= {"is_decoder": True, "add_cross_attention": True}
     check_class(lambda: CONFIG_MAPPING[composite](**copy.deepcopy(parts)), tiny.model_classes(composite)[0], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "flag"),
+    [("xlm", "sinusoidal_embeddings"), ("flaubert", "sinusoidal_embeddings"), ("distilbert", "sinusoidal_pos_embds")],
+)
+def test_models_with_a_flag_for_sinusoids_are_resized_by_formula(model_type: str, flag: str, tmp_path: Path) -> None:
+    def make_config() -> Any:
+        config = tiny.make_config(model_type)
+        setattr(config, flag, True)
+        return config
+
+    for model_class in tiny.model_classes(model_type)[:2]:
+        is_base = model_class is tiny.model_classes(model_type)[0]
+        how = check_class(make_config, model_class, tmp_path / model_class.__name__, all_methods=is_base)
+        assert how == "by formula"
+
+
+def test_marian_is_resized_by_formula_if_the_file_contains_its_tables(tmp_path: Path) -> None:
+    small = SmallModel(tiny.make_config("marian"), MarianMTModel)
+    small.model.save_pretrained(tmp_path / "source")
+    assert not [name for name in pico.tensor_bytes(tmp_path / "source") if "embed_positions" in name]
+    state = small.model.state_dict()
+    pico.add_tensors(tmp_path / "source", {name: state[name].contiguous() for _, name in small.waves})
+    assert resize(tmp_path / "source", to=small.new, output=tmp_path / "output").plan.method == "formula"
+    loaded = pico.Pico(tmp_path / "output", small.model_class).load()
+    assert all(same_table(loaded, small.build(small.new), name) for _, name in small.waves)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("model_type", ["fsmt", "pegasus", "videoprism_text_model"])
+def test_sinusoids_in_half_precision_are_resized_by_formula(
+    model_type: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    small = SmallModel(tiny.make_config(model_type), tiny.model_classes(model_type)[0])
+    names = [name for _, name in small.waves]
+    small.model.to(dtype).save_pretrained(tmp_path / "source")
+    assert resize(tmp_path / "source", to=small.new, output=tmp_path / "output").plan.method == "formula"
+    loaded = pico.Pico(tmp_path / "output", small.model_class).load(dtype=dtype)
+    fresh = small.build(small.new).to(dtype)
+    assert names and all(same_table(loaded, fresh, name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "decoder", "method"), [("bert", "pegasus", "copy"), ("roformer", "bert", "formula")]
+)
+def test_learned_rows_and_sinusoids_of_one_model_are_resized_each_in_its_way(
+    encoder: str, decoder: str, method: str, tmp_path: Path
+) -> None:
+    parts = {"encoder": tiny.make_config(encoder).to_dict(), "decoder": tiny.make_config(decoder).to_dict()}
+    parts["decoder"] |= {"is_decoder": True, "add_cross_attention": True}
+    small = SmallModel(CONFIG_MAPPING["encoder-decoder"](**parts), EncoderDecoderModel)
+    small.model.save_pretrained(tmp_path / "source")
+    result = resize(tmp_path / "source", to=small.new, output=tmp_path / "output")
+    assert result.plan.method == method  # of the first table
+    check_verified(tmp_path / "output", tmp_path / "source")
+    loaded, fresh = pico.Pico(tmp_path / "output", EncoderDecoderModel).load(), small.build(small.new)
+    assert [same_table(loaded, fresh, name) for _, name in small.waves] == [True]
+    extend_model(small.model, to=small.new)
+    check_same_state(small.model, loaded)
+
+
+def test_trocr_with_computed_sinusoids_is_rejected() -> None:
+    with pytest.raises(UnsupportedModelError, match="use_learned_position_embeddings False"):
+        find_architecture({"model_type": "trocr", "use_learned_position_embeddings": False})
+
+
+@pytest.mark.parametrize("model_type", ["canary_decoder", "ctrl", "pegasus", "roformer", "tipsv2_text_model", "xglm"])
+def test_sinusoids_that_are_not_in_the_registry_are_found(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = next(tiny.buildable_classes(model_type, tiny.model_classes(model_type), 1))
+    monkeypatch.delitem(FAMILIES, model_type)
+    with pytest.raises(AssertionError, match="Add a Family"):
+        check_dependent_parameters(model_type, built)
+        check_waves(model_type, built)
 
 
 def check_reserved_rows(small: SmallModel) -> None:
@@ -237,7 +391,8 @@ def check_resize(small: SmallModel, extended: Any, folder: Path) -> None:
     """Resize a model's checkpoint with `copy`, and check all guarantees for the result."""
     small.model.save_pretrained(folder / "source")
     result = resize(folder / "source", to=small.new, output=folder / "output")
-    check_verified(folder)
+    check_verified(folder / "output", folder / "source")
+    assert all(table.new_rows for table in inspect(folder / "output").tables)
     loaded = pico.realign(pico.Pico(folder / "output", small.model_class).load())
     extend_model(extended, to=small.new)
     for model in (extended, small.model):
@@ -256,13 +411,11 @@ def check_resize(small: SmallModel, extended: Any, folder: Path) -> None:
     check_same_state(extended, loaded)
 
 
-def check_verified(folder: Path) -> None:
-    """Check that the result passes `verify`, and that all length limits agree."""
-    result = verify(folder / "output", folder / "source")
+def check_verified(output: Path, source: Path) -> None:
+    """Check that a result passes `verify`, and that all length limits agree."""
+    result = verify(output, source)
     assert result.passed, [check for check in result.checks if not check.passed]
-    inspection = inspect(folder / "output")
-    assert [limit for limit in inspection.limits if not limit.agrees] == []
-    assert all(table.new_rows for table in inspection.tables)
+    assert [limit for limit in inspect(output).limits if not limit.agrees] == []
 
 
 def check_beyond_the_old_length(
@@ -278,6 +431,93 @@ def check_beyond_the_old_length(
         name = next(name for found, name in small.found if found.part == location.part)
         with pytest.raises((IndexError, RuntimeError, ValueError)):
             reader.run(small.model, location.positions(len(small.model.get_parameter(name))) + 1)
+
+
+def same_table(one: Any, other: Any, name: str) -> bool:
+    """Return whether a table is equal in two models, bit for bit, or computed in each forward pass."""
+    first, second = tiny.find_tensor(one, name), tiny.find_tensor(other, name)
+    return first is None or second is None or torch.equal(first, second)
+
+
+def check_waves_read(small: SmallModel) -> None:
+    """Check that an input of full length reads exactly the rows of stored sinusoids after the reserved ones."""
+    for location, name in small.waves:
+        if name not in small.model.state_dict():
+            continue
+        table, reader = small.model.state_dict()[name], small.waves_reader(name)
+        first, last = location.reserved_rows, location.reserved_rows + small.old - 1
+        for rows, is_read in ([*range(first), *range(last + 1, len(table))], False), ([first], True), ([last], True):
+            with zoo.poisoned(table, rows):
+                assert bool(reader.run(small.model, small.old).isnan().any()) == is_read, (name, rows)
+
+
+def check_waves_resize(small: SmallModel, folder: Path, *, all_methods: bool) -> str:
+    """Resize a model of sinusoids to a longer and a shorter length, and check all guarantees."""
+    small.model.save_pretrained(folder / "source")
+    stored = [name for _, name in small.waves if name in pico.tensor_bytes(folder / "source")]
+    for positions in (small.new, small.old - 3):
+        output = folder / f"output-{positions}"
+        result = resize(folder / "source", to=positions, output=output)
+        assert result.plan.method == ("formula" if positions > small.old else "truncate")
+        assert {plan.name for plan in result.plan.tables if plan.is_stored} == set(stored)
+        check_verified(output, folder / "source")
+        loaded = pico.realign(pico.Pico(output, small.model_class).load())
+        extended, fresh = pico.realign(copy.deepcopy(small.model)), small.build(positions)
+        extend_model(extended, to=positions)
+        check_same_state(extended, loaded)
+        for location, name in small.waves:
+            reader, kept = small.waves_reader(name), min(small.old, positions)
+            assert same_table(loaded, fresh, name), f"{name}: other rows than transformers computes"
+            expected, found = overlap(reader.run(small.model, kept), reader.run(loaded, kept))
+            assert torch.equal(expected, found), f"{name}: outputs at old lengths changed"
+            assert torch.equal(reader.run(loaded, positions), reader.run(extended, positions))
+            for model, length in ((small.model, small.old), (loaded, positions)):
+                check_beyond(copy.deepcopy(model), location, name, reader, length)
+    if stored and all_methods:
+        check_fine_tuned(small, stored, folder)
+    return "by formula" if stored else "by edits only"
+
+
+def check_beyond(model: Any, location: TableLocation, name: str, reader: zoo.Reader, length: int) -> None:
+    """Check that a model of sinusoids accepts an input of its length, and grows or fails beyond it."""
+    table = tiny.find_tensor(model, name)
+    assert reader.run(model, length).isfinite().all()
+    assert tiny.find_tensor(model, name) is table, f"{name}: an input of {length} tokens does not fit"
+    if location.table.grows:
+        assert reader.run(model, length + 1).isfinite().all()
+    elif re.search(ONE_CALL, f"{model.config.model_type} {name}"):
+        embed = model.get_submodule(name.rpartition(".")[0])
+        with pytest.raises(IndexError):
+            embed(torch.full((1, 1), 10), past_key_values_length=length + 2)
+    else:
+        with pytest.raises((IndexError, RuntimeError, ValueError)):
+            reader.run(model, length + 1)
+
+
+def check_fine_tuned(small: SmallModel, names: list[str], folder: Path) -> None:
+    """Check that tables that deviate from their formula are learned tables for all methods."""
+    model = copy.deepcopy(small.model)
+    for name in names:
+        table = tiny.find_tensor(model, name)
+        assert table is not None
+        table.data += 0.1 * torch.randn(table.shape, generator=torch.Generator().manual_seed(1))
+    for method in METHODS:
+        extended = copy.deepcopy(model)
+        if method == "formula":
+            with pytest.raises(ResizeError, match="the table does not equal"):
+                extend_model(extended, to=small.new, method=method)
+            continue
+        extend_model(extended, to=small.new, **pico.resize_settings(method))
+        tables = [tiny.find_tensor(extended, name) for name in names]
+        assert all(table is not None and table.isfinite().all() for table in tables), method
+    model.save_pretrained(folder / "tuned")
+    result = resize(folder / "tuned", to=small.new, output=folder / "tuned-output")
+    assert result.plan.method == "copy"
+    check_verified(folder / "tuned-output", folder / "tuned")
+    loaded = pico.Pico(folder / "tuned-output", small.model_class).load()
+    for name in names:
+        before, after = tiny.find_tensor(model, name), tiny.find_tensor(loaded, name)
+        assert before is not None and after is not None and torch.equal(after[: len(before)], before)
 
 
 def check_same_state(extended: Any, loaded: Any) -> None:

@@ -4,11 +4,14 @@ import copy
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
@@ -82,6 +85,9 @@ FITTING: Mapping[str, dict[str, Any]] = {
     "lilt": {"hidden_size": 24},
     "layoutlmv3": {"coordinate_size": 2, "shape_size": 4},
     "led": {"attention_window": [8, 8]},
+    "marian": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1},
+    "speecht5": {"num_feat_extract_layers": 7},
+    "tipsv2": {"vision_config.num_hidden_layers": 12},  # the last of its stages
     "whisper": dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 3),
 }
 
@@ -167,6 +173,19 @@ class Built:
     model_class: Any
     config: Any
     shapes: Mapping[str, tuple[int, ...]]
+    others: Mapping[str, tuple[int, ...]]  # of buffers and of tensors that are plain attributes
+    modules: frozenset[str]
+    sines: frozenset[int]  # lengths of the tables of sines that the constructor computes
+
+    @property
+    def names(self) -> set[str]:
+        """The names of everything that can be a position table."""
+        return {*self.shapes, *self.others, *self.modules}
+
+    @property
+    def waves(self) -> list[str]:
+        """The names of buffers and attributes that have the length of a table of sines."""
+        return [name for name, shape in self.others.items() if self.sines & set(shape[:-1])]
 
 
 def buildable_classes(model_type: str, classes: tuple[Any, ...], maximum: int | None = None) -> Iterator[Built]:
@@ -178,21 +197,66 @@ def buildable_classes(model_type: str, classes: tuple[Any, ...], maximum: int | 
                 config = make_config(model_type)
                 if sizes != "default":
                     shrink(config, only_depth=sizes == "shallow")
-                found_shapes = shapes(model_class, config)
+                with recorded_sines() as sines:
+                    model = meta_model(model_class, config)
             except Exception:
                 continue
-            yield Built(model_class, config, found_shapes)
+            found_shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
+            others = {name: tuple(value.shape) for name, value in tensors(model)}
+            modules = frozenset(name for name, _ in model.named_modules())
+            yield Built(model_class, config, found_shapes, others, modules, frozenset(sines))
             found += 1
             break
         if found == maximum:
             break
 
 
+def meta_model(model_class: Any, config: Any) -> Any:
+    """Build a model without allocating memory."""
+    with torch.device("meta"):
+        return model_class(copy.deepcopy(config))  # some models change their config
+
+
 def shapes(model_class: Any, config: Any) -> dict[str, tuple[int, ...]]:
     """Return a model's parameter shapes by name, without allocating memory."""
-    with torch.device("meta"):
-        model = model_class(copy.deepcopy(config))  # some models change their config
-    return {name: tuple(value.shape) for name, value in model.named_parameters()}
+    return {name: tuple(value.shape) for name, value in meta_model(model_class, config).named_parameters()}
+
+
+def find_tensor(model: Any, name: str) -> torch.Tensor | None:
+    """Return a parameter, buffer or attribute by its name; None if a module computes its rows in each forward pass."""
+    module, _, attribute = name.rpartition(".")
+    value = getattr(model.get_submodule(module), attribute)
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield all buffers of a model, and all tensors that are plain attributes of its modules."""
+    yield from model.named_buffers()
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                yield f"{path}.{name}".lstrip("."), value
+
+
+@contextmanager
+def recorded_sines() -> Iterator[set[int]]:
+    """Record the lengths of all tables of sines that torch and numpy compute."""
+    lengths = set[int]()
+
+    def recording(sin: Callable[..., Any]) -> Callable[..., Any]:
+        def sin_of_table(*arguments: Any, **options: Any) -> Any:
+            table = sin(*arguments, **options)
+            lengths.update(length for length in np.shape(table)[:-1] if length > 1)
+            return table
+
+        return sin_of_table
+
+    functions: dict[str, Callable[..., Any]]
+    functions = {"torch.sin": torch.sin, "torch.Tensor.sin": torch.Tensor.sin, "numpy.sin": np.sin}
+    with ExitStack() as stack:
+        for name, sin in functions.items():
+            stack.enter_context(patch(name, recording(sin)))
+        yield lengths
 
 
 def length_keys(config: Any) -> Iterator[tuple[tuple[str, ...], int]]:

@@ -1,8 +1,8 @@
 """Run small models of any model type with text inputs, through the outermost module that accepts them."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,8 @@ class Reader:
         inputs: dict[str, Any] = {name: ARGUMENTS[name](model.config, length) for name in self.arguments}
         if "codebook_idx" in inputs:  # audio codes have one row per codebook
             inputs["input_ids"] = inputs["input_ids"].unsqueeze(-1).expand(-1, -1, 8)
+        if books := getattr(getattr(module, "config", None), "num_codebooks", 0):  # a row of codes per codebook
+            inputs["input_ids"] = inputs["input_ids"].expand(books, -1)
         if "entity_ids" in inputs:  # the length is that of entity_position_ids
             inputs["input_ids"] = inputs["input_ids"][:, :OLD]
         with torch.set_grad_enabled(gradients):
@@ -64,6 +66,7 @@ ARGUMENTS: Mapping[str, Callable[[Any, int], torch.Tensor]] = {
     "attention_mask": lambda config, length: torch.ones(1, length, dtype=torch.long),
     "input_features": lambda config, length: torch.zeros(1, _size(config, "feature_size"), 20),
     "codebook_idx": lambda config, length: torch.tensor(1),
+    "encoder_hidden_states": lambda config, length: torch.ones(1, 3, tiny.WIDTH),
     "visual_feats": lambda config, length: torch.zeros(1, 4, config.visual_feat_dim),
     "visual_pos": lambda config, length: torch.zeros(1, 4, 4),
 }
@@ -78,6 +81,7 @@ COMBINATIONS = (
     ("input_ids", "lang_ids"),
     ("codebook_idx", "input_ids"),
     ("input_ids", "entity_ids", "entity_position_ids"),
+    ("input_ids", "encoder_hidden_states"),
 )
 
 
@@ -99,6 +103,48 @@ def rows_read(model: Any, table: str, reader: Reader, length: int) -> list[int]:
     grad = weight.grad
     model.zero_grad()
     return [] if grad is None else grad.abs().sum(1).nonzero().flatten().tolist()
+
+
+def is_wave(table: torch.Tensor) -> bool:
+    """Return whether each column x of a table is a wave: x[t - 1] + x[t + 1] = 2 cos(w) x[t], whatever its layout."""
+    rows = table.detach().double().flatten(0, -2)[6:]  # after rows of zeros for padding
+    inner, around = rows[1:-1], rows[:-2] + rows[2:]
+    twice_cosine = (inner * around).sum(0) / inner.square().sum(0).clamp(min=1e-12)
+    is_linear = bool((twice_cosine > 1.99).all())
+    return not is_linear and bool((around - twice_cosine * inner).norm() < 1e-3 * inner.norm())
+
+
+@contextmanager
+def poisoned(table: torch.Tensor, rows: Sequence[int] | slice) -> Iterator[None]:
+    """Set rows of a table to NaN meanwhile."""
+    before = table.detach().clone()
+    table.data[..., rows, :] = torch.nan
+    yield
+    table.data.copy_(before)
+
+
+def find_waves_reader(model: Any, name: str, length: int) -> Reader | None:
+    """Return the outermost module whose output for text inputs depends on a table, gradients aside."""
+    table = tiny.find_tensor(model, name)
+    for path, names in _readers(model, name):
+        with suppress(Exception):
+            reader = Reader(path, names)
+            output = reader.run(model, length)
+            if table is None:
+                return reader
+            with poisoned(table, slice(None)):
+                if output.isfinite().all() and reader.run(model, length).isnan().any():
+                    return reader
+    return None
+
+
+def _readers(model: Any, name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the modules around a table, outermost first, with the arguments for text inputs that each accepts."""
+    steps = name.split(".")
+    for depth in range(len(steps)):
+        path = ".".join(steps[:depth])
+        parameters = inspect.signature(model.get_submodule(path).forward).parameters
+        yield from ((path, names) for names in COMBINATIONS if all(argument in parameters for argument in names))
 
 
 def find_reader(model: Any, table: str, length: int) -> tuple[Reader, list[int]] | None:
