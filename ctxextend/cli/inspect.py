@@ -13,8 +13,6 @@ from ctxextend.errors import ResizeError, counted, size_text
 if TYPE_CHECKING:
     from ctxextend.inspection.table_report import Inspection, ModelTable, TableReport
 
-# Share of a table's variance from which its sinusoids are shown; learned tables have less than 0.1.
-SINUSOIDAL = 0.5
 # The limit of a library, and what happens to longer inputs.
 BEYOND = {
     "cut": "{}, longer inputs are truncated",
@@ -113,7 +111,7 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_ver
         labels = dict.fromkeys(label for column in columns for label in column)
         rows: list[list[Cell]] = [[(label, "label"), *(item.get(label, "-") for item in columns)] for label in labels]
         header = ["", *(names[id(inspection)] for inspection, _ in group)] if names else []
-        page.table(header, rows, left=(0,) if names else (0, 1))
+        page.table(header, rows, left=(0,) if names else (0, 1), wrap=True)
         page.line()
         for inspection, table in group:
             page.text(f"Findings in {names[id(inspection)]}" if names else "Findings", "title")
@@ -180,14 +178,13 @@ def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
         yield "cosine to next, min", f"{cosine['min']:.3g} at {stats.worst_neighbours}"
     if stats.components:
         yield "effective rank", f"{stats.effective_rank:.1f} of {min(len(stats.norms), table.hidden_size)}"
-        yield "components for 95 %", str(stats.components_for(0.95))
     for number, component in enumerate(stats.components, 1):
         yield f"period of component {number}", f"{component.period:.0f} ({100 * component.fit:.0f} % fit)"
     yield "norm of mean row", f"{stats.mean_norm:.3g}"
     fit = table.sinusoidal
-    if fit and (fit.is_formula or fit.explained >= SINUSOIDAL):
-        share = "all rows" if fit.is_formula else f"{100 * fit.explained:.3g} % of variance"
-        yield "sinusoidal", f"{fit.layout}, {share}"
+    if fit:
+        share = "all rows" if fit.is_formula else f"{100 * fit.explained:.3g} %"
+        yield "sinusoidal variance", f"{share} ({fit.layout})"
     if fit and fit.first_deviating_row is not None:
         yield "first deviating row", str(fit.first_deviating_row)
 
