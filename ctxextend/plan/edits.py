@@ -109,7 +109,8 @@ def _check_length(settings: Resize, plan: TablePlan) -> None:
         flags = ", ".join(settings.method_flags)
         message = f"{flags} {'do' if ',' in flags else 'does'} not apply when shrinking {plan.name} from {before} to "
         raise ResizeError(f"{message}{after} positions: the first {after} are kept.", f"Remove {flags}.")
-    if after > before and not plan.is_stored and settings.method and settings.facts.name != FORMULA:
+    is_formula = settings.facts.name == FORMULA and {*settings.settings.values()} <= {None, plan.location.layout}
+    if after > before and not plan.is_stored and settings.method and not is_formula:
         message = f"--method {settings.method} does not apply to {plan.name}: transformers computes its sinusoids."
         raise ResizeError(message, "Remove --method: the length in config.json is all that changes.")
     if after > before:

@@ -207,7 +207,8 @@ def check_rows(location: TableLocation, rows: int, name: str, *, has_config: boo
     if location.positions(rows) < 1:
         after = f" and {location.table.extra_rows} come after the last position" if location.table.extra_rows else ""
         message = f"{name} has {rows} rows, of which {location.reserved_rows} are reserved{after}: no position is left."
-        raise CheckpointError(message, f"Check {location.table.reserved.config_key or 'the number of reserved rows'}.")
+        reserved = location.table.reserved.config_key or "the number of reserved rows"
+        raise CheckpointError(message, f"Check {reserved} and {location.config_key}.")
 
 
 def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architecture:
