@@ -344,7 +344,7 @@ def recipe_values(recipe: Recipe) -> dict[str, Any]:
         table = {key: value for key, value in ref.items() if key in TABLE_KEYS}
         values["resize"] = {"to": recipe.resize.to} | _non_defaults(recipe.resize) | table
     if recipe.train is not None:
-        values["train"] = _non_defaults(recipe.train) | {"trainable": recipe.train.trainable}  # always shown
+        values["train"] = _non_defaults(recipe.train)
     if recipe.evaluate is not None:
         values["evaluate"] = _non_defaults(recipe.evaluate)
     return values
@@ -453,7 +453,7 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, depth: in
         return Provenance(
             base=recipe.checkpoint,
             settings=recipe.resize or Resize(facts["max_len"]),  # training keeps the length
-            trainable=recipe.train.trainable if recipe.train else None,
+            trainable=(recipe.train.trainable or "positions") if recipe.train else None,
             method=method if unregistered or method in (*METHODS, TRUNCATE) else None,
             unregistered=unregistered,
             methods=table_methods(file),

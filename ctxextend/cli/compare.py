@@ -83,7 +83,8 @@ def show_comparison(
     add_comparison(page := Page.for_stdout(), result)
     figure = (plot, lambda path: write_figure(path, lambda: comparison_figure(result)))
     files = [(report, lambda path: write_report(result, path, options.command_line())), figure] if result.rows else []
-    sink.note(*(f"Skipped {name}: {reason}" for name, reason in result.skipped.items()))
+    for reason in dict.fromkeys(result.skipped.values()):
+        sink.note(f"Skipped {', '.join(name for name, other in result.skipped.items() if other == reason)}: {reason}")
     sink.measurement(command, result, page.lines, files, value)
 
 

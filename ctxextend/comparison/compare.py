@@ -27,7 +27,7 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Recipe, Resize, Train, accepts_settings, split_ref
 from ctxextend.recipe_file import TABLE_KEYS, recipe_values, yaml_text
 from ctxextend.tables.apply import read_method
-from ctxextend.tables.method_facts import method_text
+from ctxextend.tables.method_facts import FORMULA, method_text
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.stats import norms_and_neighbours
 from ctxextend.text_data import check_paths, path_names
@@ -218,7 +218,7 @@ class ComparisonRun:
             for candidate in self.candidates:
                 started, moved = time.perf_counter(), advance(candidate.name)
                 tables = self.resized.set_tables(candidate.plan)
-                candidate.norms = _norms(tables[self.files.table], candidate.plan)
+                candidate.norms = _norms(tables.get(self.files.table), candidate.plan)
                 try:
                     with trainer.trained(self.resized, candidate.plan, moved) if trainer else nullcontext():
                         evaluation.measure(moved)
@@ -243,11 +243,11 @@ class ComparisonRun:
             max_len_after=model.max_len,
             metric=METRICS[model.kind],
             base=next(iter(base), None),
-            norms=_norms(self.resized.learned[self.files.table], self.candidates[0].plan),
+            norms=_norms(self.resized.learned.get(self.files.table), self.candidates[0].plan),
             rows=rows,
             skipped=self.skipped,
             steps=train.steps if train else 0,
-            trainable=train.trainable if train else "positions",
+            trainable=str(train.trainable) if train else "positions",
             seq_len=self.trainer.task.span if self.trainer else None,
             documents=len(text.documents),
             tokens=sum(map(len, text.windows)),
@@ -262,7 +262,7 @@ class ComparisonRun:
 
 def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> ComparisonRun:
     """Load the model, plan each method, cut the text, and tokenize the training text into a folder."""
-    train = settings.train
+    train, notes = settings.train, tuple[str, ...]()
     check_paths(settings.evaluate.data)
     if train and train.eval_data and (shared := shared_texts(train.eval_data, train.data)):
         raise DataError(
@@ -271,6 +271,11 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         )
     files = open_files(opened)
     plans, skipped = _plans(files, settings)
+    if train:  # the same parameters for all methods
+        from ctxextend.training.setup import choose_trainable
+
+        train, notes = choose_trainable(files, train)
+        settings = replace(settings, train=train)
     plan = next(iter(plans.values()))
     # Training keeps weights in float32, whatever --precision is.
     base = load_eval_model(files, "fp32" if train else settings.evaluate.precision, settings.evaluate.device)
@@ -280,7 +285,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     resized = open_resized(base, plan, shares=not trains_base)
     trainer = open_trainer(files, plan, train, base, folder) if train else None
     held_out = trainer.held_out_documents() if trainer else None
-    notes = base.notes if held_out is None else (*base.notes, HELD_OUT)
+    notes = (*base.notes, *notes, *[HELD_OUT] * (held_out is not None))
     run = plan_evaluation(resized.model, base, evaluate, held_out, notes=notes)
     if trainer and held_out is not None:
         run.warnings += trainer.task.warnings
@@ -310,18 +315,19 @@ def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan],
     for spec in settings.methods:
         try:
             plan = plan_model(files, spec.resize)
-            _ = plan.chosen  # raises ResizeError if the rows do not suit the method
+            _ = plan.chosen  # reads the rows, and raises if the method does not apply to them
             plans[spec.name] = plan
         except ResizeError as error:
             if spec.is_named:
                 raise
-            skipped[spec.name] = str(error)
+            if spec.name != FORMULA:  # which no learned table has
+                skipped[spec.name] = str(error)
     return plans, skipped
 
 
-def _norms(table: NDArray[Any], plan: ResizePlan) -> tuple[float, ...]:
-    """Return the norms of a table's rows from position 0 on."""
-    return tuple(norms_and_neighbours(table[plan.tables[0].reserved_rows :])[0].tolist())
+def _norms(table: NDArray[Any] | None, plan: ResizePlan) -> tuple[float, ...]:
+    """Return the norms of a table's rows from position 0 on; empty if transformers computes them."""
+    return () if table is None else tuple(norms_and_neighbours(table[plan.tables[0].reserved_rows :])[0].tolist())
 
 
 def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:

@@ -28,6 +28,7 @@ COMPUTED: dict[str, Any] = {"layout": "halves-log", "width_key": "d_model"}
 HIDDEN: dict[str, Any] = COMPUTED | {"width_key": "hidden_size"}
 WEIGHTS = "embed_positions.weights"
 FAIRSEQ: dict[str, Any] = {"reserved": TWO_EXTRA, "grows": True}
+FIXED: dict[str, Any] = {"layout": "halves", "is_fixed": True}
 
 CTRL: dict[str, Any] = {"config_key": "n_positions", "length": 256, "aliases": (LENGTH,), "width_key": "n_embd"}
 TARGETS: dict[str, Any] = {"config_key": "max_target_positions", "length": 1024, "reserved": TWO_EXTRA}
@@ -183,7 +184,7 @@ _FAMILIES = (
         for name in ("flaubert", "xlm")
     ),
     # Rotary angles, stored as a table of sinusoids per head.
-    encoder("roformer", "roformer.", length=1536, name="encoder.embed_positions.weight", buffers=(), layout="halves"),
+    encoder("roformer", "roformer.", length=1536, name="encoder.embed_positions.weight", buffers=(), **FIXED),
     replace(
         encoder("dpr"),
         prefixes=(
@@ -256,12 +257,12 @@ _FAMILIES = (
     encoder_decoder("bigbird_pegasus", 4096),
     encoder_decoder("blenderbot", 128),
     encoder_decoder("blenderbot-small", 512),
-    encoder_decoder("pegasus", 1024, layout="halves"),
+    encoder_decoder("pegasus", 1024, **FIXED),
     replace(
         encoder_decoder("fsmt", 1024, reserved=PADDING_EXTRA, layout="halves-log", grows=True),
         defaults={LENGTH: 1024, "pad_token_id": 1},
     ),
-    encoder_decoder("marian", 1024, **COMPUTED | {"layout": "halves"}),  # MarianMTModel does not save its tables
+    encoder_decoder("marian", 1024, **COMPUTED | FIXED),  # MarianMTModel does not save its tables
     *(encoder_decoder(name, 1024, WEIGHTS, **COMPUTED, **FAIRSEQ) for name in ("m2m_100", "nllb-moe")),
     encoder_decoder("seamless_m4t", 1024, WEIGHTS, "text_", **HIDDEN, **FAIRSEQ),
     encoder_decoder("seamless_m4t_v2", 4096, WEIGHTS, "text_", **HIDDEN, **FAIRSEQ),
@@ -326,7 +327,7 @@ _FAMILIES = (
     *(clip_text(name, 16) for name in ("owlv2_text_model", "owlvit_text_model")),
     *(replace(clip_text(name, 64), padding_effect=POOLS_LAST) for name in ("siglip2_text_model", "siglip_text_model")),
     decoder("tipsv2_text_model", f"{EMBEDDING}.weights", length=64, buffers=IDS[:1], **HIDDEN),
-    decoder("videoprism_text_model", EMBEDDING, length=64, buffers=KEPT_IDS[:1], **HIDDEN | {"layout": "halves"}),
+    decoder("videoprism_text_model", EMBEDDING, length=64, buffers=KEPT_IDS[:1], **HIDDEN | FIXED),
     encoder("align_text_model", "text_model."),
     encoder("blip_text_model", "text_model.", "bert."),
     encoder("chinese_clip_text_model", "text_model."),

@@ -44,6 +44,7 @@ class PositionTable:
     width_key: str | None = None  # key of its hidden size if transformers computes the rows that the file lacks
     clamps: bool = False  # whether transformers clamps positions past the end to the last one
     grows: bool = False  # whether transformers computes more rows for longer inputs
+    is_fixed: bool = False  # whether transformers reads stored rows without gradients, so that none can be trained
     extra_rows: int = 0  # rows after the last position, which are not usable positions
     multiple_of: str | None = None  # key whose value (or largest list item) must divide the length
     unless: tuple[str, str] | None = None  # key and value that lift this requirement

@@ -111,7 +111,7 @@ def _check_length(settings: Resize, plan: TablePlan) -> None:
         raise ResizeError(f"{message}{after} positions: the first {after} are kept.", f"Remove {flags}.")
     is_formula = settings.facts.name == FORMULA and {*settings.settings.values()} <= {None, plan.location.layout}
     if after > before and not plan.is_stored and settings.method and not is_formula:
-        message = f"--method {settings.method} does not apply to {plan.name}: transformers computes its sinusoids."
+        message = f"Only --method {FORMULA} applies to {plan.name}: transformers computes its sinusoids."
         raise ResizeError(message, "Remove --method: the length in config.json is all that changes.")
     if after > before:
         check_source_rows(before, after, settings)

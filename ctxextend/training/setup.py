@@ -30,6 +30,7 @@ from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.recipe import FROZEN, MIN_LENGTH, Train
 from ctxextend.recipe_file import BaseCheckpoint, learned_before
 from ctxextend.tables.apply import learned_rows
+from ctxextend.tables.sinusoids import find_formula
 from ctxextend.training.memory import checkpoint_activations, disable_dropout, micro_batch_sizes
 from ctxextend.training.objectives import Distillation, LanguageModeling
 from ctxextend.training.train_data import (
@@ -164,10 +165,32 @@ def open_task(
     )
 
 
-def read_table(opened: OpenedModel) -> NDArray[Any]:
-    """Return the first position table of a checkpoint, shape (rows, hidden_size)."""
+def read_table(opened: OpenedModel) -> NDArray[Any] | None:
+    """Return the first position table of a checkpoint, shape (rows, hidden_size); None if it is not stored."""
     name = opened.tables[0].name
-    return read_floats(opened.checkpoint.names[name], name)
+    file = opened.checkpoint.names.get(name)
+    return read_floats(file, name) if file else None
+
+
+def choose_trainable(opened: OpenedModel, settings: Train) -> tuple[Train, tuple[str, ...]]:
+    """Fill in what to train: by default the position table, or all else if it is sinusoidal; also return notes.
+
+    Raises:
+        TrainingError: Only the table is to be trained, and transformers does not train it.
+    """
+    (location, name), table, requested = opened.tables[0], read_table(opened), settings.trainable
+    if table is None or location.table.is_fixed:
+        reason = f"transformers does not train {name}"
+        if requested in ("new", "positions"):
+            raise TrainingError(f"--trainable {requested}: {reason}.", "Use --trainable all-but-positions.")
+    elif requested is None and find_formula(table[location.reserved_rows :], location.table.layout):
+        reason = f"{name} equals its formula (train it with --trainable positions)"
+    else:
+        return replace(settings, trainable=requested or "positions"), ()
+    notes = (
+        () if requested == "all-but-positions" else (f"{reason}, so it stays frozen: all other weights are trained.",)
+    )
+    return replace(settings, trainable="all-but-positions"), notes
 
 
 def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray[Any]) -> NDArray[np.bool_]:
@@ -181,7 +204,7 @@ def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray
             opened = open_model(base.ref)
             check_source(opened.checkpoint, base.ref, base.hashes)
             before = read_table(opened)
-            if before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
+            if before is None or before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
                 raise CheckpointError(f"The table of {base.ref.source} has another width or dtype.")
             learned = learned_rows(before[reserved:], table[reserved:])
     except CtxextendError as error:
@@ -203,14 +226,13 @@ class TrainableParameters:
     def __init__(
         self, model: torch.nn.Module, names: Mapping[str, str], table: str, rows: NDArray[np.bool_] | None
     ) -> None:
-        self.model, self.names, self.table = model, names, table
+        self.model, self.names, self.table, self.rows = model, names, table, rows
         model.requires_grad_(False)
         for name in names.values():
             model.get_parameter(name).requires_grad_(True)
-        weight = model.get_parameter(table)
-        self.rows = np.ones(len(weight), np.bool_) if rows is None else rows
-        if not self.rows.all():
-            frozen = torch.from_numpy(~self.rows)[:, None].to(weight.device)
+        if rows is not None:
+            weight = model.get_parameter(table)
+            frozen = torch.from_numpy(~rows)[:, None].to(weight.device)
             weight.register_hook(lambda gradient: gradient.masked_fill(frozen, 0))  # type: ignore[no-untyped-call]
 
     @property
@@ -221,8 +243,10 @@ class TrainableParameters:
     @property
     def count(self) -> int:
         """The number of trainable parameters, in values."""
-        frozen = int((~self.rows).sum()) * self.model.get_parameter(self.table).shape[1]
-        return sum(value.numel() for value in self.parameters.values()) - frozen
+        values = sum(value.numel() for value in self.parameters.values())
+        if self.rows is None:
+            return values
+        return values - int((~self.rows).sum()) * self.model.get_parameter(self.table).shape[1]
 
     @property
     def save_bytes(self) -> int:
@@ -237,7 +261,7 @@ class TrainableParameters:
 
     def keep_frozen_rows(self, optimizer: torch.optim.Optimizer) -> None:
         """Restore frozen rows after each step: weight decay and Adam's moments change rows without a gradient too."""
-        if self.rows.all():
+        if self.rows is None:
             return
         weight = self.model.get_parameter(self.table)
         frozen = torch.from_numpy(np.flatnonzero(~self.rows)).to(weight.device)
@@ -291,12 +315,11 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
             f"--seq-len {task.span} does not reach any new row: the first is at position {first}.",
             f"Use a --seq-len above {first + (model.kind == CAUSAL)}, or remove it.",
         )
-    table = names[task.files.table]
-    trained = _all_names(model, names) if settings.trains_weights else {task.files.table: table}
+    trained = _all_names(model, names) if settings.trains_weights else {task.files.table: names[task.files.table]}
     if settings.trainable in FROZEN:
         tables = {id(model.model.get_parameter(names[name])) for _, name in task.files.tables if name in names}
         trained = {name: value for name, value in trained.items() if id(model.model.get_parameter(value)) not in tables}
-    trainable = TrainableParameters(model.model, trained, table, task.rows)
+    trainable = TrainableParameters(model.model, trained, names.get(task.files.table, ""), task.rows)
     disable_dropout(model.model)
     if task.length > LONG_SEQUENCE:
         checkpoint_activations(model.model)
@@ -310,7 +333,7 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
         skip=settings.window_skip,
         seed=settings.seed,
     )
-    lr = settings.lr or _learning_rate(trainable, settings, model.kind)
+    lr = settings.lr or _learning_rate(trainable, settings, model)
     return TrainingSetup(task, model, objective, trainable, sequences, lr)
 
 
@@ -327,12 +350,13 @@ def _all_names(model: EvalModel, names: Mapping[str, str]) -> Mapping[str, str]:
     return names
 
 
-def _learning_rate(trainable: TrainableParameters, settings: Train, kind: str) -> float:
+def _learning_rate(trainable: TrainableParameters, settings: Train, model: EvalModel) -> float:
     """Return the default peak: Adam changes a value by about the rate per step, so a table's scales with its values."""
-    weight = trainable.model.get_parameter(trainable.table).detach()
-    rate = float(TABLE_RATE * weight.square().mean().sqrt())
-    if not math.isfinite(rate):
+    is_frozen = settings.trainable in FROZEN  # then the table may have no parameter, or the width of one head
+    weight = model.model.get_input_embeddings().weight if is_frozen else model.model.get_parameter(trainable.table)
+    rate = float(TABLE_RATE * weight.detach().square().mean().sqrt())
+    if not (is_frozen or math.isfinite(rate)):
         raise TrainingError("The position table contains NaN or infinity.", "Find the rows with ctxextend inspect.")
     if rate and not settings.trains_weights:
         return rate
-    return ENCODER_RATE if kind == ENCODER else RATE * (WIDTH / weight.shape[1]) ** 0.5
+    return ENCODER_RATE if model.kind == ENCODER else RATE * (WIDTH / weight.shape[1]) ** 0.5

@@ -55,6 +55,7 @@ from ctxextend.training.setup import (
     TrainableParameters,
     TrainingSetup,
     TrainingTask,
+    choose_trainable,
     find_new_rows,
     open_task,
     read_table,
@@ -150,7 +151,7 @@ def train_recipe(
             if recipe.copies_code:
                 source = opened = source.with_code()
             table = read_table(source)
-            sha256 = table_hash(table)
+            sha256 = None if table is None else table_hash(table)
             trained = Path(f"{source.checkpoint.source.name}-trained")
             path = output_path(output, plan.default_output if plan is not None else trained)
             folder = RunFolder.for_output(path)
@@ -175,15 +176,16 @@ def train_recipe(
                 table = read_table(opened)
             files, provenance = open_files(opened), read_provenance(opened.checkpoint)
             base = find_base(provenance, settings.base, opened.ref.tokenizer)
-            rows = find_new_rows(files, base, table) if settings.trainable == "new" else None
+            settings, notes = choose_trainable(opened, settings)
+            rows = find_new_rows(files, base, table) if table is not None and settings.trainable == "new" else None
             task = open_task(files, settings, devices, folder, rows, notify)
         model, teacher = load_eval_model(files, "fp32", settings.device), None
-        names = match_parameters(model.model, opened.checkpoint, [files.table])
+        names = match_parameters(model.model, opened.checkpoint, [files.table] * (settings.trainable not in FROZEN))
         if base and model.kind == ENCODER:
             teacher = open_eval_model(base.ref, "fp32", base.hashes, settings.device)
         setup = set_up(model, names, task, teacher)
         weights = TrainedWeights(opened.checkpoint, setup.trainable, settings.dtype)
-        notes = source.checkpoint.source.notes if plan is None else ()
+        notes = (source.checkpoint.source.notes if plan is None else ()) + notes
         notes += tuple(empty_files((*settings.data, *settings.eval_data)))
         notes += ("Nothing to resume: training starts at step 0.",) * (resume and folder.save is None)
         early_warnings = (*task.warnings, *_untrained_row_warnings(task, provenance))
@@ -203,7 +205,9 @@ def train_recipe(
             origin, ref = source.checkpoint.source, recipe.checkpoint
             ref = replace(ref, revision=origin.revision) if origin.kind == "hub" else ref
             filled = replace(task.settings, lr=result.lr, per_device_batch_size=result.per_device_batch_size)
-            hashes = sha256, table_hash(weights.tensor(files.table))
+            hashes = {}
+            if sha256 is not None:
+                hashes = {"sha256_before": sha256, "sha256_after": table_hash(weights.tensor(files.table))}
             recipe = replace(recipe, checkpoint=ref, train=filled)
             before = dict(provenance.values) if provenance else {}
             texts = {
@@ -288,8 +292,8 @@ class TrainedWeights:
             return read_floats(file, name).astype(dtype)
         parameter = self.trainable.names[name]
         values = self.trainable.model.get_parameter(parameter).detach().float().cpu().numpy().astype(dtype)
-        if parameter == self.trainable.table and not self.dtype and not self.trainable.rows.all():
-            frozen = ~self.trainable.rows
+        if parameter == self.trainable.table and not self.dtype and (rows := self.trainable.rows) is not None:
+            frozen = ~rows
             values[frozen] = read_floats(file, name)[frozen]
         return values
 
@@ -334,7 +338,7 @@ def _recipe(
     before: dict[str, Any],
     setup: TrainingSetup,
     result: TrainResult,
-    hashes: tuple[str, str],
+    hashes: dict[str, str],
     planned_steps: int | None,
 ) -> str:
     """Return the recipe, which includes `before`, the plain values of the source's recipe."""
@@ -349,7 +353,7 @@ def _recipe(
     if recipe.resize is not None:
         provenance = before.pop("provenance")
         for table in provenance["tables"]:
-            table["sha256_after"] = hashes[1] if table["name"] == files.table else table["sha256_after"]
+            table.update(hashes if table["name"] == files.table else {})
         steps = {name: values[name] for name in ("train", "evaluate") if name in values}
         return yaml_text(before | steps | {"provenance": provenance | {"trained": trained}}, result.output)
     table = {"name": files.table, "rows_before": files.rows, "rows_after": files.rows}
@@ -358,7 +362,7 @@ def _recipe(
         "max_len": files.max_len,
         "revision": files.checkpoint.source.revision,
         "source_fingerprint": files.checkpoint.weights_fingerprint(),
-        "tables": [table | {"sha256_before": hashes[0], "sha256_after": hashes[1]}],
+        "tables": [table | hashes],
         "versions": {"ctxextend": __version__},
         **({"source_recipe": before} if before else {}),
     }
