@@ -113,7 +113,7 @@ def test_compare_skips_methods_that_do_not_apply_unless_named(source: Path) -> N
     found = ctxextend.compare(source, 300, texts, methods=["all", "stretch:keep-first=5"], **measured)
     assert set(found.skipped) == {"formula", "hierarchical", "stretch"}
     assert "at most 256" in found.skipped["hierarchical"]
-    assert {row.method for row in found.rows} == {*METHODS, "stretch:keep-first=5"} - {*found.skipped, "auto"}
+    assert {row.method for row in found.rows} == {*pico.LEARNED, "stretch:keep-first=5"} - {*found.skipped, "auto"}
     for name in found.skipped:
         with pytest.raises(ResizeError, match=name):
             ctxextend.compare(source, 300, texts, methods=["copy", name])
