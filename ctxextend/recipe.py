@@ -188,8 +188,7 @@ class Train:
     # Tokens per sequence, placed at random positions within `seq_len`; defaults to `seq_len`.
     window: int | None = None
     window_skip: bool = False  # skip positions once in each window, together with the text in between (PoSE)
-    # ``new`` (rows), ``positions`` (the table), ``all-but-positions`` or ``all``; defaults to ``positions``, or to
-    # ``all-but-positions`` if the table consists of fixed sinusoids.
+    # ``new`` (rows), ``positions`` (the table; default), ``all-but-positions`` (default of fixed sinusoids) or ``all``
     trainable: str | None = None
     lr: float | None = None  # peak learning rate; the default depends on `trainable`
     weight_decay: float = 0.0  # weight decay of AdamW, ≥ 0

@@ -19,8 +19,8 @@ from ctxextend.json_output import to_json
 from ctxextend.plan.find_tables import open_model
 from ctxextend.recipe import CheckpointRef
 from ctxextend.recipe_file import parse_recipe
-from ctxextend.tables.methods import METHODS
 from ctxextend.training import trainer
+from tests import pico
 from tests.trainings import make_encoder, make_source, write_book
 from tests.word_tokenizer import write_texts
 
@@ -111,9 +111,12 @@ def test_compare_skips_methods_that_do_not_apply_unless_named(source: Path) -> N
     texts = write_texts(900)
     measured: dict[str, Any] = {"tokens": 300, "measure": ["position"]}
     found = ctxextend.compare(source, 300, texts, methods=["all", "stretch:keep-first=5"], **measured)
-    assert set(found.skipped) == {"formula", "hierarchical", "stretch"}
+    assert set(found.skipped) == {"hierarchical", "stretch"}
     assert "at most 256" in found.skipped["hierarchical"]
-    assert {row.method for row in found.rows} == {*pico.LEARNED, "stretch:keep-first=5"} - {*found.skipped, "auto"}
+    assert {row.method for row in found.rows} == {*pico.LEARNED_METHODS, "stretch:keep-first=5"} - {
+        *found.skipped,
+        "auto",
+    }
     for name in found.skipped:
         with pytest.raises(ResizeError, match=name):
             ctxextend.compare(source, 300, texts, methods=["copy", name])

@@ -262,7 +262,7 @@ class ComparisonRun:
 
 def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> ComparisonRun:
     """Load the model, plan each method, cut the text, and tokenize the training text into a folder."""
-    train, notes = settings.train, tuple[str, ...]()
+    train = settings.train
     check_paths(settings.evaluate.data)
     if train and train.eval_data and (shared := shared_texts(train.eval_data, train.data)):
         raise DataError(
@@ -271,11 +271,8 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         )
     files = open_files(opened)
     plans, skipped = _plans(files, settings)
-    if train:  # the same parameters for all methods
-        from ctxextend.training.setup import choose_trainable
-
-        train, notes = choose_trainable(files, train)
-        settings = replace(settings, train=train)
+    train, notes = files.choose_trainable(train) if train else (None, ())  # the same for all methods
+    settings = replace(settings, train=train)
     plan = next(iter(plans.values()))
     # Training keeps weights in float32, whatever --precision is.
     base = load_eval_model(files, "fp32" if train else settings.evaluate.precision, settings.evaluate.device)

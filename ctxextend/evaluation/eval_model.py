@@ -3,7 +3,7 @@
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +13,16 @@ import numpy as np
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import BUNDLED
-from ctxextend.errors import CheckpointError, DataError, UnsupportedModelError, one_line
+from ctxextend.errors import CheckpointError, DataError, TrainingError, UnsupportedModelError, one_line
 from ctxextend.held_out import Ids, TextKey, TrainedText, trained_texts
 from ctxextend.inspection.stated_limits import TOKENIZER_FILES
 from ctxextend.models.devices import open_device
 from ctxextend.models.load import LoadedModel, check_loadable, load
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
 from ctxextend.plan.plan import table_hash
-from ctxextend.recipe import CheckpointRef
+from ctxextend.recipe import CheckpointRef, Train
 from ctxextend.recipe_file import FINGERPRINT, read_provenance, trainings
+from ctxextend.tables.sinusoids import find_formula
 
 if TYPE_CHECKING:
     import torch
@@ -129,6 +130,22 @@ class ModelFiles(OpenedModel):
     def reserved_rows(self) -> int:
         """The number of rows before position 0."""
         return self.rows - self.max_len
+
+    def choose_trainable(self, settings: Train) -> tuple[Train, tuple[str, ...]]:
+        """Fill in what to train: by default the table, or all else if it is sinusoidal. Also return notes."""
+        (location, name), requested = self.tables[0], settings.trainable
+        file, reason = self.checkpoint.names.get(name), f"transformers does not train {name}"
+        if requested == "all-but-positions":
+            return settings, ()
+        if file is not None and not location.table.is_fixed:
+            rows = read_floats(file, name)[location.reserved_rows :]
+            if requested or not find_formula(rows, location.table.layout):
+                return replace(settings, trainable=requested or "positions"), ()
+            reason = f"{name} equals its formula (train it with --trainable positions)"
+        elif requested in ("new", "positions"):
+            raise TrainingError(f"--trainable {requested}: {reason}.", "Use --trainable all-but-positions.")
+        note = f"{reason}, so it stays frozen: all other weights are trained."
+        return replace(settings, trainable="all-but-positions"), (note,)
 
     @property
     def trained_on(self) -> Mapping[TextKey, Collection[TrainedText]]:

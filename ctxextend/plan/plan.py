@@ -316,9 +316,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         name = printable(source.hub_id or source.name)
         names = ", ".join(f"`{table.name}`" for table in self.tables)
         change = f"resized from {self._old_lengths} to {after} positions with method `{self.method}`"
-        others = (
-            "No other weights" if self.stored else "transformers computes positions; only config and tokenizer files"
-        )
+        others = "No other weights" if self.stored else "transformers computes it: only config and tokenizer files"
         effects = self.consequences, *self._low_limits(), *self._padding()
         section = (
             f"## Context length {after}\n\n"

@@ -30,7 +30,6 @@ from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.recipe import FROZEN, MIN_LENGTH, Train
 from ctxextend.recipe_file import BaseCheckpoint, learned_before
 from ctxextend.tables.apply import learned_rows
-from ctxextend.tables.sinusoids import find_formula
 from ctxextend.training.memory import checkpoint_activations, disable_dropout, micro_batch_sizes
 from ctxextend.training.objectives import Distillation, LanguageModeling
 from ctxextend.training.train_data import (
@@ -172,28 +171,7 @@ def read_table(opened: OpenedModel) -> NDArray[Any] | None:
     return read_floats(file, name) if file else None
 
 
-def choose_trainable(opened: OpenedModel, settings: Train) -> tuple[Train, tuple[str, ...]]:
-    """Fill in what to train: by default the position table, or all else if it is sinusoidal; also return notes.
-
-    Raises:
-        TrainingError: Only the table is to be trained, and transformers does not train it.
-    """
-    (location, name), table, requested = opened.tables[0], read_table(opened), settings.trainable
-    if table is None or location.table.is_fixed:
-        reason = f"transformers does not train {name}"
-        if requested in ("new", "positions"):
-            raise TrainingError(f"--trainable {requested}: {reason}.", "Use --trainable all-but-positions.")
-    elif requested is None and find_formula(table[location.reserved_rows :], location.table.layout):
-        reason = f"{name} equals its formula (train it with --trainable positions)"
-    else:
-        return replace(settings, trainable=requested or "positions"), ()
-    notes = (
-        () if requested == "all-but-positions" else (f"{reason}, so it stays frozen: all other weights are trained.",)
-    )
-    return replace(settings, trainable="all-but-positions"), notes
-
-
-def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray[Any]) -> NDArray[np.bool_]:
+def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None) -> NDArray[np.bool_]:
     """Return a mask of new rows, shape (rows,), from recipes or by comparing with the base; reserved rows are False."""
     name, reserved = files.ref.source, files.reserved_rows
     try:
@@ -203,8 +181,8 @@ def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None, table: NDArray
         if learned is None or len(learned) != files.max_len:
             opened = open_model(base.ref)
             check_source(opened.checkpoint, base.ref, base.hashes)
-            before = read_table(opened)
-            if before is None or before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
+            before, table = read_table(opened), read_table(files)
+            if before is None or table is None or before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
                 raise CheckpointError(f"The table of {base.ref.source} has another width or dtype.")
             learned = learned_rows(before[reserved:], table[reserved:])
     except CtxextendError as error:
@@ -243,10 +221,8 @@ class TrainableParameters:
     @property
     def count(self) -> int:
         """The number of trainable parameters, in values."""
-        values = sum(value.numel() for value in self.parameters.values())
-        if self.rows is None:
-            return values
-        return values - int((~self.rows).sum()) * self.model.get_parameter(self.table).shape[1]
+        frozen = 0 if self.rows is None else int((~self.rows).sum()) * self.model.get_parameter(self.table).shape[1]
+        return sum(value.numel() for value in self.parameters.values()) - frozen
 
     @property
     def save_bytes(self) -> int:

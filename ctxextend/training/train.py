@@ -55,7 +55,6 @@ from ctxextend.training.setup import (
     TrainableParameters,
     TrainingSetup,
     TrainingTask,
-    choose_trainable,
     find_new_rows,
     open_task,
     read_table,
@@ -151,7 +150,7 @@ def train_recipe(
             if recipe.copies_code:
                 source = opened = source.with_code()
             table = read_table(source)
-            sha256 = None if table is None else table_hash(table)
+            hashes = {} if table is None else {"sha256_before": table_hash(table)}
             trained = Path(f"{source.checkpoint.source.name}-trained")
             path = output_path(output, plan.default_output if plan is not None else trained)
             folder = RunFolder.for_output(path)
@@ -160,7 +159,7 @@ def train_recipe(
                 sections = {"source": recipe.checkpoint, "resize": recipe.resize, "train": settings}
                 values = {name: asdict(section) for name, section in sections.items() if section is not None}
                 named = {f"{name}.{key}": value for name, section in values.items() for key, value in section.items()}
-                named[f"sha256 of {source.tables[0].name}"] = sha256
+                named[f"sha256 of {source.tables[0].name}"] = hashes.get("sha256_before")
                 named["fingerprint of all weights"] = source.checkpoint.weights_fingerprint()
                 folder = stack.enter_context(open_run_folder(path, named, resume=resume, force=force))
                 if folder.save is None:
@@ -173,11 +172,10 @@ def train_recipe(
                 ref = CheckpointRef(str(resized), variant=plan.ref.variant, model_type=plan.ref.model_type)
                 opened = replace(open_model(ref), ref=source.ref)  # messages show the reference that the user passed
                 opened = opened.with_code() if recipe.copies_code else opened
-                table = read_table(opened)
             files, provenance = open_files(opened), read_provenance(opened.checkpoint)
             base = find_base(provenance, settings.base, opened.ref.tokenizer)
-            settings, notes = choose_trainable(opened, settings)
-            rows = find_new_rows(files, base, table) if table is not None and settings.trainable == "new" else None
+            settings, notes = files.choose_trainable(settings)
+            rows = find_new_rows(files, base) if settings.trainable == "new" else None
             task = open_task(files, settings, devices, folder, rows, notify)
         model, teacher = load_eval_model(files, "fp32", settings.device), None
         names = match_parameters(model.model, opened.checkpoint, [files.table] * (settings.trainable not in FROZEN))
@@ -205,9 +203,7 @@ def train_recipe(
             origin, ref = source.checkpoint.source, recipe.checkpoint
             ref = replace(ref, revision=origin.revision) if origin.kind == "hub" else ref
             filled = replace(task.settings, lr=result.lr, per_device_batch_size=result.per_device_batch_size)
-            hashes = {}
-            if sha256 is not None:
-                hashes = {"sha256_before": sha256, "sha256_after": table_hash(weights.tensor(files.table))}
+            hashes = hashes and hashes | {"sha256_after": table_hash(weights.tensor(files.table))}
             recipe = replace(recipe, checkpoint=ref, train=filled)
             before = dict(provenance.values) if provenance else {}
             texts = {
