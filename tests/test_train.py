@@ -118,6 +118,13 @@ def test_train_of_a_trained_checkpoint_records_all_that_was_trained(gpt2: Path, 
     assert verify("second").trainable == inspect("second").trainable == both
 
 
+def test_verify_takes_a_recipe_without_trainable_for_one_that_trained_the_table(gpt2: Path) -> None:
+    train(gpt2, "out", steps=1)
+    recipe = Path("out/ctxextend.yaml")
+    recipe.write_text(recipe.read_text().replace("  trainable: positions\n", ""))
+    assert verify("out").trainable == "positions"
+
+
 def test_train_all_writes_equal_values_for_tied_tensors() -> None:
     source = make_source(Path("source"), "gpt2")
     embeddings = load_file(source / "model.safetensors")["transformer.wte.weight"]

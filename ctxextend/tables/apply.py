@@ -325,5 +325,6 @@ def learned_rows_after(learned: int, resizes: Sequence[tuple[int, MethodOptions]
     """
     before = table = np.random.default_rng(0).normal(size=(learned, 8)).astype(np.float32)
     for rows, options in resizes:
-        table = resize_table(table, rows, options)
+        is_formula = options.facts.name == FORMULA  # which a random table does not have; it keeps learned rows too
+        table = resize_table(table, rows, replace(options, method=None) if is_formula else options)
     return learned_rows(before, table)
