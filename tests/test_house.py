@@ -72,7 +72,7 @@ def test_public_functions_list_their_settings_with_defaults() -> None:
     assert all(item.kind is not item.VAR_KEYWORD for signatures in parameters.values() for item in signatures.values())
     assert parameters["resize"]["model_type"].default is None
     assert parameters["evaluate"]["tokens"].default == 65_536
-    assert parameters["train"]["trainable"].default == "positions"
+    assert parameters["train"]["save"].default == "best"
     defaults = {
         item.name: item.default for item in parameters["plan_resize"].values() if item.default is not item.empty
     }
