@@ -289,8 +289,7 @@ class TrainedWeights:
         parameter = self.trainable.names[name]
         values = self.trainable.model.get_parameter(parameter).detach().float().cpu().numpy().astype(dtype)
         if parameter == self.trainable.table and not self.dtype and (rows := self.trainable.rows) is not None:
-            frozen = ~rows
-            values[frozen] = read_floats(file, name)[frozen]
+            values[~rows] = read_floats(file, name)[~rows]
         return values
 
     def _dtype(self, file: TensorFile, name: str) -> str:
