@@ -139,7 +139,7 @@ class ModelFiles(OpenedModel):
             return settings, ()
         if file is not None and not location.table.is_fixed:
             rows = read_floats(file, name)[location.reserved_rows :]
-            if requested or not find_formula(rows, location.table.layout):
+            if requested or not find_formula(rows, location.layout):
                 return replace(settings, trainable=requested or "positions"), ()
             reason = f"{name} equals its formula (train it with --trainable positions)"
         elif requested in ("new", "positions"):
