@@ -25,8 +25,7 @@ TextKey = tuple[Any, Any]  # the size and SHA-256 of a file, or the name of a Hu
 TrainedText = tuple["HeldOut | None", int, str]
 
 HASHED_BYTES = 64 << 20  # maximum bytes of a file to hash: later changes that keep the size go unnoticed
-# Maximum held-out windows of a recipe: an untrusted one may state more than fit in memory.
-MAX_WINDOWS = 1_000_000
+MAX_WINDOWS = 1_000_000  # maximum held-out windows of a recipe: an untrusted one may state more than fit in memory
 # Ends the warning about a text that was trained on if no held-out part of it can be used.
 NO_HELD_OUT = ", and no known held-out part of it is long enough: results look better than on new text. Pass other"
 

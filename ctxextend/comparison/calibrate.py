@@ -34,8 +34,7 @@ MIN_SAMPLES, WINDOWS, DOCUMENTS = 8, 16, 64
 SIGMAS, MAX_SHARE = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0), 1 / 4
 REPEATS = 4  # ranges to tile
 GAINS = (1.0, 1.15, 1.3, 1.45, 1.6, 1.8, 2.1)
-# A sigma that differs by less than this share creates almost the same rows.
-MIN_CHANGE = 0.1
+MIN_CHANGE = 0.1  # a sigma that differs by less than this share creates almost the same rows
 # The estimate, a sigma of 0, and all of the above; among the ranges also the longest.
 MAX_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS)
 

@@ -22,8 +22,7 @@ Indices = NDArray[np.int64]
 # Rows on either side of a seam that are compared and blended, and the fewest rows that can be split.
 SEAM = 8
 MIN_ROWS = 4 * SEAM
-# Settings that turn `bands` into linear interpolation.
-LINEAR: dict[str, Any] = {"sigma": 0.0, "gain": 1.0}
+LINEAR: dict[str, Any] = {"sigma": 0.0, "gain": 1.0}  # settings that turn `bands` into linear interpolation
 # The smallest and the largest standard deviation of the Gaussian filter that are tried, in rows, and the largest as a
 # share of the table.
 MIN_SIGMA, MAX_SIGMA, MAX_SIGMA_SHARE = 4.5, 16.0, 1 / 8
@@ -31,8 +30,7 @@ MIN_SIGMA, MAX_SIGMA, MAX_SIGMA_SHARE = 4.5, 16.0, 1 / 8
 HALF_AMPLITUDE = float(np.sqrt(np.log(2) / 2) / np.pi)
 # A valley of the spectrum extends while its power is below this multiple of its minimum, or this share of the total.
 VALLEY_FACTOR, VALLEY_SHARE = 1.5, 0.002
-# Standard deviations at which the Gaussian is truncated.
-REACH = 6
+REACH = 6  # standard deviations at which the Gaussian is truncated
 # The high-frequency part is tiled only if its autocorrelation over this many lags differs from that of noise by this
 # much, and its share of the variance is this large.
 MIN_NOISE_DISTANCE, LAGS, MIN_HIGH_SHARE = 0.1, 32, 0.1
@@ -44,10 +42,8 @@ MIN_REPEAT_SHARE, LENGTHS = 1 / 2, 512
 LOCAL_SHARE = 1 / 8
 # Gain around the mean per doubling of the length, for local rows and for others, and the maximum.
 GAIN, FAR_GAIN, MAX_GAIN = 0.2, 0.1, 1.6
-# Rows at the ends whose norm is below this share of the median are untrained.
-MIN_NORM = 0.2
-# Columns whose spectra are computed at once, to limit memory.
-COLUMNS = 64
+MIN_NORM = 0.2  # rows at the ends whose norm is below this share of the median are untrained
+COLUMNS = 64  # columns whose spectra are computed at once, to limit memory
 # Effect of both methods on inputs beyond the old length.
 SIMILAR = "order is kept, and local structure if there is a high-frequency part, but more positions have similar rows"
 

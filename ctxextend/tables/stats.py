@@ -24,23 +24,16 @@ ROUNDING = 1e-12
 # because time is cubic in the smaller of both.
 SPECTRUM_ROWS = 8192
 WIDE, WIDE_SPECTRUM_ROWS = 768, 512
-# Norms are plotted on a logarithmic scale if the largest is more than this multiple of the median.
-WIDE_SPREAD = 4.0
+WIDE_SPREAD = 4.0  # norms are plotted on a logarithmic scale if the largest is more than this multiple of the median
 
-# Rows on either side that a row is compared with.
-NEIGHBOURHOOD = 8
-# Converts a median absolute deviation to the standard deviation of a normal distribution.
-MAD_TO_SIGMA = 1.4826
-# Standard deviations beyond which a row is an outlier.
-OUTLIER_SIGMAS = 6.0
-# Minimum deviations of an outlier, so that smooth tables have none.
-NORM_FLOOR, COSINE_FLOOR = 0.2, 0.1
-# The shortest old length whose seams are searched for when it is unknown.
-SHORTEST_LENGTH = 32
+NEIGHBOURHOOD = 8  # rows on either side that a row is compared with
+MAD_TO_SIGMA = 1.4826  # converts a median absolute deviation to the standard deviation of a normal distribution
+OUTLIER_SIGMAS = 6.0  # standard deviations beyond which a row is an outlier
+NORM_FLOOR, COSINE_FLOOR = 0.2, 0.1  # minimum deviations of an outlier, so that smooth tables have none
+SHORTEST_LENGTH = 32  # the shortest old length whose seams are searched for when it is unknown
 # Standard errors within which a row counts as randomly initialised, and the minimum width for this test.
 UNTRAINED_ERRORS, UNTRAINED_WIDTH = 4.5, 64
-# Maximum number of row ranges that are listed.
-LISTED_RANGES = 10
+LISTED_RANGES = 10  # maximum number of row ranges that are listed
 
 
 @dataclass(frozen=True)

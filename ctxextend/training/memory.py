@@ -21,8 +21,7 @@ except ImportError as error:
 
 # Environment variables of launchers that shard a model across devices, which is not supported.
 SHARDED = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
-# Maximum tokens per micro-batch: larger ones are not faster.
-CPU_TOKENS, ACCELERATOR_TOKENS = 4096, 16_384
+CPU_TOKENS, ACCELERATOR_TOKENS = 4096, 16_384  # maximum tokens per micro-batch: larger ones are not faster
 # Maximum logits per chunk of the loss: 64 MiB of float32, 333 tokens with GPT-2's vocabulary of 50,257.
 CHUNK_LOGITS = 2**24
 # transformers' activation functions that consist of several operations.

@@ -21,12 +21,10 @@ from ctxextend.evaluation.losses import Span, identity_lm_head, open_scorer
 from ctxextend.training.memory import chunked_loss
 from ctxextend.training.train_data import IGNORE_INDEX
 
-# Number of evenly spaced token ids on which the tokenizers of student and teacher must agree.
-SAMPLED_IDS = 512
+SAMPLED_IDS = 512  # number of evenly spaced token ids on which the tokenizers of student and teacher must agree
 # Position ids that `position_base` tries: default, reversed, and with a jump.
 DEFAULT, REVERSED, JUMPING = (0, 1, 2, 3), (3, 2, 1, 0), (0, 1, 5, 6)
-# Outputs count as equal if they differ by less than this share of the effect of reversed positions.
-TOLERANCE = 0.01
+TOLERANCE = 0.01  # outputs count as equal if they differ by less than this share of the effect of reversed positions
 
 
 class LanguageModeling(torch.nn.Module):

@@ -22,12 +22,10 @@ from ctxextend.held_out import Ids
 Tokens = NDArray[np.int32]
 # Tokens between progress messages while a long text is tokenized: a message every few seconds.
 TOKENS_PER_MESSAGE = 10_000_000
-# The label that torch's cross entropy ignores.
-IGNORE_INDEX = -100
+IGNORE_INDEX = -100  # the label that torch's cross entropy ignores
 # The share of tokens to predict; of these, a random number in [0, 1) below 0.8 masks, and one below 0.9 replaces.
 PREDICTED, IS_MASKED, IS_REPLACED = 0.15, 0.8, 0.9
-# First part of the seed of each random generator.
-ORDER, POSITION, MASK = 1, 2, 3
+ORDER, POSITION, MASK = 1, 2, 3  # first part of the seed of each random generator
 
 
 class Text(NamedTuple):

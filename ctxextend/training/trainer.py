@@ -34,14 +34,11 @@ from ctxextend.training.training_run import SAVE, RunFolder, TrainingInterrupted
 # Warmup steps of the learning rate, as a share of all steps.
 WARMUP = 0.05
 WEIGHTS, BEST_WEIGHTS = "trained.safetensors", "best.safetensors"
-# Default number of evaluations after the initial one.
-EVALUATIONS = 4
+EVALUATIONS = 4  # default number of evaluations after the initial one
 # Parts of the messages of RuntimeErrors that torch raises when it cannot write.
 TORCH_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
-# The folder of a saved state that is being written.
-UNFINISHED = "unfinished"
-# Seconds within which signals count as one: a terminal and a launcher both forward a single Ctrl-C.
-SAME_SIGNAL = 2.0
+UNFINISHED = "unfinished"  # the folder of a saved state that is being written
+SAME_SIGNAL = 2.0  # seconds within which signals count as one: a terminal and a launcher both forward a single Ctrl-C
 
 
 def run_training(

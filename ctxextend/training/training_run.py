@@ -24,8 +24,7 @@ from ctxextend.json_output import Result, not_in_json
 from ctxextend.recipe_file import MACHINE_KEYS
 
 RUN_FILE = "run.json"
-# transformers' prefix of a saved state; the step follows.
-SAVE = "checkpoint-"
+SAVE = "checkpoint-"  # transformers' prefix of a saved state; the step follows
 # Settings that may change when a run is resumed.
 CHANGEABLE = tuple(
     f"train.{name}"
