@@ -94,17 +94,16 @@ def empty_files(paths: Paths) -> Iterator[str]:
 
 
 def _user_texts(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if _is_user_text(file, folder))
-
-
-def _is_user_text(file: Path, folder: Path) -> bool:
-    """Whether a file in a folder is text and not part of a checkpoint (vocab.txt), training run or hidden folder."""
-    if file.suffix.lower() not in SUFFIXES or not file.is_file():
-        return False
-    parents = [folder / parent for parent in file.relative_to(folder).parents][:-1]
-    is_hidden = any(parent.name.startswith(".") or parent.suffix == ".training" for parent in parents)
-    is_part = any((parent / mark).exists() for parent in parents for mark in CHECKPOINT_MARKS)
-    return not is_hidden and not is_part
+    """Return the texts in a folder that are not part of a checkpoint (vocab.txt), training run or hidden folder."""
+    texts = []
+    for file in folder.rglob("*"):
+        if file.suffix.lower() in SUFFIXES and file.is_file():
+            parents = [folder / parent for parent in file.relative_to(folder).parents][:-1]
+            is_hidden = any(parent.name.startswith(".") or parent.suffix == ".training" for parent in parents)
+            is_part = any((parent / mark).exists() for parent in parents for mark in CHECKPOINT_MARKS)
+            if not is_hidden and not is_part:
+                texts.append(file)
+    return sorted(texts)
 
 
 def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:

@@ -210,9 +210,8 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
             config, generated[CONFIG] = generated_config, json.dumps(generated_config, indent=2) + "\n"
     paths = [folder / weights_name, *(file.path for file in weights.values())]
     used = {path.relative_to(root).as_posix() for path in paths}
-    reasons = {
-        name: _reason_omitted(source, model, name) for name in (*listed, *source.not_downloaded) if name not in used
-    }
+    others = (name for name in (*listed, *source.not_downloaded) if name not in used)
+    reasons = {name: _reason_omitted(source, model, name) for name in others}
     adapter_of = None
     if weights_name.startswith("adapter_model."):
         adapter = load_object(root / ADAPTER_CONFIG) if has_file(source, root / ADAPTER_CONFIG) else {}
@@ -319,7 +318,6 @@ def _open_shards(path: Path, index: Mapping[str, Any], source: Source, ties: boo
 
 
 def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | None, source: Source) -> CheckpointError:
-    """Return the error for a folder without supported weights, with a command as hint."""
     local = sorted(path.name for path in folder.iterdir())
     names = (*local, *source.not_downloaded)
     for pattern, (library, flag) in FOREIGN.items():

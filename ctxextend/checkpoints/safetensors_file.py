@@ -25,8 +25,7 @@ METADATA = "__metadata__"
 # Dtypes of numpy and of ml_dtypes by their names in safetensors.
 NUMPY_NAMES = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BOOL": "?"},
-    **{f"I{8 * size}": f"<i{size}" for size in (1, 2, 4, 8)},
-    **{f"U{8 * size}": f"<u{size}" for size in (1, 2, 4, 8)},
+    **{f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)},
 }
 ML_DTYPES_NAMES = {
     "BF16": "bfloat16",

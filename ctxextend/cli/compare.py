@@ -121,7 +121,6 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
 
 
 def _add_ranking(page: Page, comparison: "Comparison") -> None:
-    """Add the methods as a table, best first."""
     numbers, steps = page.numbers, comparison.steps
     score, unit = (numbers.perplexity, " (nats)") if comparison.is_loss else (numbers.estimate, "")
     header = ["perplexity" if comparison.is_loss else "MRR", f"delta vs. best{unit}"]

@@ -104,7 +104,6 @@ def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
 
 
 def _add_positions(page: Page, positions: "PositionLosses", evaluation: "Evaluation") -> None:
-    """Add the losses by position as a chart and a table, and how they compare to the base's."""
     from ctxextend.tables.stats import describe_range
 
     names = [name for name in CURVES if name in positions.losses]
@@ -146,7 +145,6 @@ def _add_curves(page: Page, positions: "PositionLosses", names: Sequence[str], e
 
 
 def _add_contexts(page: Page, contexts: "ContextLosses", evaluation: "Evaluation") -> None:
-    """Add the losses by context length as a table, and how the longest compares to the base's."""
     points, reference, numbers = contexts.points, contexts.reference, page.numbers
     targets = "masked target tokens" if evaluation.kind == "masked" else "target tokens"
     page.line()
@@ -197,7 +195,6 @@ def _share(page: Page, share: float | None, passkey: "Passkey") -> Cell:
 
 
 def _add_retrieval(page: Page, retrieval: "Retrieval") -> None:
-    """Add document retrieval scores by reading mode."""
     numbers, rows = page.numbers, []
     page.line()
     page.line(("Document retrieval", "title"))

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ctxextend.cli.output import Pieces
 from ctxextend.errors import printable
@@ -55,11 +55,8 @@ class Page:
     def text(self, text: str, style: str = "", indent: str = "") -> None:
         """Add wrapped text; lines after the first are indented by two more characters."""
         text = re.sub(r" (±|\+-) ", "\0\\1\0", printable(text))  # keep a number and its error on one line
-        hanging = f"{indent}  "
-        lines = textwrap.wrap(
-            text, self.width, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False
-        )
-        for line in lines:
+        indents: dict[str, Any] = {"initial_indent": indent, "subsequent_indent": f"{indent}  "}
+        for line in textwrap.wrap(text, self.width, **indents, break_on_hyphens=False):
             self.line((line.replace("\0", " "), style))
 
     def command(self, label: str, command: str) -> None:

@@ -247,10 +247,8 @@ class LossTask:
         model, tokens = self.scorer.model, self.length - self.scorer.model.tokenizer.num_special
         is_masked, count = model.kind == MASKED, max(int(tokens * SCORED_SHARE), 1)
         start = (tokens - count) // 2 if is_masked else tokens - count
-        return {
-            "position": (int(not is_masked and not model.tokenizer.before), tokens),
-            "context": (start, start + count),
-        }
+        first = int(not is_masked and not model.tokenizer.before)
+        return {"position": (first, tokens), "context": (start, start + count)}
 
     def targets(self, number: int) -> dict[str, Ids]:
         """Return the indices of a window's target tokens by measure: all, or a random share for a masked model."""
@@ -318,17 +316,13 @@ class LossTask:
         by_model = {context: losses for (name, context), losses in by_mode.items() if name == MODEL}
         by_base = {context: losses for (name, context), losses in by_mode.items() if name != MODEL}
         reference = self.base_length if self.base_length in by_model else min(by_model)
-        points = tuple(
-            ContextPoint(
-                context,
-                loss=estimate_loss(losses),
-                change=_difference(losses, by_model[reference]),
-                base=estimate_loss(by_base[context]) if context in by_base else None,
-                against_base=_difference(losses, by_base[max(by_base)]) if by_base else None,
-            )
-            for context, losses in by_model.items()
-        )
-        return ContextLosses(reference, self.windows, points)
+        points = []
+        for context, losses in by_model.items():
+            change = _difference(losses, by_model[reference])
+            base = estimate_loss(by_base[context]) if context in by_base else None
+            against_base = _difference(losses, by_base[max(by_base)]) if by_base else None
+            points.append(ContextPoint(context, estimate_loss(losses), change, base, against_base))
+        return ContextLosses(reference, self.windows, tuple(points))
 
 
 def _difference(losses: Sequence[Losses], references: Sequence[Losses]) -> Estimate:

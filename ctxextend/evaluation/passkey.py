@@ -162,10 +162,8 @@ def _template(sentences: list[list[int]]) -> tuple[Ids, dict[int, int]]:
 
 
 def _common_prefix(rows: list[list[int]]) -> int:
-    """Return the length of the common prefix of rows."""
     return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False)))
 
 
 def _fill(template: Ids, token: int) -> Ids:
-    """Return ids with a token instead of the blank."""
     return np.where(template == BLANK, token, template)

@@ -38,9 +38,8 @@ MAX_NAME = 32  # characters of a legend or axis label
 # Distinguishable with any colour vision deficiency, like the report's dark-mode colours.
 COLOURS = ("#2c4387", "#e45908", "#1c9789", "#8f39e2", "#82430a")
 INK, SOFT, OTHER, HAIR, HEAT = "#1b1d21", "#5a6069", "#a9afb8", "#dfe2e6", "#74a9dc"
-THEME = {"ink": INK, "soft": SOFT, "other": OTHER, "hair": HAIR, "heat": HEAT, "paper": "#ffffff"} | {
-    f"c{number}": colour for number, colour in enumerate(COLOURS)
-}
+THEME = {"ink": INK, "soft": SOFT, "other": OTHER, "hair": HAIR, "heat": HEAT, "paper": "#ffffff"}
+THEME |= {f"c{number}": colour for number, colour in enumerate(COLOURS)}
 # One dash pattern per colour, so that curves also differ in grayscale print; the base is dotted.
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (2, 1)), (0, (6, 1.4, 1.2, 1.4)), (0, (6, 1.2, 1.2, 1.2, 1.2, 1.2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")

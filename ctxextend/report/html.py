@@ -120,7 +120,6 @@ def _colour(number: int) -> str:
 
 
 def _deltas(comparison: Comparison) -> Panel | None:
-    """Return the delta of each method vs. the best, and its cost on short inputs."""
     if len(comparison.rows) < 2:
         return None
     styles = [{"color": _colour(number), "alpha": 0.55} for number in range(len(comparison.rows))]
@@ -154,7 +153,6 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
 
 
 def _retrieval(comparison: Comparison) -> Panel | None:
-    """Return the retrieval scores of each method and of the base."""
     rows = [(row.method, row.final.evaluation.retrieval) for row in comparison.rows]
     measured = [(number, method, item) for number, (method, item) in enumerate(rows) if item is not None]
     if not measured:
@@ -166,7 +164,6 @@ def _retrieval(comparison: Comparison) -> Panel | None:
 
 
 def _norms(comparison: Comparison) -> Panel | None:
-    """Return the row norms of each method's table and of the base's."""
     measured = [(number, row.method, row.norms) for number, row in enumerate(comparison.rows) if row.norms]
     if not measured:
         return None
@@ -181,7 +178,6 @@ def _norms(comparison: Comparison) -> Panel | None:
 
 
 def _passkeys(comparison: Comparison) -> Panel | None:
-    """Return a heat map of passkey accuracy for each method above chance."""
     plots = []
     for number, row in enumerate(comparison.rows):
         if (passkey := row.final.evaluation.passkey) is not None and passkey.is_above_chance:

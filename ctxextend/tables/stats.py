@@ -101,16 +101,8 @@ def measure(table: Table) -> TableStats:
     total = sum((block.sum(axis=0) for block in _blocks(table, finite)), np.zeros(table.shape[1]))
     mean = total / max(len(finite), 1)
     eigenvalues, components = _spectrum(table, finite, mean)
-    return TableStats(
-        norms=norms,
-        cosines=cosines,
-        steps=steps,
-        mean_norm=float(np.linalg.norm(mean)),
-        eigenvalues=eigenvalues,
-        components=components,
-        nonfinite=tuple(np.flatnonzero(~np.isfinite(norms)).tolist()),
-        zeros=tuple(np.flatnonzero(norms == 0).tolist()),
-    )
+    nonfinite, zeros = (tuple(np.flatnonzero(rows).tolist()) for rows in (~np.isfinite(norms), norms == 0))
+    return TableStats(norms, cosines, steps, float(np.linalg.norm(mean)), eigenvalues, components, nonfinite, zeros)
 
 
 def norms_and_neighbours(table: Table) -> tuple[Floats, Floats, Floats]:

@@ -76,7 +76,6 @@ def run_training(
 
 
 def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
-    """Run the steps, and evaluate after the last one."""
     folder, setup = trainer.folder, callback.setup
     try:
         trainer.train(resume_from_checkpoint=str(folder.save) if folder.save else None)
@@ -181,14 +180,9 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
     arguments.mixed_precision = "no" if settings.precision == "fp32" else settings.precision
     if arguments.n_gpu > 1:  # otherwise Trainer would split a micro-batch across them
         arguments._n_gpu = 1
+    sequences = SequenceDataset(setup.task.train, setup.sequences, count, shuffled=True)
     try:
-        trainer = RunTrainer(
-            callback,
-            model=setup.objective,
-            args=arguments,
-            train_dataset=SequenceDataset(setup.task.train, setup.sequences, count, shuffled=True),
-            eval_dataset=setup.held_out,
-        )
+        trainer = RunTrainer(callback, arguments, sequences)
     except (ImportError, RuntimeError, ValueError) as error:  # raised by integrations that are not installed
         if settings.report_to == "none":
             raise
@@ -217,9 +211,10 @@ class NotFiniteError(Exception):
 class RunTrainer(Trainer):
     """A Trainer that reads its data in order, saves only trainable parameters, and saves atomically."""
 
-    def __init__(self, callback: "RunCallback", **arguments: Any) -> None:
-        super().__init__(callbacks=[callback], **arguments)
+    def __init__(self, callback: "RunCallback", arguments: TrainingArguments, sequences: SequenceDataset) -> None:
         self.setup, self.folder = callback.setup, callback.folder
+        data: dict[str, Any] = {"train_dataset": sequences, "eval_dataset": self.setup.held_out}
+        super().__init__(self.setup.objective, arguments, **data, callbacks=[callback])
         self.best: dict[str, torch.Tensor] = {}  # parameters of the step with the lowest held-out loss, on the CPU
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
