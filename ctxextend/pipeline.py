@@ -22,8 +22,6 @@ from ctxextend.text_data import check_texts
 if TYPE_CHECKING:
     from ctxextend.training.training_run import TrainResult
 
-StepProgress = Callable[[str, str], AbstractContextManager[Progress]]  # opens progress, given a step's label and unit
-
 Folder = str | os.PathLike[str] | None
 
 
@@ -63,7 +61,7 @@ def run_recipe(
     *,
     force: bool = False,
     resume: bool = False,
-    progress: StepProgress = lambda label, unit: nullcontext(no_progress),
+    progress: Callable[[str, str], AbstractContextManager[Progress]] = lambda label, unit: nullcontext(no_progress),
     notify: Callable[[str], None] = lambda text: None,
 ) -> RunResult:
     """Run the steps of a recipe: resize according to `plan`, train, evaluate; see `run`.

@@ -196,7 +196,7 @@ def test_evaluate_rejects_invalid_values(flags: dict[str, Any], message: str, te
 
 
 def test_evaluate_rejects_empty_text_before_loading_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ctxextend.evaluation.evaluate.load_eval_model", None)
+    monkeypatch.setattr("ctxextend.evaluation.eval_model.load_eval_model", None)
     Path("empty.txt").write_text("")
     with pytest.raises(DataError, match=r"empty\.txt is empty"):
         ctxextend.evaluate("tiny-gpt2", "empty.txt")

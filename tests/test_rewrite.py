@@ -33,7 +33,7 @@ def write(file: TensorFile, rows: int, dropped: tuple[str, ...] = ()) -> TensorF
     table = np.ones((rows, ROW), dtype=np.float32)
     layout = plan_layout(file, {"table": table.shape}, dropped, {})
     destination = file.path.with_name("new.safetensors")
-    rewrite(file, layout, {"table": table}.__getitem__, destination)
+    rewrite(file, layout, {"table": table}.__getitem__, destination, lambda *_: None)
     assert destination.stat().st_size == layout.size
     new = open_safetensors(destination)
     old_values, new_values = load_file(file.path), load_file(destination)
@@ -85,7 +85,7 @@ def test_rewrite_keeps_key_order_metadata_and_extra_keys(tmp_path: Path) -> None
     path.write_bytes(len(text).to_bytes(8, "little") + text + np.arange(4, dtype=np.float32).tobytes())
     file, table = open_safetensors(path), np.ones((3, 2), dtype=np.float32)
     layout = plan_layout(file, {"table": table.shape}, (), {})
-    rewrite(file, layout, {"table": table}.__getitem__, tmp_path / "new.safetensors")
+    rewrite(file, layout, {"table": table}.__getitem__, tmp_path / "new.safetensors", lambda *_: None)
     new = json.loads(layout.header[8:])
     assert list(new) == ["b", "__metadata__", "table"]
     assert new["__metadata__"] == header["__metadata__"]

@@ -25,9 +25,7 @@ BUFFER = 1 << 20
 DISK_BLOCK = 4096  # the block size of nearly all disks; reflinks share whole blocks
 
 
-def copy_range(
-    source: FileIO, destination: BinaryIO, start: int, length: int, on_write: OnWrite = lambda file, count: None
-) -> None:
+def copy_range(source: FileIO, destination: BinaryIO, start: int, length: int, on_write: OnWrite) -> None:
     """Copy `length` bytes from offset `start` of an unbuffered file to the current position of another."""
     in_kernel = hasattr(os, "copy_file_range")
     while length:

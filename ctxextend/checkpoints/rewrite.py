@@ -120,11 +120,7 @@ def plan_layout(
 
 
 def rewrite(
-    file: TensorFile,
-    layout: Layout,
-    tensor_of: Callable[[str], NDArray[Any]],
-    destination: Path,
-    on_write: OnWrite = lambda file, count: None,
+    file: TensorFile, layout: Layout, tensor_of: Callable[[str], NDArray[Any]], destination: Path, on_write: OnWrite
 ) -> None:
     """Write a file in a layout and with its old mode; `tensor_of` is called once per new tensor and returns it."""
     with open_source(file.path) as source, destination.open("xb", buffering=0) as output:

@@ -11,19 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError
+from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import Embedder, open_embedder
-from ctxextend.evaluation.eval_model import (
-    CAUSAL,
-    ENCODER,
-    MASKED,
-    PASS_BASE,
-    EvalModel,
-    check_same_tokens,
-    check_vocabulary,
-    load_eval_model,
-    open_eval_model,
-    open_files,
-)
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, PASS_BASE, EvalModel
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.losses import LossTask, Scorer, open_scorer, plan_losses
 from ctxextend.evaluation.passkey import PasskeyTask, plan_passkey
@@ -100,14 +90,14 @@ def evaluate(
 def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progress = no_progress) -> Evaluation:
     """Evaluate a checkpoint; see `evaluate`."""
     check_paths(settings.data)
-    files = open_files(open_model(ref))
-    model = load_eval_model(files, settings.precision, settings.device)
+    files = eval_model.open_files(open_model(ref))
+    model = eval_model.load_eval_model(files, settings.precision, settings.device)
     applicable_measures(model, settings)
     base, warnings, notes = None, list[str](), list(model.notes)
     stated = None if settings.no_base else find_base(read_provenance(files.checkpoint), settings.base, ref.tokenizer)
     if stated is not None:
         try:
-            base = open_eval_model(stated.ref, settings.precision, stated.hashes, settings.device)
+            base = eval_model.open_eval_model(stated.ref, settings.precision, stated.hashes, settings.device)
             if base.kind != model.kind:
                 message = f"{base.name} is {KINDS[base.kind]}, but {model.name} is {KINDS[model.kind]}."
                 raise CheckpointError(message, PASS_BASE)
@@ -230,9 +220,9 @@ def plan_evaluation(
     separator, one_each = model.tokenizer.separator, "retrieval" in measures
     text = cut_windows(documents, size, count, separator, one_each=one_each, minimum=minimum)
     text_ids = np.concatenate(text.documents)
-    check_vocabulary(model, text_ids)
+    eval_model.check_vocabulary(model, text_ids)
     if base is not None:
-        check_same_tokens(model, base, text.windows[0])
+        eval_model.check_same_tokens(model, base, text.windows[0])
 
     @contextmanager
     def optional() -> Iterator[None]:

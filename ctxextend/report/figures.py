@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Style = Mapping[str, Any]  # matplotlib keyword arguments of a line or bar
 Losses = Mapping[tuple[int, ...], Estimate]  # by (start, stop) in positions, or by (context,)
-Bar = tuple[str, Estimate, Style]
 TableCurves = tuple[TableReport, str, Style]  # a table, its legend label and line style
 
 # In inches: report panels, the column width of a paper (8.4 cm), and the height of a bar and of a legend entry.
@@ -309,7 +308,7 @@ def upper_limit(values: Iterable[float], leading: Iterable[float]) -> float | No
     return maximum if max(finite) > maximum else None
 
 
-def bar_plot(title: str, label: str, bars: Sequence[Bar]) -> Plot:
+def bar_plot(title: str, label: str, bars: Sequence[tuple[str, Estimate, Style]]) -> Plot:
     """Return a horizontal bar plot with 95 % error bars, the first bar on top.
 
     Extreme bars in the last quarter are clipped.

@@ -8,15 +8,9 @@ import torch
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError
+from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import POOLINGS, last_states
-from ctxextend.evaluation.eval_model import (
-    CAUSAL,
-    TOKENS_PER_BATCH,
-    EvalModel,
-    check_same_tokens,
-    needs_only_text,
-    prepare_inputs,
-)
+from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, prepare_inputs
 from ctxextend.evaluation.losses import Span, identity_lm_head, open_scorer
 from ctxextend.training.memory import chunked_loss
 from ctxextend.training.train_data import IGNORE_INDEX
@@ -100,7 +94,7 @@ class Distillation(torch.nn.Module):
         self.student, self.teacher, self.poolings = student, teacher, poolings
         teacher.model.eval()
         sampled = np.linspace(0, len(student.tokenizer.tokenizer) - 1, SAMPLED_IDS).astype(np.int64)
-        check_same_tokens(student, teacher, sampled)
+        eval_model.check_same_tokens(student, teacher, sampled)
         size, expected = map(_hidden_size, (student, teacher))
         if size != expected:
             message = f"The hidden size of {student.name} is {size:,}, but that of {teacher.name} is {expected:,}."
@@ -127,7 +121,7 @@ class Distillation(torch.nn.Module):
         """Return the teacher's states of windows, special tokens included, (windows, b, s, d), float32."""
         self.teacher.model.to(input_ids.device)
         ids = torch.cat([self._select_window(input_ids, window) for window in windows])
-        batches = torch.split(ids, max(TOKENS_PER_BATCH // ids.shape[1], 1))
+        batches = torch.split(ids, max(eval_model.TOKENS_PER_BATCH // ids.shape[1], 1))
         with torch.no_grad():
             states = [last_states(self.teacher, batch) for batch in batches]
         return torch.cat(states).view(len(windows), -1, *states[0].shape[1:])
@@ -156,7 +150,7 @@ class Distillation(torch.nn.Module):
 def _hidden_size(model: EvalModel) -> int:
     tokenizer = model.tokenizer
     ids = torch.from_numpy(tokenizer.add_special_tokens(tokenizer.encode("a"))).to(model.model.device)
-    with torch.no_grad(), needs_only_text(model, "states"):
+    with torch.no_grad(), eval_model.needs_only_text(model, "states"):
         return int(last_states(model, ids[None]).shape[-1])
 
 
