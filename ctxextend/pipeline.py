@@ -144,10 +144,7 @@ def run(
         TrainingInterrupted: A signal such as Ctrl-C arrived during training; see `train`.
         RunInterrupted: Ctrl-C was pressed during evaluation; it has the results so far.
     """
-    if isinstance(recipe, Recipe):
-        if changes:
-            raise RecipeError("Changes apply only to recipe files.", "Pass a Recipe with the final values.")
-        file = RecipeFile(recipe, {}, {})
-    else:
-        file = read_recipe(os.fspath(recipe), changes)
+    if isinstance(recipe, Recipe) and changes:
+        raise RecipeError("Changes apply only to recipe files.", "Pass a Recipe with the final values.")
+    file = RecipeFile(recipe, {}, {}) if isinstance(recipe, Recipe) else read_recipe(os.fspath(recipe), changes)
     return run_recipe(file.recipe, plan_run(file), output, force=force, resume=resume)

@@ -390,12 +390,10 @@ class Provenance:
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
     """Read the recipe in a checkpoint's folder; None if it is missing or cannot be read."""
-    if RECIPE_FILE not in checkpoint.copied:
-        return None
-    try:
-        return parse_provenance(checkpoint.text(RECIPE_FILE), RECIPE_FILE, checkpoint.root)
-    except (CheckpointError, RecipeError):
-        return None
+    with suppress(CheckpointError, RecipeError):
+        if RECIPE_FILE in checkpoint.copied:
+            return parse_provenance(checkpoint.text(RECIPE_FILE), RECIPE_FILE, checkpoint.root)
+    return None
 
 
 def trainings(provenance: Provenance | None) -> list[Mapping[str, Any]]:
@@ -500,11 +498,10 @@ def learned_before(
     are_known = [reserved_rows < count <= maximum for counts in rows for count in counts]
     if not are_known or not all(are_known) or any(resize.unregistered for resize in chain):
         return None
-    try:
+    with suppress(ResizeError):  # an impossible resize
         steps = [
             (after - reserved_rows, replace(resize.settings, method=resize.methods.get(table, resize.settings.method)))
             for (_, after), resize in zip(rows, oldest_first, strict=True)
         ]
         return learned_rows_after(rows[0][0] - reserved_rows, steps)
-    except ResizeError:  # an impossible resize
-        return None
+    return None

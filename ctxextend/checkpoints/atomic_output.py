@@ -111,10 +111,9 @@ def _check_location(output: Path, sources: Iterable[Path]) -> None:
 
 def _is_same(path: Path, other: Path) -> bool:
     """Whether two paths are one folder, which may have several names: bind mounts, case-insensitive file systems."""
-    try:
+    with contextlib.suppress(OSError):  # one does not exist, or this user has no permission, as for another user's home
         return path == other or path.samefile(other)
-    except OSError:  # one does not exist, or this user has no permission, as for another user's home
-        return False
+    return False
 
 
 def _check_replaceable(output: Path, files: Mapping[str, int], force: bool) -> None:

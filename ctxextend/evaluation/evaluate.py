@@ -283,9 +283,8 @@ def read_unseen(model: EvalModel, settings: Evaluate, minimum: int) -> tuple[Ite
     def read() -> Iterator[Ids]:
         for source in sources:
             texts = read_documents([str(source)], settings.text_field, CHARACTERS_PER_TOKEN * maximum)
-            yield from (
-                held_out[source] if source in held_out else (_first_tokens(model, text, maximum) for text in texts)
-            )
+            documents = (_first_tokens(model, text, maximum) for text in texts)
+            yield from held_out.get(source, documents)
 
     only_held_out = f": only the {tokens:,} held-out tokens are used."
     warnings = trained_on_warnings(model.name, seen, f"{NO_HELD_OUT} text with --data.")
