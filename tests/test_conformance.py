@@ -342,7 +342,7 @@ def test_sinusoids_in_half_precision_are_resized_by_formula(
 @pytest.mark.parametrize(
     ("encoder", "decoder", "method"), [("bert", "pegasus", "copy"), ("roformer", "bert", "formula")]
 )
-def test_learned_rows_and_sinusoids_of_one_model_are_resized_each_in_its_way(
+def test_learned_rows_and_sinusoids_of_one_model_are_resized_by_their_own_methods(
     encoder: str, decoder: str, method: str, tmp_path: Path
 ) -> None:
     parts = {"encoder": tiny.make_config(encoder).to_dict(), "decoder": tiny.make_config(decoder).to_dict()}

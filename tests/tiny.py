@@ -168,7 +168,7 @@ def all_classes(model_type: str) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Built:
-    """A model class, a config that it can be built from, and its parameter shapes."""
+    """A model class, a config that it can be built from, and what the model contains."""
 
     model_class: Any
     config: Any
