@@ -55,13 +55,13 @@ def families(
         groups.setdefault(tuple(_details(found)) if model_types else (rule,), []).append(name)
     for lines, names in groups.items() if model_types else sorted(groups.items()):
         listed = ", ".join(names)
-        page.text(listed if model_types else lines[0], "title")
-        for number, line in enumerate(lines if model_types else [listed]):
+        title, *body = (listed, *lines) if model_types else (*lines, listed)
+        page.text(title, "title")
+        for number, line in enumerate(body):
             page.text(line, indent="  " * (1 + number % 2))
     if others:
-        counts = ", ".join(
-            f"{len(names)} {name}" for name, names in sorted(others.items(), key=lambda item: -len(item[1]))
-        )
+        by_size = sorted(others, key=lambda name: -len(others[name]))
+        counts = ", ".join(f"{len(others[name])} {name}" for name in by_size)
         page.text(f"Not resized; `ctxextend families TYPE` says why: {counts}.", "faint")
     sink.screen(page.lines)
     sink.result("families", {"families": to_json(tables), "others": others})
@@ -70,10 +70,7 @@ def families(
 def _details(tables: Sequence["FamilyTable"]) -> Iterator[str]:
     """Yield two lines for each table of a model type."""
     for table in tables:
-        if table.table:
-            yield f"{table.part}: {table.table}, length set by {table.config_key}".removeprefix(": ")
-            reserved = [f"reserved rows: {table.reserved_rows}"] * (table.reserved_rows != "0")
-            yield "; ".join([table.scheme, *reserved, *table.notes])
-        else:
-            yield table.notes[0]
-            yield " ".join(table.notes[1:])
+        named = f"{table.part}: {table.table}, length set by {table.config_key}".removeprefix(": ")
+        reserved = [f"reserved rows: {table.reserved_rows}"] * (table.reserved_rows != "0")
+        first, *more = (named, table.scheme, *reserved, *table.notes) if table.table else table.notes
+        yield from (first, "; ".join(more))

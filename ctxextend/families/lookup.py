@@ -294,10 +294,9 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
         known = (*FAMILIES, *POSITION_SCHEMES)
         names.update([name for name in known if text in name and text not in known] or [text])
     for name in sorted(names):
-        if name in POSITION_SCHEMES:
-            other = POSITION_SCHEMES[name]
-            notes: tuple[str, ...] = (f"not resized: it uses {other.uses}", other.advice)
-            listed.append(FamilyTable(name, "", "", "", "0", other.name, notes))
+        if other := POSITION_SCHEMES.get(name):
+            uses = f"not resized: it uses {other.uses}"
+            listed.append(FamilyTable(name, "", "", "", "0", other.name, (uses, other.advice)))
             continue
         for location in find_architecture({"model_type": name}).locations:
             rule = location.table.reserved

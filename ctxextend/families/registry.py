@@ -38,7 +38,6 @@ SPEECH: dict[str, Any] = HIDDEN | {"config_key": "max_text_positions"}
 EMBEDDING = "embeddings.position_embedding"
 
 IDS = (Buffer("embeddings.position_ids", "arange"), Buffer("embeddings.token_type_ids", "zeros"))
-AUDIO_INPUT = "its feature extractor fixes the length of audio inputs"
 IMAGE_FIRST = "image tokens (49 by default) use the first rows too, so keep at least that many"
 KEPT_IDS = (Buffer("embeddings.position_ids", "arange", is_kept=True), IDS[1])
 MASK_NAMES = ("bias", "masked_bias")
@@ -46,7 +45,7 @@ MASKS = tuple(Buffer(f"h.*.{part}.{name}", "causal") for part in ("attn", "cross
 NEO_MASKS = tuple(Buffer(f"h.*.attn.attention.{name}", "causal") for name in MASK_NAMES)
 
 BIASED = Requirement("position_biased_input", True, RELATIVE_ONLY)
-XLM_IDS = (Buffer("position_ids", "arange"),)
+XLM: Mapping[str, Any] = {"buffers": (Buffer("position_ids", "arange"),), "layout": "interleaved"}
 NOT_ROTARY = Requirement("position_embedding_type", "absolute", ROTARY_OR_RELATIVE)
 
 # Configs of CLIP-like models may contain a second copy of the text config, which takes precedence with its defaults.
@@ -173,14 +172,7 @@ _FAMILIES = (
     encoder("deberta-v2", "deberta.", requires=(BIASED,), pins=(Pin("max_relative_positions", "relative_attention"),)),
     encoder("distilbert", "distilbert.", layout="interleaved", layout_key="sinusoidal_pos_embds"),
     *(
-        encoder(
-            name,
-            "transformer.",
-            name="position_embeddings.weight",
-            buffers=XLM_IDS,
-            layout="interleaved",
-            layout_key="sinusoidal_embeddings",
-        )
+        encoder(name, "transformer.", name="position_embeddings.weight", layout_key="sinusoidal_embeddings", **XLM)
         for name in ("flaubert", "xlm")
     ),
     # Rotary angles, stored as a table of sinusoids per head.
@@ -297,7 +289,7 @@ _FAMILIES = (
     ),
     replace(
         decoder("whisper", "decoder.embed_positions.weight", "model.", config_key="max_target_positions", length=448),
-        note=AUDIO_INPUT,
+        note="its feature extractor fixes the length of audio inputs",
     ),
     *(gpt2_like(name) for name in ("gpt2", "gpt-sw3", "imagegpt")),
     gpt2_like("gpt_bigcode", (Buffer("bias", "causal"),)),

@@ -143,10 +143,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
                 continue
             rows = self._read(table)[table.reserved_rows :] if options.chooses_settings or layout else np.zeros(0)
             choice = choose_settings(rows, table.rows_after - table.reserved_rows, options, layout)
-            if layout and choice.options.facts.name != FORMULA:
-                reasons = (deviation(rows, layout), choice.reason)
-                choice = choice._replace(reason="; ".join(reason for reason in reasons if reason))
-            choices[table.name] = choice
+            away = deviation(rows, layout) if layout and choice.options.facts.name != FORMULA else ""
+            choices[table.name] = choice._replace(reason="; ".join(filter(None, (away, choice.reason))))
         return choices
 
     @property

@@ -225,14 +225,11 @@ def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str
 
 def deviation(table: Table, layout: str) -> str:
     """Say how far rows are from the sinusoids of a layout with which their model started; empty if they equal them."""
-    fit = fit_layout(table, layout)
-    if fit is None:
+    if (fit := fit_layout(table, layout)) is None:
         return "its rows are not sinusoids, so they are treated as learned"
-    if fit.is_formula:
-        return ""
-    where = f"its sinusoidal formula ({layout}) from position {fit.first_deviating_row} on"
+    where = f"from its sinusoidal formula ({layout}) from position {fit.first_deviating_row} on"
     share = f"sinusoids explain {100 * fit.explained:.3g} % of its variance"
-    return f"deviates from {where}; {share}; treated as learned rows"
+    return "" if fit.is_formula else f"deviates {where}; {share}; treated as learned rows"
 
 
 def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
