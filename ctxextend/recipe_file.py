@@ -36,8 +36,7 @@ TYPE_NAMES: dict[Any, str] = {
     **{dict: "a mapping", list: "a list", int | str: "a length, such as 4096, 4k or 4x"},
     **{tuple[str, ...]: "a string or a list of strings", tuple[int, ...]: "an integer or a list of them"},
 }
-# Finds the setting that an error message is about.
-MENTIONED = re.compile(r"(?:--|Unknown )([a-z][a-z-]*)")
+MENTIONED = re.compile(r"(?:--|Unknown )([a-z][a-z-]*)")  # finds the setting that an error message is about
 FINGERPRINT = "source_fingerprint"  # of all weights; see `Checkpoint.weights_fingerprint`
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MAX_CHARACTERS = 200_000  # of an untrusted recipe, which could otherwise take minutes to parse
@@ -374,8 +373,7 @@ class Provenance:
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # per table, before and after, if recorded
     hashes: Mapping[str, str] = field(default_factory=dict)  # see `source_hashes`
     values: Mapping[str, Any] = field(default_factory=dict)  # all values of the recipe
-    # The provenance of `base`, which is recorded by training.
-    before: "Provenance | None" = None
+    before: "Provenance | None" = None  # the provenance of `base`, which is recorded by training
 
     @property
     def chain(self) -> "tuple[Provenance, ...]":

@@ -19,8 +19,7 @@ from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS
 from ctxextend.errors import CtxextendError, DataError, counted, one_line
 from ctxextend.recipe import HUB_PREFIX
 
-# Default text field: the name of the text column in the Hub's text datasets.
-TEXT_FIELD = "text"
+TEXT_FIELD = "text"  # default text field: the name of the text column in the Hub's text datasets
 JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TABULAR = (PARQUET, *SEPARATORS)  # read with `datasets`

@@ -16,8 +16,7 @@ NAMES = (
     *("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"),
 )
 NANOGPT_FILE = "ckpt.pt"
-# Suffixes of weights files that can be read.
-READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # suffixes of weights files that can be read
 VARIANT_FILE = re.compile(r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)")
 
 # Files that contain the old position table or depend on its size, by kind.

@@ -22,9 +22,8 @@ from ctxextend.checkpoints.copy import read_range
 from ctxextend.checkpoints.safetensors_file import METADATA, ML_DTYPES_NAMES, NUMPY_NAMES, TensorFile, parse_header
 from ctxextend.errors import CheckpointError
 
-# The zip's records of tensor data, and the one that states their byte order.
-DATA = re.compile(r"[^/]+/data/[^/]+")
-BYTE_ORDER = re.compile(r"[^/]+/byteorder")
+DATA = re.compile(r"[^/]+/data/[^/]+")  # the zip's records of tensor data
+BYTE_ORDER = re.compile(r"[^/]+/byteorder")  # the record that states their byte order
 
 SAVE_TENSORS = "Save only dense tensors in the program that wrote it: torch.save(model.state_dict(), NAME)."
 

@@ -18,8 +18,7 @@ from ctxextend.checkpoints.copy import read_range, reading
 from ctxextend.checkpoints.json_edit import unique_keys
 from ctxextend.errors import CheckpointError
 
-# The limit of safetensors itself.
-MAX_HEADER_BYTES = 100_000_000
+MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself
 METADATA = "__metadata__"
 
 # Dtypes of numpy and of ml_dtypes by their names in safetensors.

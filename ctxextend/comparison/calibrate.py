@@ -124,8 +124,7 @@ def calibrate_model(
 
     if run.base is not None:
         run.run_base(advance)
-    # Settings refer to the rows of the first table.
-    rows = resized.learned[table.name][table.reserved_rows :]
+    rows = resized.learned[table.name][table.reserved_rows :]  # settings refer to the rows of the first table
     source = rows[: len(rows) - settings.drop_last].astype(np.float64)
     search = Search(source, table.rows_after - table.reserved_rows, settings, measure, sign)
     search.is_only = len(plan.tables) == 1

@@ -127,8 +127,7 @@ class ContextPoint:
 class ContextLosses:
     """Loss by context length, with the same target tokens."""
 
-    # The context that changes refer to: the base's context length if it was measured, else the shortest.
-    reference: int
+    reference: int  # the context that changes refer to: the base's context length if it was measured, else the shortest
     windows: int  # number of windows with scored tokens
     points: tuple[ContextPoint, ...]  # shortest context first
 

@@ -526,15 +526,13 @@ def _draw_spectra(axes: "Axes", tables: Sequence[TableCurves]) -> None:
 def _draw_cosine_map(axes: "Axes", table: TableReport) -> None:
     """Draw pairwise cosines of a table's positions as a heat map; long tables are sampled evenly."""
     cosines, step = sampled_cosines(table.values[table.reserved_rows :])
-    # Centre each cell on its position.
-    low, high = -step / 2, len(cosines) * step - step / 2
+    low, high = -step / 2, len(cosines) * step - step / 2  # centres each cell on its position
     axes.imshow(cosines, cmap="cividis", vmin=-1, vmax=1, extent=(low, high, high, low), interpolation="nearest")
     label = "position" if step == 1 else f"position (1 in {step} shown)"
     axes.set(xlabel=label, ylabel=label)
     axes.grid(visible=False)
     axes.figure.colorbar(axes.images[0], cax=axes.inset_axes((1.04, 0, 0.04, 1)), label="cosine similarity")
-    # Cells without a cosine are transparent and show the hatching.
-    axes.patch.set(facecolor="white", hatch="xxxx")
+    axes.patch.set(facecolor="white", hatch="xxxx")  # cells without a cosine are transparent and show the hatching
 
 
 def sampled_cosines(table: NDArray[Any]) -> tuple[NDArray[np.float64], int]:

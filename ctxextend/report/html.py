@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BASE = "base"
-# Paths without spaces in a text, but not ``</s>``.
-PATH = re.compile(r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*")
+PATH = re.compile(r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*")  # paths without spaces in a text, but not ``</s>``
 SHOWN_NORMS = 0.98  # share of norms that are not clipped
 SMALL_SIZE = (2.0, 1.25)  # of a plot of a single method, in inches
 # Replacements in matplotlib's SVG for inline use: drop size, style, metadata and surplus digits.

@@ -19,9 +19,8 @@ from ctxextend.tables.stats import find_outliers, norms_and_neighbours
 Rows = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-# Rows on either side of a seam that are compared and blended, and the fewest rows that can be split.
-SEAM = 8
-MIN_ROWS = 4 * SEAM
+SEAM = 8  # rows on either side of a seam that are compared and blended
+MIN_ROWS = 4 * SEAM  # the fewest rows that can be split
 LINEAR: dict[str, Any] = {"sigma": 0.0, "gain": 1.0}  # settings that turn `bands` into linear interpolation
 # The smallest and the largest standard deviation of the Gaussian filter that are tried, in rows, and the largest as a
 # share of the table.

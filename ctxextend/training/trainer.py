@@ -31,8 +31,7 @@ from ctxextend.training.setup import TrainingSetup
 from ctxextend.training.train_data import IGNORE_INDEX, SequenceDataset
 from ctxextend.training.training_run import SAVE, RunFolder, TrainingInterrupted, TrainResult
 
-# Warmup steps of the learning rate, as a share of all steps.
-WARMUP = 0.05
+WARMUP = 0.05  # warmup steps of the learning rate, as a share of all steps
 WEIGHTS, BEST_WEIGHTS = "trained.safetensors", "best.safetensors"
 EVALUATIONS = 4  # default number of evaluations after the initial one
 # Parts of the messages of RuntimeErrors that torch raises when it cannot write.
