@@ -85,7 +85,7 @@ Measure = Annotated[
 
 Trainable = Annotated[
     Literal["new", "positions", "all-but-positions", "all"] | None,
-    learning("--trainable P", "new, positions, all-but-positions, all.", "set by the table"),
+    learning("--trainable P", "new, positions, all-but-positions, all.", "by table"),
 ]
 SeqLen = Annotated[int | None, learning("--seq-len L", "Sequence length in positions.", "all")]
 Window = Annotated[int | None, learning("--window W", "Tokens per window, placed at random.", "L")]
