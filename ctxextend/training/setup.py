@@ -271,7 +271,7 @@ class TrainingSetup:
 
 def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teacher: EvalModel | None) -> TrainingSetup:
     """Prepare a loaded model for training, in place; `names` are from `match_parameters`."""
-    settings, tokenizer, position_ids = task.settings, task.files.tokenizer, task.span > task.length
+    settings, table, position_ids = task.settings, task.files.table, task.span > task.length
     check_vocabulary(model, np.array([text.tokens.max() for text in (task.train, task.held_out)], np.int64))
     objective: torch.nn.Module
     if model.kind != ENCODER:
@@ -291,17 +291,17 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
             f"--seq-len {task.span} does not reach any new row: the first is at position {first}.",
             f"Use a --seq-len above {first + (model.kind == CAUSAL)}, or remove it.",
         )
-    trained = _all_names(model, names) if settings.trains_weights else {task.files.table: names[task.files.table]}
+    trained = _all_names(model, names, settings) if settings.trains_weights else {table: names[table]}
     if settings.trainable in FROZEN:
         tables = {id(model.model.get_parameter(names[name])) for _, name in task.files.tables if name in names}
         trained = {name: value for name, value in trained.items() if id(model.model.get_parameter(value)) not in tables}
-    trainable = TrainableParameters(model.model, trained, names.get(task.files.table, ""), task.rows)
+    trainable = TrainableParameters(model.model, trained, names.get(table, ""), task.rows)
     disable_dropout(model.model)
     if task.length > LONG_SEQUENCE:
         checkpoint_activations(model.model)
     sequences = SequenceSettings(
-        special_before=tokenizer.before,
-        special_after=tokenizer.after,
+        special_before=model.tokenizer.before,
+        special_after=model.tokenizer.after,
         length=task.length,
         span=task.span,
         kind=model.kind,
@@ -313,7 +313,7 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
     return TrainingSetup(task, model, objective, trainable, sequences, lr)
 
 
-def _all_names(model: EvalModel, names: Mapping[str, str]) -> Mapping[str, str]:
+def _all_names(model: EvalModel, names: Mapping[str, str], settings: Train) -> Mapping[str, str]:
     """Return the parameters to train by tensor: all except a pooler, which no objective uses."""
     names = {tensor: parameter for tensor, parameter in names.items() if "pooler." not in parameter}
     trained_ids = {id(model.model.get_parameter(parameter)) for parameter in names.values()}
@@ -321,7 +321,7 @@ def _all_names(model: EvalModel, names: Mapping[str, str]) -> Mapping[str, str]:
     if missing := [name for name, value in others if id(value) not in trained_ids]:
         raise CheckpointError(
             f"{', '.join(missing[:3])} of {model.name} cannot be trained: its weights files do not contain them.",
-            "Train only the table with --trainable positions.",
+            "Train only the table with --trainable positions." if settings.trainable == "all" else None,
         )
     return names
 
