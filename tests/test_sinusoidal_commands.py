@@ -1,6 +1,7 @@
 """`evaluate`, `compare`, `train`, `run` and `verify` on models with sinusoidal positions, stored or computed."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,32 @@ def test_encoder_decoders_are_refused_but_verified(model_type: str, name: str) -
         assert done.exit_code == 1
         assert "is an encoder-decoder model; only decoders, masked language models and encoders" in done.stderr
     assert ctxextend.verify("long", deep=True).passed
+
+
+@pytest.mark.parametrize("model_type", COMPUTED)
+def test_verify_detects_the_formula_of_a_computed_table(model_type: str) -> None:
+    source = make(model_type)
+    ctxextend.resize(source, to=NEW, output="out")
+    Path("out/ctxextend.yaml").unlink()
+    verified = ctxextend.verify("out", source)
+    assert (verified.passed, verified.method, verified.what) == (True, "formula", "fixed")
+
+
+def test_verify_fails_if_a_computed_table_is_stored() -> None:
+    weights, name = load_file(make("xglm") / "model.safetensors"), "model.embed_positions.weights"
+    Path("out").mkdir()
+    save_file(weights | {name: torch.zeros(NEW + 2, 8)}, "out/model.safetensors", metadata={"format": "pt"})
+    pico.edit_json(Path(shutil.copy("xglm/config.json", "out")), max_position_embeddings=NEW)
+    done = invoke("verify", "out", "--base", "xglm")
+    assert done.exit_code == 3
+    assert f"{name} was not stored and is F32 [{NEW + 2}, 8]" in " ".join(done.stdout.split())
+
+
+def test_inspect_refuses_a_computed_table_that_does_not_fit_in_memory() -> None:
+    pico.edit_json(make("xglm") / "config.json", max_position_embeddings=10**15)
+    done = invoke("inspect", "xglm")
+    assert done.exit_code == 1
+    assert "max_position_embeddings requires 1,000,000,000,000,002 computed rows, too many to inspect" in done.stderr
 
 
 @pytest.mark.parametrize(("model_type", "to"), [*((name, NEW) for name in MODELS), ("xlm", 8), ("ctrl", 8)])

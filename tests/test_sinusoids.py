@@ -87,6 +87,11 @@ def test_resize_table_treats_a_table_with_one_changed_row_as_learned(row: int) -
     assert find_formula(table) is None
 
 
+@pytest.mark.filterwarnings("error")
+def test_find_formula_is_none_for_rows_whose_squares_overflow() -> None:
+    assert find_formula(np.full((3, 4), 1e200)) is None
+
+
 def test_find_formula_prefers_the_given_layout_for_a_single_row() -> None:
     table = sinusoidal_rows(np.arange(1), 8, "halves").astype(np.float32)  # that of halves-log, too
     assert find_formula(table) == Formula("halves", 0)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
+from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import nested
 from ctxextend.inspection.stated_limits import find_limits, library_limits
 from ctxextend.inspection.table_report import Inspection, TableReport
@@ -23,6 +24,7 @@ from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, fin
 # Config keys for the standard deviation of weight initialisation, and the defaults of transformers and nn.Embedding.
 INITIALIZER_KEYS = ("initializer_range", "init_std", "initializer_factor")
 DEFAULT_STDS = (0.02, 1.0)
+MAX_VALUES = 2**28  # of a computed table, whose size only the config states
 
 
 @accepts_settings(CheckpointRef)
@@ -97,6 +99,9 @@ def _report(checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None
     first = location.reserved_rows
     if file:
         values = read_floats(checkpoint.names[name], name)
+    elif rows * hidden_size > MAX_VALUES:
+        message = f"config.json: {location.config_key} requires {rows:,} computed rows, too many to inspect."
+        raise CheckpointError(message, "Correct config.json.")
     else:  # as transformers computes it, with zeros for padding
         values = sinusoidal_rows(np.arange(rows), hidden_size, location.table.layout).astype(np.float32)
         values[max(first - 1, 0) : first] = 0

@@ -139,7 +139,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             options, layout = self.settings, table.location.layout
             options = replace(options, method=self.recorded.get(table.name, options.method))
             if not table.is_stored:
-                choices[table.name] = Choice(replace(options, method=options.method or FORMULA))
+                choices[table.name] = Choice(replace(options, method=FORMULA))
                 continue
             rows = self._read(table)[table.reserved_rows :] if options.chooses_settings or layout else np.zeros(0)
             choice = choose_settings(rows, table.rows_after - table.reserved_rows, options, layout)

@@ -225,6 +225,6 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
     if best is not None:
         return ExpectedResize(best, None, CLOSEST, notes)
     old, new = ({name: f"{dtype} {shape}" for name, (dtype, shape) in tables.items()} for tables in (before, after))
-    shapes = "; ".join(f"{name} was {old[name]} and is {new.get(name, 'missing')}" for name in names)
+    shapes = "; ".join(f"{name} was {old.get(name, 'not stored')} and is {new.get(name, 'missing')}" for name in names)
     hint = "Compare both with `ctxextend inspect`."
     raise ResizeError(f"No resize of {model.ref.source} creates these tables: {shapes}.", hint)
