@@ -155,6 +155,12 @@ def test_sinusoidal_rows_are_at_the_median_distance_from_the_mean(width: int, sc
     np.testing.assert_allclose(result[first:], expected, rtol=1e-12)
 
 
+def test_sinusoidal_radius_replaces_the_median_distance() -> None:
+    table = normal(6, 8)
+    rows = methods.sinusoidal(table, 9, scope="all", radius=2.0) - table.mean(axis=0)
+    np.testing.assert_allclose(rows, sinusoidal_rows(np.arange(9), 8), rtol=0, atol=1e-15)  # of radius √(8/2)
+
+
 def test_sinusoidal_layouts_order_the_same_waves() -> None:
     table = normal(6, 4)
     interleaved, halves, log, cosines_first = (
@@ -268,6 +274,7 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
             "--drop-last has no effect with --method zero, which reads no learned rows",
         ),
         ({"method": "zero:drop-last=2"}, "has no setting 'drop-last'. Settings of zero: scope, keep-first."),
+        ({"method": "sinusoidal:radius=0"}, "radius must be above 0, got '0'"),
         ({"method": "sinusoidal:layout=half"}, "layout must be interleaved, halves, .* or .*, got 'half'"),
         ({"method": "spline:degree=1"}, "degree must be 2 or 3, got '1'"),
         ({"method": "bands:sigma=-1"}, "sigma must be 0 or at least 0.5"),

@@ -37,6 +37,7 @@ SCOPE = Setting("rows to fill", "new or all", "new", str, ("new", "all").__conta
 LAYOUT = Setting(
     "layout of the sinusoids", f"{', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}", None, str, LAYOUTS.__contains__
 )
+RADIUS = Setting("distance of each row from the mean row", "above 0", None, float, lambda radius: 0 < radius < np.inf)
 
 
 @method(
@@ -73,23 +74,25 @@ def linear(table: Rows, rows: int) -> Rows:
 
 @method(
     summary="append sinusoidal rows; scope=all replaces the whole table",
-    settings={"scope": SCOPE, "layout": replace(LAYOUT, default=LAYOUTS[0])},
+    settings={"scope": SCOPE, "layout": replace(LAYOUT, default=LAYOUTS[0]), "radius": RADIUS},
     convention="mean + s·PE(t), s = median‖p - mean‖ / ‖PE(t)‖; layouts as in transformers",
     long_inputs=UNTRAINED,
     when="you fine-tune afterwards, and every position needs a distinct row",
     takes_start=True,
 )
-def sinusoidal(table: Rows, rows: int, *, scope: str = "new", layout: str = "interleaved", start: int = 0) -> Rows:
+def sinusoidal(
+    table: Rows, rows: int, *, scope: str = "new", layout: str = LAYOUTS[0], radius: float | None = None, start: int = 0
+) -> Rows:
     """Append sinusoidal position embeddings, or replace the table with them (scope ``all``).
 
-    Row i is mean + s·PE(t), where t = start + i is the absolute position and s puts the row at the median distance of
-    the learned rows from their mean. PE(t) has norm √(d/2), a multiple of the size of the rows that models learn.
+    Row i is mean + s·PE(t), where t = start + i is the absolute position and s puts the row at `radius` from the mean,
+    by default the median distance of the learned rows: PE(t) has norm √(d/2), far more than rows that models learn.
 
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
     """
     kept = table[: 0 if scope == "all" else len(table)]
     mean = table.mean(axis=0)
-    radius = np.median(np.linalg.norm(table - mean, axis=1))
+    radius = radius or float(np.median(np.linalg.norm(table - mean, axis=1)))
     waves = sinusoidal_rows(np.arange(start + len(kept), start + rows), table.shape[1], layout)
     waves *= (radius / np.linalg.norm(waves, axis=1).clip(1e-9))[:, None]  # a single column has zeros
     waves += mean
