@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import EncoderDecoderModel, MarianMTModel
+from transformers import EncoderDecoderModel, MarianMTModel, SpeechT5ForSpeechToText, SpeechT5ForTextToSpeech
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend import ResizeError, UnsupportedModelError, extend_model, inspect, resize, verify
@@ -356,6 +356,23 @@ def test_learned_rows_and_sinusoids_of_one_model_are_resized_by_their_own_method
     assert [same_table(loaded, fresh, name) for _, name in small.waves] == [True]
     extend_model(small.model, to=small.new)
     check_same_state(small.model, loaded)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "model_class"),
+    [
+        *((name, None) for name in ("cohere_asr", "ctrl", "fsmt", "seamless_m4t", "tipsv2_text_model", "videoprism")),
+        ("speecht5", SpeechT5ForSpeechToText),
+        ("speecht5", SpeechT5ForTextToSpeech),
+    ],
+)
+def test_verify_deep_loads_and_runs_models_with_sinusoids(model_type: str, model_class: Any, tmp_path: Path) -> None:
+    small = SmallModel(tiny.make_config(model_type), model_class or tiny.model_classes(model_type)[0])
+    small.model.save_pretrained(tmp_path / "source")
+    resize(tmp_path / "source", to=small.new, output=tmp_path / "output")
+    result = verify(tmp_path / "output", tmp_path / "source", deep=True)
+    assert result.passed, [check for check in result.checks if not check.passed]
+    assert {"loads", "runs"} <= {check.name for check in result.checks}
 
 
 def test_trocr_with_computed_sinusoids_is_rejected() -> None:

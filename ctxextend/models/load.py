@@ -110,8 +110,11 @@ def run_on_tokens(model: Any, table: str, tokens: "int | torch.Tensor") -> "torc
     """
     failure: Exception | None = None
     path = table.split(".")[:-1]
+    modules = dict(model.named_modules(remove_duplicate=False))
     for depth in range(len(path) + 1):
-        module = model.get_submodule(".".join(path[:depth]))
+        module = modules.get(".".join(path[:depth]))
+        if module is None:  # this class lacks the table, or names it differently
+            break
         parameters = inspect.signature(module.forward).parameters
         for names in (names for names in TOKEN_INPUTS if {*names} <= parameters.keys()):
             with suppress(Exception):  # model classes raise many types if other inputs are missing
