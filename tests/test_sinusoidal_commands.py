@@ -214,6 +214,14 @@ def test_verify_detects_the_formula_of_a_computed_table(model_type: str) -> None
     assert (verified.passed, verified.method, verified.what) == (True, "formula", "fixed")
 
 
+def test_verify_fails_if_the_base_does_not_equal_the_recorded_formula() -> None:
+    ctxextend.resize(make("xlm"), to=NEW, output="out")
+    done = invoke("verify", "out", "--base", fine_tune("xlm"))
+    assert done.exit_code == 3
+    assert "(failed: table)" in done.stdout
+    assert "The recipe does not apply to xlm: --method formula:layout=interleaved,start=0" in done.stderr
+
+
 def test_verify_fails_if_a_computed_table_is_stored() -> None:
     weights, name = load_file(make("xglm") / "model.safetensors"), "model.embed_positions.weights"
     Path("out").mkdir()

@@ -99,6 +99,8 @@ def test_resize_rejects_one_of_two_tables_that_share_their_length(method: tuple[
         ("m2m_100", ("--method", "formula:layout=halves"), "transformers computes its sinusoids. Remove --method"),
         ("m2m_100", ("--method", "formula:start=5"), "transformers computes its sinusoids. Remove --method"),
         ("m2m_100", ("--keep-first", "3"), "--keep-first does not apply to --method formula"),
+        ("pegasus", ("--drop-last", "3"), "--drop-last has no effect with --method formula"),
+        ("m2m_100", ("--drop-last", "3"), "--drop-last has no effect with --method formula"),
     ],
 )
 def test_resize_rejects_flags_that_do_not_fit_sinusoids(

@@ -65,20 +65,20 @@ def limit_edits(
     tokenizer: str = "",
     *,
     fix_limits: bool = False,
-    pads: bool = False,
+    fixed_padding: bool = False,
 ) -> tuple[Edit, ...]:
     """Return the edits that set the limits in tokenizer and side files from one length to another, in tokens.
 
     A longer table, or `fix_limits`, sets every limit to `after`, except that of generated texts, which is only lowered;
     a shorter table lowers the limits above `after`. `tokenizer` is the tokenizer's folder if it has a separate one.
-    Fixed padding becomes padding to the longest text, or to `after` if the model `pads`.
+    Padding to a fixed length becomes padding to the longest text, or to `after` with `fixed_padding`.
     """
     edits, (before, after) = list[Edit](), lengths
     for limit in stated_limits(checkpoint, tokenizer) if fix_limits or after != before else ():
         stated = limit.value.get("Fixed") if isinstance(limit.value, dict) else limit.value
         is_within = isinstance(stated, int | float) and stated <= after
         is_raised = (fix_limits or after > before) and limit.kind != "generation"
-        new, reason = ({"Fixed": after} if pads else "BatchLongest") if limit.kind == "padding" else after, ""
+        new, reason = ({"Fixed": after} if fixed_padding else "BatchLongest") if limit.kind == "padding" else after, ""
         if new == "BatchLongest":
             reason = f"padding every text to {after} tokens would make short texts as slow as long ones"
         elif limit.kind == "tokenizer" and limit.tokens is None:

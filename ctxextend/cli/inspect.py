@@ -135,13 +135,11 @@ def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> No
     counts = {"reserved": table.reserved_rows, "positions": table.positions, "after the last position": extra}
     parts = [f"{count} {name}" for name, count in counts.items() if count]
     size = f"{table.rows} rows = {' + '.join(parts)}, hidden size {table.hidden_size}"
-    if not table.is_stored:
-        page.text(
-            f"{table.name}: {size}, not stored: transformers computes it (sinusoids, {table.location.table.layout})"
-        )
-        return
     share = f"{100 * table.share:.3g} % of {inspection.parameters:,} parameters"
-    page.text(f"{table.name} in {table.file}: {size}, {table.dtype}, {size_text(table.bytes)}, {share}")
+    stored = f"{table.dtype}, {size_text(table.bytes)}, {share}"
+    computed = f"not stored: transformers computes it (sinusoids, {table.location.table.layout})"
+    where = f"{table.name} in {table.file}".removesuffix(" in ")
+    page.text(f"{where}: {size}, {stored if table.is_stored else computed}")
 
 
 def _add_norms(page: Page, pair: list["ModelTable"], names: dict[int, str]) -> None:

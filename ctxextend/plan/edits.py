@@ -144,9 +144,8 @@ def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, .
     for table in tables:
         tokenizer = table.location.tokenizer
         if tokenizer is not None and first[tokenizer] == table.name and not table.keeps_padding:
-            lengths = table.max_len_before, table.max_len_after
-            flags = {"fix_limits": table.fixes_limits, "pads": bool(table.location.family.padding_effect)}
-            edits += limit_edits(checkpoint, lengths, tokenizer, **flags)
+            lengths, is_fixed = (table.max_len_before, table.max_len_after), bool(table.location.family.padding_effect)
+            edits += limit_edits(checkpoint, lengths, tokenizer, fix_limits=table.fixes_limits, fixed_padding=is_fixed)
     return tuple(edits)
 
 

@@ -102,6 +102,7 @@ def sinusoidal(
 @method(
     summary="continue sinusoids by their formula (default for them)",
     keep_first=None,
+    reads_learned_rows=False,
     settings={"layout": LAYOUT, "start": replace(Setting("t of the first row", *INTEGER), default=None)},
     convention="row i is PE(start + i) as transformers computes it: in float64, or in float32 with torch",
     long_inputs="positions continue as in training, but the model has not seen them",

@@ -178,6 +178,7 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
     for index, step in enumerate(chain):
         try:
             plan = plan_model(model, step.settings, step.methods)
+            _ = plan.chosen  # raises if the rows do not equal the recorded formula
         except ResizeError as error:
             reasons.append(f"The recipe does not apply to {model.ref.source}: {error.message}")
             continue
