@@ -203,24 +203,23 @@ def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str
     """
     if not options.chooses_settings:
         return Choice(options)
+    if options.facts.choose is not None:
+        source = table[: len(table) - options.drop_last].astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            method, reason = options.facts.choose(source, rows, keep=options.kept_first, **options.settings)
+        return Choice(replace(options, method=method, keep_first=options.kept_first), reason)
     name, stated = options.facts.name, options.settings if options.facts.name == FORMULA else {}
-    if options.method is None or name in (FORMULA, SINUSOIDAL):
-        formula = find_formula(table, stated.get("layout") or layout)
-        if formula and name == SINUSOIDAL:
-            message = f"--method {name}: the table already is sinusoidal, with layout {formula.layout}."
-            raise ResizeError(message, "Remove --method to continue it by its formula.")
-        if stated and (formula is None or any(stated[key] not in (None, getattr(formula, key)) for key in stated)):
-            message = f"--method {options.method}: the table does not equal this formula."
-            raise ResizeError(message, "Choose another method; list them with `ctxextend methods`.")
-        if formula:
-            method = method_text(FORMULA, formula._asdict())
-            return Choice(replace(options, method=method), f"its sinusoids continue (layout {formula.layout})")
-    if options.facts.choose is None:
+    formula = find_formula(table, stated.get("layout") or layout)
+    if stated and (formula is None or any(stated[key] not in (None, getattr(formula, key)) for key in stated)):
+        message = f"--method {options.method}: the table does not equal this formula."
+        raise ResizeError(message, "Choose another method; list them with `ctxextend methods`.")
+    if formula is None:
         return Choice(options)
-    source = table[: len(table) - options.drop_last].astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        method, reason = options.facts.choose(source, rows, keep=options.kept_first, **options.settings)
-    return Choice(replace(options, method=method, keep_first=options.kept_first), reason)
+    if name == SINUSOIDAL:
+        message = f"--method {name}: the table already is sinusoidal, with layout {formula.layout}."
+        raise ResizeError(message, "Remove --method to continue it by its formula.")
+    method = method_text(FORMULA, formula._asdict())
+    return Choice(replace(options, method=method), f"its sinusoids continue (layout {formula.layout})")
 
 
 def deviation(table: Table, layout: str) -> str:
