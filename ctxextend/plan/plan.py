@@ -21,19 +21,9 @@ from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, writ
 from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES, read_floats
 from ctxextend.errors import ResizeError, printable
 from ctxextend.json_output import Result, not_in_json
+from ctxextend.plan import output_files
 from ctxextend.plan.edits import BufferPlan, TablePlan, new_buffer, plan_buffers, plan_edits, plan_tables, with_length
 from ctxextend.plan.find_tables import OpenedModel, check_named_table, describe_table, open_model
-from ctxextend.plan.output_files import (
-    CARD_FILE,
-    RECIPE_POINTER,
-    UNDECODED,
-    UNTRAINED,
-    file_warnings,
-    index_text,
-    known_base_model,
-    model_card,
-    read_card,
-)
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
@@ -183,7 +173,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             short = short or method.short_inputs
             kept = f" (the first {options.kept_first} rows are kept)" if options.kept_first else ""
             effects = f"{short[:1].upper()}{short[1:]}{kept}; beyond {self._old_lengths}"
-        return f"{UNTRAINED.format(after)} {effects}, {method.long_inputs}."
+        return f"{output_files.UNTRAINED.format(after)} {effects}, {method.long_inputs}."
 
     @property
     def _same_outputs(self) -> str:
@@ -208,7 +198,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings to show before `execute`."""
-        return (*self._warnings(), *file_warnings(self.checkpoint))
+        return (*self._warnings(), *output_files.file_warnings(self.checkpoint))
 
     def _warnings(self) -> Iterator[str]:
         checkpoint = self.checkpoint
@@ -272,9 +262,9 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             texts[name] = edit(checkpoint.text(name), values)
         if checkpoint.index is not None and self.layouts:
             added = sum((table.rows_after - table.rows_before) * table.hidden_size for table in self.stored)
-            texts[checkpoint.index_file] = index_text(checkpoint, self.layouts, self.dropped, added)
-        texts |= {RECIPE_FILE: self._recipe(self.default_output), CARD_FILE: self._card()}
-        return {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
+            texts[checkpoint.index_file] = output_files.index_text(checkpoint, self.layouts, self.dropped, added)
+        texts |= {RECIPE_FILE: self._recipe(self.default_output), output_files.CARD_FILE: self._card()}
+        return {name: text.encode("utf-8", output_files.UNDECODED) for name, text in texts.items()}
 
     def _recipe(self, folder: Path, hashes: Iterable[str] = repeat("x" * 64)) -> str:
         """Return the recipe of an output; `hashes`: the source's fingerprint, then each table's before and after."""
@@ -320,11 +310,11 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             f"## Context length {after}\n\n"
             f"{name} with its position table{'s' * (len(self.tables) > 1)} ({names}) "
             f"{change if self.is_changed else f'kept at {after} positions'} by ctxextend {__version__}. "
-            f"{others} were changed. {' '.join(effects)}{RECIPE_POINTER}\n"
+            f"{others} were changed. {' '.join(effects)}{output_files.RECIPE_POINTER}\n"
         )
-        card, title = read_card(self.checkpoint), f"{printable(source.name)}-{after}"
-        base_model, is_adapter = known_base_model(self.checkpoint), self.checkpoint.adapter_of is not None
-        return model_card(card, base_model, is_adapter=is_adapter, title=title, section=section)
+        card, title = output_files.read_card(self.checkpoint), f"{printable(source.name)}-{after}"
+        base_model, is_adapter = output_files.known_base_model(self.checkpoint), self.checkpoint.adapter_of is not None
+        return output_files.model_card(card, base_model, is_adapter=is_adapter, title=title, section=section)
 
     @property
     def files(self) -> Mapping[str, Any]:
@@ -391,7 +381,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         folder = output_path(output, self.default_output)
         checkpoint.check_unchanged()
         warnings, hashes = list(self.warnings), [checkpoint.weights_fingerprint()]
-        texts = {**self.texts, RECIPE_FILE: self._recipe(folder).encode("utf-8", UNDECODED)}
+        texts = {**self.texts, RECIPE_FILE: self._recipe(folder).encode("utf-8", output_files.UNDECODED)}
         sizes = {**self.file_sizes, RECIPE_FILE: len(texts[RECIPE_FILE])}
         tensors, total = {buffer.name: new_buffer(buffer) for buffer in self.rebuilt_buffers}, sum(sizes.values())
 
@@ -409,7 +399,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
                     warnings.append(f"{message}; so do {bad_after} of the {len(after)} rows of the output.")
                 elif bad_after:
                     warnings.append(f"{bad_after} new rows of {table.name} overflow {table.dtype} to infinity.")
-            texts[RECIPE_FILE] = self._recipe(folder, hashes).encode("utf-8", UNDECODED)
+            texts[RECIPE_FILE] = self._recipe(folder, hashes).encode("utf-8", output_files.UNDECODED)
             write_files(checkpoint, staged, self.layouts, tensors.__getitem__, texts, written)
             size = sum((staged / name).stat().st_size for name in self.file_sizes)
             check(staged)

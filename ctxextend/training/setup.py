@@ -13,18 +13,9 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError, CtxextendError, TrainingError
+from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import read_pooling
-from ctxextend.evaluation.eval_model import (
-    CAUSAL,
-    ENCODER,
-    MASKED,
-    SENTENCE_MODULES,
-    EvalModel,
-    ModelFiles,
-    auto_precision,
-    check_source,
-    check_vocabulary,
-)
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, ModelFiles
 from ctxextend.held_out import NO_HELD_OUT, HeldOut, read_ids, text_key, trained_on_warnings
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.recipe import FROZEN, MIN_LENGTH, Train
@@ -113,7 +104,8 @@ def open_task(
     kind, precision, span = devices.device.type, settings.precision, settings.seq_len or maximum
     if kind == "cpu" and precision == "fp16":
         raise TrainingError("Training in fp16 is not supported on a CPU.", "Use --precision bf16 or fp32.")
-    settings = replace(settings, seq_len=span, precision=auto_precision(kind) if precision == "auto" else precision)
+    precision = eval_model.auto_precision(kind) if precision == "auto" else precision
+    settings = replace(settings, seq_len=span, precision=precision)
     length = settings.window or span
     micro_batches = micro_batch_sizes(devices, settings, length)
 
@@ -180,7 +172,7 @@ def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None) -> NDArray[np.
         learned = learned_before(base.chain, files.table, reserved, files.rows)
         if learned is None or len(learned) != files.max_len:
             opened = open_model(base.ref)
-            check_source(opened.checkpoint, base.ref, base.hashes)
+            eval_model.check_source(opened.checkpoint, base.ref, base.hashes)
             before, table = read_table(opened), read_table(files)
             if before is None or table is None or before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
                 raise CheckpointError(f"The table of {base.ref.source} has another width or dtype.")
@@ -272,7 +264,7 @@ class TrainingSetup:
 def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teacher: EvalModel | None) -> TrainingSetup:
     """Prepare a loaded model for training, in place; `names` are from `match_parameters`."""
     settings, table, position_ids = task.settings, task.files.table, task.span > task.length
-    check_vocabulary(model, np.array([text.tokens.max() for text in (task.train, task.held_out)], np.int64))
+    eval_model.check_vocabulary(model, np.array([text.tokens.max() for text in (task.train, task.held_out)], np.int64))
     objective: torch.nn.Module
     if model.kind != ENCODER:
         objective = LanguageModeling(model, position_ids=position_ids)
@@ -281,7 +273,7 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
             f"{model.name} has no LM head, and its base checkpoint is unknown.", "Pass --base to distil from it."
         )
     else:
-        poolings = read_pooling(model.root) if (model.root / SENTENCE_MODULES).is_file() else ()
+        poolings = read_pooling(model.root) if (model.root / eval_model.SENTENCE_MODULES).is_file() else ()
         objective = Distillation(model, teacher, poolings, position_ids=position_ids)
     # A causal model predicts nothing from its last position.
     reachable = task.span - (model.kind == CAUSAL)

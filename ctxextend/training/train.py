@@ -24,18 +24,8 @@ from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model
 from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import torch_threads
 from ctxextend.models.load import match_parameters
+from ctxextend.plan import output_files
 from ctxextend.plan.find_tables import open_model
-from ctxextend.plan.output_files import (
-    CARD_FILE,
-    RECIPE_POINTER,
-    UNDECODED,
-    UNTRAINED,
-    file_warnings,
-    index_text,
-    known_base_model,
-    model_card,
-    read_card,
-)
 from ctxextend.plan.plan import ResizePlan, output_path, table_hash
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import FROZEN, RECIPE_FILE, TRAINABLE, CheckpointRef, Recipe, Train, accepts_settings, split_ref
@@ -196,7 +186,7 @@ def train_recipe(
         with torch_threads(model.model, settings.threads):
             result = run_training(setup, folder, progress, notify)
         planned_steps = task.planned_steps if task.planned_steps != settings.steps else None
-        warnings = plan.warnings if plan is not None else tuple(file_warnings(opened.checkpoint))
+        warnings = plan.warnings if plan is not None else tuple(output_files.file_warnings(opened.checkpoint))
         warnings += (*early_warnings, *_warnings(settings, planned_steps, result))
         result = replace(result, output=path, notes=notes, warnings=warnings)
         if devices.is_main_process:
@@ -208,10 +198,10 @@ def train_recipe(
             before = dict(provenance.values) if provenance else {}
             texts = {
                 RECIPE_FILE: _recipe(recipe, before, setup, result, hashes, planned_steps),
-                CARD_FILE: _card(recipe, files, result),
+                output_files.CARD_FILE: _card(recipe, files, result),
                 LOG_FILE: "".join(f"{json.dumps(line)}\n" for line in result.log),
             }
-            others = {name: text.encode("utf-8", UNDECODED) for name, text in texts.items()}
+            others = {name: text.encode("utf-8", output_files.UNDECODED) for name, text in texts.items()}
             weights.write(others | _curve_and_runs(result, folder), path, force=force)
             folder.remove()
     return result
@@ -314,7 +304,7 @@ class TrainedWeights:
             changes: dict[tuple[str, ...], Any] = {(key,): CONFIG_DTYPES[self.dtype] for key in keys}
             texts[checkpoint.config_file] = edit(checkpoint.text(checkpoint.config_file), changes)
         if checkpoint.index is not None:
-            texts[checkpoint.index_file] = index_text(checkpoint, self.layouts)
+            texts[checkpoint.index_file] = output_files.index_text(checkpoint, self.layouts)
         return texts
 
     def write(self, others: Mapping[str, bytes], output: Path, *, force: bool) -> None:
@@ -366,9 +356,9 @@ def _recipe(
 
 def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
     """Return the model card, without statements of the old one that no longer apply."""
-    checkpoint, card = files.checkpoint, read_card(files.checkpoint)
+    checkpoint, card = files.checkpoint, output_files.read_card(files.checkpoint)
     if card is not None:
-        card = card.replace(LOG_POINTER, "").replace(UNTRAINED.format(files.max_len), "Before training:")
+        card = card.replace(LOG_POINTER, "").replace(output_files.UNTRAINED.format(files.max_len), "Before training:")
     data = ", ".join(f"`{printable(public_name(path))}`" for path in recipe.train.data) if recipe.train else ""
     placed = f" at random positions below {result.seq_len:,}" * (result.window < result.seq_len)
     after = f", {result.loss_after:.4f} after step {result.saved_step} (these weights)"
@@ -379,6 +369,7 @@ def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
         f"({counted(result.parameters, 'parameter')}), {counted(result.steps, 'step')} of "
         f"{counted(result.batch_size, 'sequence')} of {result.window:,} tokens{placed}, on {data}; peak learning rate "
         f"{result.lr:.3g}. Held-out loss: {result.loss_before:.4f} before training{after}."
-        f"{LOG_POINTER}{RECIPE_POINTER}\n"
+        f"{LOG_POINTER}{output_files.RECIPE_POINTER}\n"
     )
-    return model_card(card, known_base_model(checkpoint), title=printable(result.output.name), section=section)
+    title, base_model = printable(result.output.name), output_files.known_base_model(checkpoint)
+    return output_files.model_card(card, base_model, title=title, section=section)
