@@ -34,7 +34,7 @@ CTRL: dict[str, Any] = {"config_key": "n_positions", "length": 256, "aliases": (
 TARGETS: dict[str, Any] = {"config_key": "max_target_positions", "length": 1024, "reserved": TWO_EXTRA}
 KOSMOS: dict[str, Any] = COMPUTED | FAIRSEQ | {"width_key": "embed_dim"}
 MUSICGEN: dict[str, Any] = HIDDEN | {"layout": "halves-log-cos", "grows": True}
-SPEECH: dict[str, Any] = HIDDEN | {"config_key": "max_text_positions"}
+SPEECH: dict[str, Any] = HIDDEN | {"config_key": "max_text_positions", "next_to": ".embed_tokens"}
 EMBEDDING = "embeddings.position_embedding"
 
 IDS = (Buffer("embeddings.position_ids", "arange"), Buffer("embeddings.token_type_ids", "zeros"))

@@ -137,7 +137,7 @@ def find_tables(architecture: Architecture, names: Collection[str], where: str) 
     for location in architecture.locations:
         matches = [name for name in location.names if name in names]
         if not matches and location.table.width_key:  # transformers computes it in models with tensors next to it
-            container = "".join(location.table.name.rsplit(".", 2)[:-2])
+            container = "".join(location.table.name.rsplit(".", 2)[:-2]) + location.table.next_to
             prefixes = [p for p in location.prefixes if any(name.startswith(p + container) for name in names)]
             usual = [location.usual_name] * (len(architecture.locations) == 1)  # the file may use other names
             matches = [prefix + location.table.name for prefix in prefixes[-1:]] or usual
@@ -244,8 +244,9 @@ def _from_flags(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
         about = table
     else:
         return custom_architecture(checkpoint.config, table, key or "max_position_embeddings", reserved, stated == rows)
-    hint = _suggestions(checkpoint, about) or "Check --tensor, --config-key and --reserved-rows."
-    raise CheckpointError(message, hint)
+    known = "Remove --tensor: the tables of this model type are known." * (checkpoint.config.get("model_type") in FAMILIES)
+    hint = known * (not shape) or _suggestions(checkpoint, about)
+    raise CheckpointError(message, hint or "Check --tensor, --config-key and --reserved-rows.")
 
 
 def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:

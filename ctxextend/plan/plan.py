@@ -164,7 +164,9 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         if not self.is_changed:
             return "The position table is unchanged."
         if not self.creates_rows:
-            return f"Inputs up to {after} tokens give {self._same_outputs}; longer inputs are no longer supported."
+            grows = all(table.location.table.grows for table in self.tables)
+            longer = f"longer inputs {'get computed rows' if grows else 'are no longer supported'}"
+            return f"Inputs up to {after} tokens give {self._same_outputs}; {longer}."
         if self.keeps_learned_rows:
             effects = f"Inputs up to {self._old_lengths} tokens give {self._same_outputs}; beyond that"
         else:
