@@ -242,6 +242,8 @@ class SmallModel:
         parameters = {name for name, _ in self.model.named_parameters()}
         others = {name for name, _ in (*tiny.tensors(self.model), *self.model.named_modules())}
         found = find_tables(self.architecture, parameters | others, model_type)
+        computed = {name for location, name in found if location.table.width_key}
+        assert computed <= parameters | others, f"{model_class.__name__} has no such table"
         self.found = [table for table in found if table.name in parameters | others]
 
     def build(self, positions: int) -> Any:

@@ -282,7 +282,7 @@ def test_resize_warns_about_new_rows_that_overflow_the_dtype(make_pico: MakePico
         ({"method": "sinusoidal:scope=all"}, "Learned rows are replaced, so outputs for short inputs change too; "),
         ({"method": "sinusoidal:scope=all", "keep_first": 3}, "inputs change too (the first 3 rows are kept); "),
         ({"method": "sinusoidal", "keep_first": 3}, "Inputs up to 16 tokens give identical outputs; beyond that, "),
-        ({"to": 7}, "Inputs up to 7 tokens give identical outputs; longer inputs are no longer supported."),
+        ({"to": 7}, "Inputs up to 7 tokens give identical outputs; longer inputs are not supported."),
         ({"to": OLD}, "The position table is unchanged."),
     ],
 )

@@ -101,6 +101,8 @@ def test_resize_rejects_one_of_two_tables_that_share_their_length(method: tuple[
         ("m2m_100", ("--keep-first", "3"), "--keep-first does not apply to --method formula"),
         ("pegasus", ("--drop-last", "3"), "--drop-last has no effect with --method formula"),
         ("m2m_100", ("--drop-last", "3"), "--drop-last has no effect with --method formula"),
+        ("m2m_100", (*NAMED, "no.such"), "--tensor no.such: no such tensor in"),
+        ("m2m_100", (*NAMED, "no.such"), "Remove --tensor: the tables of this model type are known."),
     ],
 )
 def test_resize_rejects_flags_that_do_not_fit_sinusoids(
@@ -113,6 +115,12 @@ def test_resize_rejects_flags_that_do_not_fit_sinusoids(
 @pytest.mark.parametrize("flags", [("--method", "formula"), ("--keep-first", "2"), ("--drop-last", "2")])
 def test_resize_rejects_flags_of_methods_when_shrinking(model_type: str, flags: tuple[str, ...], make: Make) -> None:
     assert f"{flags[0]} does not apply when shrinking" in rejected(make(model_type), *flags, to=OLD - 4)
+
+
+@pytest.mark.parametrize(("model_type", "longer"), [("pegasus", "are not supported"), ("m2m_100", "get computed rows")])
+def test_resize_says_what_longer_inputs_do_after_shrinking(model_type: str, longer: str, make: Make) -> None:
+    message = f"Inputs up to {OLD - 4} tokens give identical outputs; longer inputs {longer}."
+    assert message in resize(make(model_type), to=OLD - 4)
 
 
 @pytest.mark.parametrize(

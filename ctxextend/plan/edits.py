@@ -105,15 +105,14 @@ def plan_tables(
 def _check_length(settings: Resize, plan: TablePlan) -> None:
     """Raise ResizeError if the model does not support the length, or if a method option does not apply to it."""
     before, after = plan.max_len_before, plan.max_len_after
-    flags = ", ".join(settings.method_flags)
-    message = f"{flags} {'do' if ',' in flags else 'does'} not apply "
-    if after < before and flags:
-        message += f"when shrinking {plan.name} from {before} to {after} positions: the first {after} are kept."
-        raise ResizeError(message, f"Remove {flags}.")
+    if after < before and settings.method_flags:
+        flags = ", ".join(settings.method_flags)
+        message = f"{flags} {'do' if ',' in flags else 'does'} not apply when shrinking {plan.name} from {before} to "
+        raise ResizeError(f"{message}{after} positions: the first {after} are kept.", f"Remove {flags}.")
     is_formula = settings.facts.name == FORMULA and {*settings.settings.values()} <= {None, plan.location.layout}
-    if after > before and not plan.is_stored and (settings.drop_last or (settings.method and not is_formula)):
-        message += f"to {plan.name}: transformers computes its sinusoids."
-        raise ResizeError(message, f"Remove {flags}: the length in config.json is all that changes.")
+    if after > before and not plan.is_stored and settings.method and not is_formula:
+        message = f"Only --method {FORMULA} applies to {plan.name}: transformers computes its sinusoids."
+        raise ResizeError(message, "Remove --method: the length in config.json is all that changes.")
     if after > before:
         check_source_rows(before, after, settings)
     location = plan.location

@@ -244,9 +244,10 @@ def _from_flags(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
         about = table
     else:
         return custom_architecture(checkpoint.config, table, key or "max_position_embeddings", reserved, stated == rows)
-    known = "Remove --tensor: the tables of this model type are known." * (checkpoint.config.get("model_type") in FAMILIES)
-    hint = known * (not shape) or _suggestions(checkpoint, about)
-    raise CheckpointError(message, hint or "Check --tensor, --config-key and --reserved-rows.")
+    if not shape and checkpoint.config.get("model_type") in FAMILIES:
+        raise CheckpointError(message, "Remove --tensor: the tables of this model type are known.")
+    hint = _suggestions(checkpoint, about) or "Check --tensor, --config-key and --reserved-rows."
+    raise CheckpointError(message, hint)
 
 
 def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:

@@ -164,9 +164,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         if not self.is_changed:
             return "The position table is unchanged."
         if not self.creates_rows:
-            grows = all(table.location.table.grows for table in self.tables)
-            longer = f"longer inputs {'get computed rows' if grows else 'are no longer supported'}"
-            return f"Inputs up to {after} tokens give {self._same_outputs}; {longer}."
+            rest = "get computed rows" if all(one.location.table.grows for one in self.tables) else "are not supported"
+            return f"Inputs up to {after} tokens give {self._same_outputs}; longer inputs {rest}."
         if self.keeps_learned_rows:
             effects = f"Inputs up to {self._old_lengths} tokens give {self._same_outputs}; beyond that"
         else:
