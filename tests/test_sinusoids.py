@@ -53,7 +53,7 @@ def test_sinusoidal_rows_of_width_4_by_eye() -> None:
         np.testing.assert_allclose(found[layout], row, rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("name", "width"), [(name, width) for name in THEIRS for width in (6, 7, 16, 64)])
 @pytest.mark.parametrize("start", [0, 2, 130])
 def test_formula_continues_tables_of_transformers_bit_for_bit(
@@ -64,9 +64,9 @@ def test_formula_continues_tables_of_transformers_bit_for_bit(
     learned = to_numpy(theirs[start:300])
     assert find_formula(learned, layout) == Formula(layout, start)
     ours = to_tensor(resize_table(learned, ROWS - start, MethodOptions(method=f"formula:layout={layout}")))
-    differing = ours != theirs[start:]
+    differing = ours.float() != theirs[start:].float()  # new rows in float64 are not rounded to float32
     # In 16 bits, rows do not tell whether CTRL's layout was computed in float32.
-    assert differing.float().mean() <= (0.01 if name == "ctrl" and dtype != torch.float32 else 0)
+    assert differing.float().mean() <= (0.01 if name == "ctrl" and dtype.itemsize == 2 else 0)
 
 
 def test_resize_table_continues_sinusoids_by_default() -> None:

@@ -114,7 +114,8 @@ def first_deviation(table: NDArray[Any], formula: Formula) -> int | None:
     """Return the index of the first row that differs from a formula by more than rounding errors."""
     import ml_dtypes  # knows all float dtypes
 
-    rounding = 2 * float(ml_dtypes.finfo(table.dtype).eps)  # type: ignore[no-untyped-call]
+    eps = ml_dtypes.finfo(table.dtype).eps  # type: ignore[no-untyped-call]
+    rounding = 2 * float(max(eps, np.finfo(np.float32).eps))  # a table in float64 may have been converted
     width, (layout, start) = table.shape[1], formula
     tolerance = np.zeros(width)
     for columns in _columns(width, layout):
