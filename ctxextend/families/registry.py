@@ -23,7 +23,8 @@ TWO_COUNTED = ReservedRows(rows=2, inside_key=True)
 TWO_EXTRA = ReservedRows(rows=2)
 PADDING_EXTRA = ReservedRows(rows=1, config_key="pad_token_id")
 
-# Sinusoids that transformers computes if the file has none, and fairseq's, which grow with the input.
+# Tables of sinusoids: computed if the file has none, by the key of their width; fairseq's, which grow with the input;
+# and stored ones that are read without gradients.
 COMPUTED: dict[str, Any] = {"layout": "halves-log", "width_key": "d_model"}
 HIDDEN: dict[str, Any] = COMPUTED | {"width_key": "hidden_size"}
 WEIGHTS = "embed_positions.weights"

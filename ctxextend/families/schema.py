@@ -42,7 +42,7 @@ class PositionTable:
     layout: str = ""  # of its sinusoids (`tables.sinusoids.LAYOUTS`), unless the file has learned rows; empty: learned
     layout_key: str | None = None  # key that is true if the model starts with these sinusoids, else with learned rows
     width_key: str | None = None  # key of its hidden size if transformers computes the rows that the file lacks
-    next_to: str = ""  # a module beside that of a computed table, whose tensors only models with the table have
+    next_to: str = ""  # a module next to that of a computed table, whose tensors only models with the table have
     clamps: bool = False  # whether transformers clamps positions past the end to the last one
     grows: bool = False  # whether transformers computes more rows for longer inputs
     is_fixed: bool = False  # whether transformers reads stored rows without gradients, so that none can be trained
