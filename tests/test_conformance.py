@@ -354,6 +354,8 @@ def test_learned_rows_and_sinusoids_of_one_model_are_resized_by_their_own_method
     result = resize(tmp_path / "source", to=small.new, output=tmp_path / "output")
     assert result.plan.method == method  # of the first table
     check_verified(tmp_path / "output", tmp_path / "source")
+    (tmp_path / "output" / "ctxextend.yaml").unlink()
+    check_verified(tmp_path / "output", tmp_path / "source")
     loaded, fresh = pico.Pico(tmp_path / "output", EncoderDecoderModel).load(), small.build(small.new)
     assert [same_table(loaded, fresh, name) for _, name in small.waves] == [True]
     extend_model(small.model, to=small.new)
