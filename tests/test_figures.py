@@ -38,6 +38,7 @@ from ctxextend.report.figures import (
     write_figure,
 )
 from ctxextend.report.html import comparison_figure, comparison_panels, write_report
+from ctxextend.tables.sinusoids import sinusoidal_rows
 from tests import pico
 from tests.comparisons import METHODS, comparison, encoders
 from tests.evaluations import ENCODER, EXTENDED, EXTREMES, INTERRUPTED, MASKED, WITHOUT_BASE, extreme_evaluation
@@ -247,6 +248,13 @@ def test_tables_figure_marks_zero_and_non_finite_rows(value: float, tmp_path: Pa
     for axes in (norms, cosines):
         assert list(curve(axes, "zero or non-finite rows of table").get_xdata()) == [3, 7]
     assert np.flatnonzero(np.isnan(np.diag(heat.images[0].get_array().filled(math.nan)))).tolist() == [3, 7]
+
+
+def test_tables_figure_does_not_magnify_rounding(tmp_path: Path) -> None:
+    table = sinusoidal_rows(np.arange(40), 8)
+    for axes in panels(tables_figure([save_table(tmp_path / "table", table)]))[:2]:
+        low, high = axes.get_ylim()
+        assert high - low > 0.05 * high
 
 
 EXTREME_TABLES = {

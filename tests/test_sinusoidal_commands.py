@@ -251,6 +251,13 @@ def test_verify_deep_passes_and_extend_model_agrees(model_type: str, to: int) ->
     assert torch.equal(pico.logits(model, to), pico.logits(model_class.from_pretrained("out").train(False), to))
 
 
+@pytest.mark.parametrize(("flag", "value"), [("keep_first", 2), ("drop_last", 2), ("method", "linear")])
+def test_extend_model_rejects_settings_that_do_not_apply_to_computed_sinusoids(flag: str, value: Any) -> None:
+    model = transformers.CTRLLMHeadModel.from_pretrained(make("ctrl"))
+    with pytest.raises(ctxextend.ResizeError, match="does not apply|has no effect|Only --method formula applies"):
+        ctxextend.extend_model(model, NEW, **{flag: value})
+
+
 @pytest.mark.parametrize("model_type", ["xlm", "ctrl"])
 def test_fix_limits_keeps_the_length(model_type: str) -> None:
     pico.edit_json(make(model_type) / "tokenizer_config.json", model_max_length=12)
@@ -262,7 +269,7 @@ def test_fix_limits_keeps_the_length(model_type: str) -> None:
 @pytest.mark.parametrize("model_type", ["xlm", "ctrl"])
 def test_card_says_what_was_changed(model_type: str) -> None:
     ctxextend.resize(make(model_type), to=NEW, output="out")
-    others, edits = "No other weights were changed.", "computes it: only config and tokenizer files were changed."
+    others, edits = "No other weights were changed.", "computes the rows: only config and tokenizer files were changed."
     assert (others if model_type == "xlm" else edits) in (card := Path("out/README.md").read_text())
     assert (others in card) != (edits in card)
 

@@ -102,7 +102,7 @@ def test_resize_rejects_one_of_two_tables_that_share_their_length(method: tuple[
         ("pegasus", ("--drop-last", "3"), "--drop-last has no effect with --method formula"),
         ("m2m_100", ("--drop-last", "3"), "--drop-last has no effect with --method formula"),
         ("m2m_100", (*NAMED, "no.such"), "--tensor no.such: no such tensor in"),
-        ("m2m_100", (*NAMED, "no.such"), "Remove --tensor: the tables of this model type are known."),
+        ("m2m_100", (*NAMED, "no.such"), "Remove --tensor: the tables of this type are known."),
     ],
 )
 def test_resize_rejects_flags_that_do_not_fit_sinusoids(

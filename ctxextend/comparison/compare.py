@@ -318,7 +318,7 @@ def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan],
             if spec.is_named:
                 raise
             if spec.name != FORMULA:  # which no learned table has
-                skipped[spec.name] = str(error)
+                skipped[spec.name] = error.message
     return plans, skipped
 
 

@@ -252,7 +252,7 @@ def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Loa
         is_seq2seq = model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
         if is_seq2seq and stated not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
             message = f"{stated or model_type} is an encoder-decoder model; only decoders, masked language models and "
-            raise UnsupportedModelError(f"{message}encoders can be run here.", "Use verify --deep to test it.")
+            raise UnsupportedModelError(f"{message}encoders are supported here.", "Use verify --deep to test it.")
         heads = {MASKED: auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, CAUSAL: auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
         # The class in the config if it has an LM head, else those of the model type.
         classes = [(kind, stated) for kind, names in heads.items() if stated is not None and stated in names.values()]

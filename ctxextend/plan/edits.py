@@ -114,7 +114,7 @@ def _check_length(settings: Resize, plan: TablePlan) -> None:
         message = f"Only --method {FORMULA} applies to {plan.name}: transformers computes its sinusoids."
         raise ResizeError(message, "Remove --method: the length in config.json is all that changes.")
     if after > before:
-        check_source_rows(before, after, settings)
+        check_source_rows(before, after, settings if plan.is_stored else replace(settings, method=FORMULA))
     location = plan.location
     key, unless = location.table.multiple_of, location.table.unless
     if key is None or not plan.is_changed or (unless and location.stated(unless[0]) == unless[1]):

@@ -244,10 +244,9 @@ def _from_flags(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
         about = table
     else:
         return custom_architecture(checkpoint.config, table, key or "max_position_embeddings", reserved, stated == rows)
-    if not shape and checkpoint.config.get("model_type") in FAMILIES:
-        raise CheckpointError(message, "Remove --tensor: the tables of this model type are known.")
-    hint = _suggestions(checkpoint, about) or "Check --tensor, --config-key and --reserved-rows."
-    raise CheckpointError(message, hint)
+    is_known = not shape and checkpoint.config.get("model_type") in FAMILIES
+    hint = "Remove --tensor: the tables of this type are known." if is_known else _suggestions(checkpoint, about)
+    raise CheckpointError(message, hint or "Check --tensor, --config-key and --reserved-rows.")
 
 
 def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:

@@ -305,13 +305,13 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         name = printable(source.hub_id or source.name)
         names = ", ".join(f"`{table.name}`" for table in self.tables)
         change = f"resized from {self._old_lengths} to {after} positions with method `{self.method}`"
-        others = "No other weights" if self.stored else "transformers computes it: only config and tokenizer files"
+        what = "No other weights" if self.stored else "transformers computes the rows: only config and tokenizer files"
         effects = self.consequences, *self._low_limits(), *self._padding()
         section = (
             f"## Context length {after}\n\n"
             f"{name} with its position table{'s' * (len(self.tables) > 1)} ({names}) "
             f"{change if self.is_changed else f'kept at {after} positions'} by ctxextend {__version__}. "
-            f"{others} were changed. {' '.join(effects)}{output_files.RECIPE_POINTER}\n"
+            f"{what} were changed. {' '.join(effects)}{output_files.RECIPE_POINTER}\n"
         )
         card, title = output_files.read_card(self.checkpoint), f"{printable(source.name)}-{after}"
         base_model, is_adapter = output_files.known_base_model(self.checkpoint), self.checkpoint.adapter_of is not None

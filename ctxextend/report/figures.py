@@ -486,6 +486,8 @@ def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], statistic: Li
         axes.plot(*zip(*outliers, strict=True), "o", color=INK, label="outliers", **ring)
     axes.set(xlabel="position", ylabel="Euclidean norm" if statistic == "norms" else "cosine similarity")
     axes.margins(y=0.05 + BAND * bands)
+    if (ends := axes.get_ylim())[1] - ends[0] < 1e-5 * ends[1]:  # do not magnify rounding
+        axes.set_ylim(0.95 * ends[0], 1.05 * ends[1])
     add_legend(axes)
     if statistic == "norms":
         reserved_norms = np.concatenate([table.norms[: table.reserved_rows] for table, _, _ in tables])
