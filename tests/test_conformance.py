@@ -353,6 +353,7 @@ def test_learned_rows_and_sinusoids_of_one_model_are_resized_by_their_own_method
     small.model.save_pretrained(tmp_path / "source")
     result = resize(tmp_path / "source", to=small.new, output=tmp_path / "output")
     assert result.plan.method == method  # of the first table
+    assert {result.plan.method_of(table) for table in result.plan.tables} == {"copy", "formula"}
     check_verified(tmp_path / "output", tmp_path / "source")
     (tmp_path / "output" / "ctxextend.yaml").unlink()
     check_verified(tmp_path / "output", tmp_path / "source")

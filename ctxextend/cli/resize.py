@@ -202,7 +202,7 @@ def _show_result(sink: Output, result: "ResizeResult") -> None:
     if result.verified:
         sink.note("Verified: every check of `ctxextend verify` passed.")
     for table in plan.tables:
-        lengths = f"{table.max_len_before} -> {table.max_len_after} positions, {plan.method}"
+        lengths = f"{table.max_len_before} -> {table.max_len_after} positions, {plan.method_of(table)}"
         sink.note(f"{table.name}: {lengths if table.is_changed else f'{table.max_len_after} positions, unchanged'}")
     sink.note(*result.choices)
     sink.note(*(f"skipped: {name} ({reason})" for name, reason in plan.checkpoint.omitted.items()))

@@ -142,6 +142,10 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         """The method of each extended table with all of its settings, by table name."""
         return {name: choice.options.full_method for name, choice in self.chosen.items()}
 
+    def method_of(self, table: TablePlan) -> str:
+        """Return the method of one of `tables`; learned rows and sinusoids of one model have different defaults."""
+        return self.chosen[table.name].options.facts.name if table.name in self.chosen else self.method
+
     @property
     def recipe_settings(self) -> Resize:
         """The settings to write into a recipe, with the method's settings if they are the same for all tables."""

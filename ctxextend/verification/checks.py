@@ -190,7 +190,7 @@ def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableCompa
     elif expected.trainable:
         reason = ", although the table was not trained"
     if (bad := np.flatnonzero(frozen & ~compared.matches)).size:
-        difference = f"do not match method {expected.plan.method}{reason}"
+        difference = f"do not match method {expected.plan.method_of(table)}{reason}"
         yield f"{table.name}: {len(bad)} of {len(frozen)} rows {difference}: {describe_rows(bad.tolist())}"
     # Training can produce NaN.
     nonfinite = sorted({*nonfinite_rows(compared.after)} - {*nonfinite_rows(compared.expected)})
@@ -203,7 +203,7 @@ def _describe_rows(expected: ExpectedResize, table: TablePlan, compared: TableCo
     plan, count = expected.plan, int(compared.matches.sum())
     tolerance = plan.settings.facts.tolerance if plan.creates_rows else 0.0
     exact = f"within {tolerance:g} of the median norm" if tolerance else "bit for bit"
-    origin = f"method {plan.method}" if plan.is_changed else "the base"
+    origin = f"method {plan.method_of(table)}" if plan.is_changed else "the base"
     size = f"{table.name}: {table.rows_before} -> {table.rows_after} rows"
     trained = f"; {'not ' * (expected.trainable in FROZEN)}trained afterwards" if expected.trainable else ""
     yield f"{size}; {count} of {table.rows_after} rows match {origin} ({expected.how}) {exact}{trained}"
