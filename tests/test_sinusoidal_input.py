@@ -167,6 +167,28 @@ def test_resize_says_how_far_rows_are_from_their_formula(first: int, share: str,
     np.testing.assert_array_equal(rows_of(source, TABLES["distilbert"])[OLD:-6], rows.astype(np.float32))
 
 
+def test_a_model_with_learned_rows_and_sinusoids_names_the_method_of_each(make: Make) -> None:
+    rows = sinusoidal_rows(np.arange(OLD), WIDTH, "halves")
+    source = make("pegasus", rows=rows + np.random.default_rng(0).normal(size=rows.shape) * 0.1)
+    output = resize(source)
+    assert "encoder.embed_positions.weight: 12 -> 30 positions, copy\n" in output
+    assert "decoder.embed_positions.weight: 12 -> 30 positions, formula\n" in output
+    verified = invoke("verify", str(source.parent / "out")).stdout
+    assert "match method copy (from the recipe)" in verified
+    assert "match method formula (from the recipe)" in verified
+
+
+def test_recipe_of_a_stored_and_a_computed_table_can_be_run(make: Make) -> None:
+    source = make("pegasus", {"model_type": "marian"})
+    tensors = load_file(source / "model.safetensors")
+    del tensors["decoder.embed_positions.weight"]
+    save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    resize(source)
+    again = invoke("run", str(source.parent / "out" / "ctxextend.yaml"), "--output", str(source.parent / "again"))
+    assert again.exit_code == 0, again.stderr
+    assert "match method formula (from the recipe)" in invoke("verify", str(source.parent / "again")).stdout
+
+
 def test_resize_does_not_expect_sinusoids_of_learned_models(make: Make) -> None:
     output = resize(make("distilbert", sinusoidal_pos_embds=False))
     assert "12 -> 30 positions, copy" in output

@@ -152,8 +152,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         if not self.creates_rows:
             return replace(self.settings, method=self.method, keep_first=None, drop_last=0)
         method, *others = {*self.methods.values()}
-        method = self.settings.full_method if others else method
-        return replace(self.settings, method=method, keep_first=self.settings.kept_first)
+        given = self.settings.method and self.settings.full_method
+        return replace(self.settings, method=given if others else method, keep_first=self.settings.kept_first)
 
     @property
     def keeps_learned_rows(self) -> bool:
