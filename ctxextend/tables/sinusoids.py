@@ -15,7 +15,7 @@ LAYOUTS = ("interleaved", "halves", "halves-log", "halves-log-cos")
 FLOAT32_ROUNDING = 2.0**-20
 
 # Maximum number of values, in evenly spaced rows, to which layouts are fitted.
-FIT_VALUES = 2**21
+FIT_VALUES = 2**18
 
 # Rows processed at once, to avoid a second table of the new length in memory.
 BLOCK_ROWS = 256
