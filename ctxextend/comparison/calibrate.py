@@ -15,6 +15,7 @@ from ctxextend.errors import DataError, ResizeError
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import EvaluationRun, plan_evaluation
 from ctxextend.evaluation.evaluation_result import Estimate, estimate, estimate_loss
+from ctxextend.evaluation.retrieval import RetrievalTask
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import plan_model
@@ -153,7 +154,7 @@ def _open_run(model: EvalModel, base: EvalModel, text: Evaluate) -> EvaluationRu
     measure = ("retrieval",) if is_encoder else ("position",)
     settings = replace(text, base=None, length=(length,), tokens=count * length, measure=measure)
     run = plan_evaluation(model, base if is_encoder else None, settings, minimum=1 if is_encoder else MIN_SAMPLES)
-    if run.retrieval is not None and (found := len(run.retrieval.documents)) < MIN_SAMPLES:
+    if isinstance(task := run.tasks[0], RetrievalTask) and (found := len(task.documents)) < MIN_SAMPLES:
         message = f"The text has {found} documents of at least {length:,} tokens; tuning needs {MIN_SAMPLES}."
         raise DataError(message, "Pass more or longer texts with --data.")
     return run

@@ -19,6 +19,7 @@ from ctxextend.errors import DataError, ResizeError, TrainingError
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import EvaluationRun, applicable_measures, plan_evaluation
 from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Evaluation, estimate, estimate_loss
+from ctxextend.evaluation.passkey import PasskeyTask
 from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, open_model
@@ -286,7 +287,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     run = plan_evaluation(resized.model, base, evaluate, held_out, notes=notes)
     if trainer and held_out is not None:
         run.warnings += trainer.task.warnings
-    if base.kind == ENCODER and run.retrieval is None:
+    if not run.tasks or isinstance(run.tasks[0], PasskeyTask):
         reason = next(note for note in run.notes if note.startswith("Retrieval"))
         message = f"Encoders such as {base.name} are ranked by document retrieval. {reason}"
         raise DataError(message, "Pass more or longer texts with --data.")

@@ -40,7 +40,8 @@ class ResizedModel:
 
     def tables(self, plan: ResizePlan) -> dict[str, Table]:
         """Return the tables of a plan in the files' dtype, as `resize` writes them."""
-        return {table.name: plan.resized(table, self.learned[table.name]) for table in plan.stored}
+        learned = {table.name: self.learned[table.name][: table.rows_before] for table in plan.stored}
+        return {table.name: plan.resized(table, learned[table.name]) for table in plan.stored}
 
     def set_tables(self, plan: ResizePlan) -> dict[str, Table]:
         """Load the tables of a plan into the model, and return them. Other tensors do not change."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,9 @@ from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import Embedder, open_embedder
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, PASS_BASE, EvalModel
 from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.evaluation.losses import LossTask, Scorer, open_scorer, plan_losses
-from ctxextend.evaluation.passkey import PasskeyTask, plan_passkey
-from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval
+from ctxextend.evaluation.losses import Scorer, open_scorer, plan_losses
+from ctxextend.evaluation.passkey import plan_passkey
+from ctxextend.evaluation.retrieval import plan_retrieval
 from ctxextend.held_out import (
     NO_HELD_OUT,
     Ids,
@@ -129,6 +129,31 @@ class TextWindows:
     across_documents: bool  # whether windows span several documents
 
 
+class Task(Protocol):
+    """Something to measure of a model, and its results so far."""
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that the model reads."""
+
+    @property
+    def base_tokens(self) -> int:
+        """The number of tokens that the base reads."""
+
+    @property
+    def scores(self) -> tuple[NDArray[np.float64], ...]:
+        """The values that rank models, one array per window or document, each of shape (k,); empty if none do."""
+
+    def run_base(self, advance: Callable[[int], None]) -> None:
+        """Run the base, whose results are reused for each model."""
+
+    def measure(self, advance: Callable[[int], None]) -> None:
+        """Run the model, and the base if it was not run yet; call `advance` with the tokens of each step."""
+
+    def report(self) -> dict[str, Any]:
+        """Return fields of `Evaluation`, with ``warnings`` if there are any."""
+
+
 @dataclass
 class EvaluationRun:
     """The tasks of an evaluation and their results so far; `measure` again after changing the model's tables."""
@@ -137,17 +162,10 @@ class EvaluationRun:
     base: EvalModel | None  # None if unknown
     settings: Evaluate
     text: TextWindows  # windows as long as the longest context
-    losses: LossTask | None  # None if not measured, also for the next two
-    passkey: PasskeyTask | None
-    retrieval: RetrievalTask | None
+    tasks: tuple[Task, ...]  # the first one ranks models
     warnings: tuple[str, ...]
     notes: tuple[str, ...]  # among them why an applicable measure was skipped
     started: float = field(default_factory=time.perf_counter)
-
-    @property
-    def tasks(self) -> list[LossTask | PasskeyTask | RetrievalTask]:
-        """The tasks to measure."""
-        return [task for task in (self.losses, self.passkey, self.retrieval) if task is not None]
 
     @property
     def tokens(self) -> int:
@@ -157,19 +175,17 @@ class EvaluationRun:
     @property
     def base_tokens(self) -> int:
         """The number of tokens that the base reads."""
-        return sum(task.base_tokens for task in (self.losses, self.retrieval) if task is not None)
+        return sum(task.base_tokens for task in self.tasks)
 
     @property
     def scores(self) -> tuple[NDArray[np.float64], ...]:
-        """The values that rank models: losses of each window, or 1 / rank of each document's queries, shape (k,)."""
-        ranking = self.losses or self.retrieval
-        return ranking.scores if ranking else ()
+        """The values that rank models; see `Task.scores`."""
+        return self.tasks[0].scores if self.tasks else ()
 
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Run the base, whose results are reused for each model."""
-        for task in (self.losses, self.retrieval):
-            if task is not None:
-                task.run_base(advance)
+        for task in self.tasks:
+            task.run_base(advance)
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Run all tasks, keeping results as they arrive; call `advance` with the tokens of each step."""
@@ -179,18 +195,16 @@ class EvaluationRun:
 
     def report(self, *, complete: bool) -> Evaluation:
         """Return the results so far."""
-        model, base, losses = self.model, self.base, self.losses
-        values: dict[str, Any] = {}
+        model, base, warnings = self.model, self.base, [*self.warnings]
+        values: dict[str, Any] = {"tokens": sum(map(len, self.text.windows))}
         for task in self.tasks:
             values |= task.report()
+            warnings += values.pop("warnings", ())
         models = model.name, model.model_type, model.kind, model.max_len
         base_values = base.name if base else None, base.max_len if base else None
-        tokens = sum(map(len, self.text.windows[: losses.windows if losses else None]))
-        across_documents = self.text.across_documents and losses is not None
-        values |= {"documents": len(self.text.documents), "tokens": tokens, "across_documents": across_documents}
+        values |= {"documents": len(self.text.documents), "warnings": tuple(warnings), "notes": self.notes}
         values |= {"seed": self.settings.seed, "precision": str(model.model.dtype).removeprefix("torch.")}
-        values |= {"complete": complete, "seconds": round(time.perf_counter() - self.started, 3), "notes": self.notes}
-        values["warnings"] = (*self.warnings, *(losses.warnings if losses else ()))
+        values |= {"complete": complete, "seconds": round(time.perf_counter() - self.started, 3)}
         return Evaluation(*models, *base_values, **values)
 
 
@@ -234,27 +248,30 @@ def plan_evaluation(
                 raise DataError(error.message, "Remove it from --measure, or provide what it needs.") from None
             notes.append(error.message)
 
-    losses, passkey, retrieval = None, None, None
+    tasks = list[Task]()
     evaluator: Scorer | Embedder
     if model.kind == ENCODER:
         evaluator = embedder = open_embedder(model, settings.batch_size)
         base_embedder = open_embedder(base, settings.batch_size) if base else None
         if "retrieval" in measures:
             with optional():
-                retrieval = plan_retrieval(embedder, base_embedder, text.documents, longest)
+                tasks.append(plan_retrieval(embedder, base_embedder, text.documents, longest))
     else:
         evaluator = scorer = open_scorer(model, settings.batch_size)
         base_scorer = open_scorer(base, settings.batch_size) if base else None
         if "position" in measures or "context" in measures:
             losses = plan_losses(scorer, base_scorer, text.windows, lengths, settings.seed, measures)
+            losses.across_documents = text.across_documents
+            tasks.append(losses)
             if text.across_documents:
                 across = f"Few documents have the {size:,} tokens of a window, so windows span several documents"
                 warnings.append(f"{across}: text before a document's start helps little to predict it.")
     if "passkey" in measures:
         with optional():
             passkey = plan_passkey(evaluator, text_ids, lengths, tokens=settings.tokens, seed=settings.seed)
+            tasks.append(passkey)
             notes += passkey.notes
-    return EvaluationRun(model, base, settings, text, losses, passkey, retrieval, tuple(warnings), tuple(notes))
+    return EvaluationRun(model, base, settings, text, tuple(tasks), tuple(warnings), tuple(notes))
 
 
 def read_unseen(model: EvalModel, settings: Evaluate, minimum: int) -> tuple[Iterator[Ids], list[str]]:

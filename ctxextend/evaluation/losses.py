@@ -207,6 +207,7 @@ class LossTask:
     measures: Sequence[str]  # ``position``, ``context``, or both
     modes: list[ReadingMode]  # the first ranks models: by position if that is measured
     base_length: int | None  # context length of the base; None if unknown
+    across_documents: bool = False  # whether texts span several documents
     measured: dict[ReadingMode, list[Losses]] = field(default_factory=dict)  # of each window's targets, shape (k,)
 
     @property
@@ -270,13 +271,6 @@ class LossTask:
         """The values that rank models: the losses of each window, shape (k,)."""
         return tuple(self.measured[self.modes[0]])
 
-    @property
-    def warnings(self) -> list[str]:
-        """Warnings about the losses."""
-        warning = "Some losses are NaN or infinite: a model returns NaN or infinity, or gives a token probability 0."
-        is_finite = all(np.isfinite(window).all() for losses in self.measured.values() for window in losses)
-        return [] if is_finite else [warning]
-
     def losses(self, measure: str) -> dict[tuple[str, int], list[Losses]]:
         """Return the losses of the windows scored in all modes, by mode name and context length; each of shape (k,)."""
         count = self.windows
@@ -290,7 +284,12 @@ class LossTask:
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that this task measures."""
         measured = self.measures if self.windows else ()
+        warning = "Some losses are NaN or infinite: a model returns NaN or infinity, or gives a token probability 0."
+        is_finite = all(np.isfinite(window).all() for losses in self.measured.values() for window in losses)
         return {
+            "tokens": sum(map(len, self.texts[: self.windows])),
+            "across_documents": self.across_documents,
+            "warnings": [] if is_finite else [warning],
             "positions": self._positions() if "position" in measured else None,
             "contexts": self._contexts() if "context" in measured else None,
         }

@@ -50,10 +50,15 @@ class PasskeyTask:
     notes: tuple[str, ...]
     cells: dict[tuple[int, float], float] = field(default_factory=dict)  # accuracy by length and depth
 
+    base_tokens, scores = 0, ()  # of the model alone, and too coarse to rank models by
+
     @property
     def tokens(self) -> int:
         """The number of tokens that the model reads."""
         return sum(self.lengths) * len(DEPTHS) * self.texts
+
+    def run_base(self, advance: Callable[[int], None]) -> None:
+        """Do nothing: the base is not measured."""
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Measure the accuracy at each length and depth.

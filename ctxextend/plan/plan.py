@@ -23,7 +23,15 @@ from ctxextend.errors import ResizeError, printable
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan import output_files
 from ctxextend.plan.edits import BufferPlan, TablePlan, new_buffer, plan_buffers, plan_edits, plan_tables, with_length
-from ctxextend.plan.find_tables import OpenedModel, check_named_table, describe_table, open_model
+from ctxextend.plan.find_tables import (
+    Describe,
+    FoundTable,
+    OpenedModel,
+    TableShape,
+    check_named_table,
+    describe_table,
+    open_model,
+)
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
@@ -417,7 +425,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         return tuple(f"{name}: {choice.reason}" for name, choice in self.chosen.items() if choice.reason)
 
     def _read(self, table: TablePlan) -> NDArray[Any]:
-        return read_floats(self.checkpoint.names[table.name], table.name)
+        return read_floats(self.checkpoint.names[table.name], table.name)[: table.rows_before]  # fewer if held out
 
     def resized(self, table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
         """Resize the values of one of `tables`, shape (rows_before, hidden_size), to (rows_after, hidden_size)."""
@@ -492,16 +500,28 @@ def plan_resize(
     return plan_model(open_model(ref), Resize(to, method=method, **settings))
 
 
-def plan_model(model: OpenedModel, settings: Resize, recorded: Mapping[str, str] | None = None) -> ResizePlan:
-    """Plan the resize of an open checkpoint; see `plan_resize`, and `ResizePlan` for `recorded`."""
+def plan_model(
+    model: OpenedModel, settings: Resize, recorded: Mapping[str, str] | None = None, *, cut: int | None = None
+) -> ResizePlan:
+    """Plan the resize of an open checkpoint; see `plan_resize`, and `ResizePlan` for `recorded`.
+
+    `cut` plans as if the tables had only their first `cut` positions, so that the others judge a method: held-out rows.
+    """
     model = model.with_code() if settings.copy_code else model
     checkpoint = model.checkpoint
     check_named_table(model)
-    describe = partial(describe_table, checkpoint)
+    describe: Describe = partial(describe_table, checkpoint)
+    if cut is not None:
+        describe = partial(_describe_cut, describe, cut)
     settings = with_length(settings, model.tables, describe)
-    tables = plan_tables(model.tables, settings, describe, has_config=bool(checkpoint.config))
+    tables = plan_tables(model.tables, settings, describe, has_config=bool(checkpoint.config) and cut is None)
     edits, buffers = plan_edits(model, tables), plan_buffers(checkpoint, tables)
     return ResizePlan(model, settings, tables, edits, *buffers, recorded or {})
+
+
+def _describe_cut(describe: Describe, cut: int, table: FoundTable) -> TableShape:
+    (rows, hidden_size), dtype, file = describe(table)
+    return (min(rows, table.location.rows(table.location.key_value(cut))), hidden_size), dtype, file
 
 
 @accepts_settings(CheckpointRef, Resize)
