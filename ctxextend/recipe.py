@@ -20,7 +20,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 HUB_PREFIX = "hf:"  # of datasets on the Hub
 RECIPE_FILE = "ctxextend.yaml"  # in every output
-MEASURES = ("position", "context", "passkey", "retrieval")
+MEASURES = ("position", "context", "passkey", "retrieval", "shift")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")  # optionally followed by an index
 SAVES = ("best", "last")
@@ -155,8 +155,9 @@ class Evaluate:
     batch_size: int | None = None  # windows per batch; defaults to as many as fit 4,096 tokens
     precision: str = "auto"  # ``fp32``, ``bf16``, ``fp16``, or ``auto``: bf16 if the accelerator supports it, else fp32
     seed: int = 0  # random seed for masks and passkeys
-    # ``position`` (loss by position), ``context`` (loss by context length), ``passkey`` (passkey retrieval) and
-    # ``retrieval`` (document retrieval); defaults to all that apply to the model.
+    # ``position`` (loss by position), ``context`` (loss by context length), ``passkey`` (passkey retrieval),
+    # ``retrieval`` (document retrieval) and ``shift`` (one text at growing positions); defaults to all that apply to
+    # the model, without ``shift``.
     measure: tuple[str, ...] = ()
     text_field: str = "text"  # name of the text field (JSONL) or column
     device: str | None = None  # ``cpu``, ``cuda:1``, …; defaults to the accelerator if there is one

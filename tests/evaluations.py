@@ -17,6 +17,8 @@ from ctxextend.evaluation.evaluation_result import (
     PositionLosses,
     Recall,
     Retrieval,
+    Shift,
+    ShiftPoint,
 )
 
 BASE_LEN = 128
@@ -88,6 +90,16 @@ def retrieval() -> Retrieval:
     return Retrieval(512, 200, 200, 24, "mean", modes)
 
 
+def shift(kind: str) -> Shift:
+    means = {0: 0.0, 64: 0.031, 96: 0.8, 128: 0.42, 384: 0.418}
+    errors = {start: 0.01 if start else 0.0 for start in means}
+    points = (ShiftPoint(start, estimate(3.1 + mean), share(mean, errors[start])) for start, mean in means.items())
+    if kind == "encoder":
+        points = (ShiftPoint(start, None, share(1 - mean / 8, errors[start])) for start, mean in means.items())
+        return Shift(128, 16, 128, share(0.931, 0.006), tuple(points))
+    return Shift(128, 16, 128, share(0.42, 0.0253), tuple(points))
+
+
 # Name, model type, kind and context length, and the base with its context length.
 GPT2 = ("gpt2-512", "gpt2", "causal", 512, "tiny-gpt2", BASE_LEN)
 TINY_GPT2 = ("tiny-gpt2", "gpt2", "causal", BASE_LEN, None, None)
@@ -103,6 +115,7 @@ EXTENDED = Evaluation(
     contexts=context_losses((32, 64, 128, 256, 512), BASE_LEN),
     passkey=passkey("loss rank", (64, 128, 256, 512), 0.1),
     retrieval=retrieval(),
+    shift=shift("causal"),
     seconds=41.25,
     notes=("ctxextend.yaml states the base.",),
 )
@@ -136,6 +149,7 @@ ENCODER = Evaluation(
     seed=7,
     passkey=passkey("retrieval", (128, 256, 512), 0.125),
     retrieval=retrieval(),
+    shift=shift("encoder"),
     seconds=19.0,
 )
 
@@ -171,4 +185,5 @@ def extreme_evaluation(mean: float, error: float | None) -> Evaluation:
         contexts=ContextLosses(BASE_LEN, 1, (point, replace(point, context=512, base=None))),
         passkey=Passkey("loss rank", (8, 99_999), (0.0, 1.0), ((math.nan, None), (1.0, 0.0)), 0, 0.1),
         retrieval=Retrieval(512, 0, 0, 24, "mean", {MODEL: recall}),
+        shift=Shift(1, 1, 1, extreme, (ShiftPoint(0, extreme, extreme),)),
     )

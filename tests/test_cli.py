@@ -192,7 +192,7 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(arguments: str, cod
         ("train m --data a --steps 5 --device cudda:1", "got cudda. Did you mean cuda?"),
         (
             "evaluate m --data a --measure pasky",
-            "--measure must be one of position, context, passkey, retrieval, got pasky. Did you mean passkey?",
+            "--measure must be one of position, context, passkey, retrieval, shift, got pasky. Did you mean passkey?",
         ),
         (
             "train m --data a --steps 5 --precision bf61",

@@ -214,6 +214,7 @@ def test_evaluate_prints_identical_json_except_seconds(extended: Path, texts: Pa
     values = json.loads(first.stdout)
     assert json.loads(second.stdout) | {"seconds": values["seconds"]} == values
     assert values["passkey"]["lengths"] == [64, 128, 256, 512]
+    assert values["shift"] is None  # only by name
     loss = values["positions"]["losses"]["model"]
     assert loss["perplexity"] == pytest.approx(math.exp(loss["mean"]))
     assert values["warnings"] == [

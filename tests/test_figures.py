@@ -30,6 +30,7 @@ from ctxextend.report.figures import (
     COLOURS,
     INK,
     OTHER,
+    SHIFT_TITLE,
     evaluation_figure,
     panel_figure,
     save,
@@ -292,11 +293,11 @@ PASSKEY, RETRIEVAL = "Passkey retrieval accuracy (%)", "Retrieval"
 @pytest.mark.parametrize(
     ("evaluation", "titles"),
     [
-        (EXTENDED, [BY_POSITION, BY_CONTEXT, PASSKEY, RETRIEVAL, RETRIEVAL]),
+        (EXTENDED, [BY_POSITION, BY_CONTEXT, PASSKEY, RETRIEVAL, RETRIEVAL, SHIFT_TITLE]),
         (WITHOUT_BASE, [BY_POSITION, BY_CONTEXT, PASSKEY]),
         (INTERRUPTED, [""]),
         (MASKED, [""]),
-        (ENCODER, [PASSKEY, RETRIEVAL, RETRIEVAL]),
+        (ENCODER, [PASSKEY, RETRIEVAL, RETRIEVAL, SHIFT_TITLE]),
         (replace(INTERRUPTED, positions=None), []),
     ],
 )
@@ -326,7 +327,7 @@ def test_evaluation_figure_plots_losses_as_steps_and_points() -> None:
 def test_evaluation_figure_labels_heat_map_cells_and_draws_error_bars() -> None:
     found: tuple[tuple[float | None, ...], ...] = ((1.0, 0.25), (None, 0.5))
     passkey = Passkey("loss rank", (64, 256), (0.0, 1.0), found, 20, 0.1)
-    cells, ranks, recalls = panels(evaluation_figure(replace(ENCODER, passkey=passkey)))
+    cells, ranks, recalls, _ = panels(evaluation_figure(replace(ENCODER, passkey=passkey)))
     texts = {text.get_position(): text.get_text() for text in cells.texts if text.get_text()}
     assert texts == {(0, 0): "100", (0, 1): "25", (1, 0): "-", (1, 1): "50"}
     assert ticks(cells.get_yticklabels()) == ["0", "100"]

@@ -7,10 +7,10 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, TextTokenizer
-from ctxextend.training import objectives
+from ctxextend.evaluation import eval_model
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, TextTokenizer, position_base
 from ctxextend.training.memory import checkpoint_layers, disable_dropout
-from ctxextend.training.objectives import LanguageModeling, position_base
+from ctxextend.training.objectives import LanguageModeling
 from ctxextend.training.train_data import IGNORE_INDEX
 from tests.tiny import make_config, shrink
 
@@ -60,7 +60,7 @@ def test_language_modeling_loss_equals_that_of_the_model(model_type: str) -> Non
     labels[:, ::3] = IGNORE_INDEX
     expected = model.model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss
     torch.testing.assert_close(loss(objective, ids, labels), expected, rtol=1e-5, atol=1e-6)
-    assert position_base(model) == (2 if model_type in BASE_2_TYPES else 0)
+    assert position_base(model, "--window") == (2 if model_type in BASE_2_TYPES else 0)
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "bert", "esm"])
@@ -94,7 +94,7 @@ def test_language_modeling_shifts_the_labels_of_a_decoder_that_does_not() -> Non
 
 @pytest.mark.parametrize(("model_type", "base"), [("bert", 0), ("roberta", 2), ("opt", 0), ("gpt2", 0)])
 def test_position_base_of_encoders_without_a_head(model_type: str, base: int) -> None:
-    assert position_base(make_model(model_type, ENCODER)) == base
+    assert position_base(make_model(model_type, ENCODER), "--window") == base
 
 
 @pytest.mark.parametrize("model_type", ["blenderbot-small", "trocr", "mra"])
@@ -111,9 +111,9 @@ def test_position_base_rejects_models_that_do_not_attend_across_a_jump(monkeypat
     def without_mask(model: Any, ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> dict[str, Any]:
         return {"input_ids": ids, "position_ids": position_ids, "use_cache": False}
 
-    monkeypatch.setattr(objectives, "prepare_inputs", without_mask)
+    monkeypatch.setattr(eval_model, "prepare_inputs", without_mask)
     with pytest.raises(UnsupportedModelError):
-        position_base(make_model("gpt2"))
+        position_base(make_model("gpt2"), "--window")
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "opt", "bert", "roberta"])

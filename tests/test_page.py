@@ -111,8 +111,8 @@ REPORTS: dict[str, tuple[Found, int]] = {
     "trained": (comparison(("bands", "stretch --keep-first 20"), steps=200), 2 + 2 + 2 + 2),
     "encoder": (without_small_plots(encoders()), 1 + 2),
     "one": (comparison(("linear",)), 2 + 1 + 1),
-    "evaluation": (EXTENDED, 2 + 1 + 2),
-    "evaluated encoder": (ENCODER, 1 + 2),
+    "evaluation": (EXTENDED, 2 + 1 + 2 + 1),
+    "evaluated encoder": (ENCODER, 1 + 2 + 1),
     "tables": ([inspect("tiny-gpt2")], 4),
     "two tables": ([inspect("tiny-gpt2")] * 2, 3 + 2),
 }

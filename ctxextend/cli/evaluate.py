@@ -10,7 +10,14 @@ from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
 
 if TYPE_CHECKING:
-    from ctxextend.evaluation.evaluation_result import ContextLosses, Evaluation, Passkey, PositionLosses, Retrieval
+    from ctxextend.evaluation.evaluation_result import (
+        ContextLosses,
+        Evaluation,
+        Passkey,
+        PositionLosses,
+        Retrieval,
+        Shift,
+    )
 
 # Loss curves by reading mode: label and style.
 CURVES = {"model": ("model", "learned"), "sliding": ("base, sliding windows", "second")}
@@ -101,6 +108,8 @@ def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
         _add_passkey(page, evaluation.passkey, evaluation.base_max_len)
     if evaluation.retrieval is not None:
         _add_retrieval(page, evaluation.retrieval)
+    if evaluation.shift is not None:
+        _add_shift(page, evaluation.shift)
 
 
 def _add_positions(page: Page, positions: "PositionLosses", evaluation: "Evaluation") -> None:
@@ -205,3 +214,19 @@ def _add_retrieval(page: Page, retrieval: "Retrieval") -> None:
         rank, change = numbers.estimate(recall.reciprocal_rank), numbers.percent(recall.change, signed=True)
         rows.append([RETRIEVAL_MODES.get(name, name), numbers.percent(recall.recall), rank, change])
     page.table(["model", *map(numbers.head, ("recall@1 (%)", "MRR", "vs. truncated"))], rows)
+
+
+def _add_shift(page: Page, shift: "Shift") -> None:
+    from ctxextend.report.verdicts import shift_verdict
+    from ctxextend.tables.stats import describe_range
+
+    numbers, is_loss = page.numbers, shift.points[0].loss is not None
+    effect, shown = ("nats vs. position 0", 1) if is_loss else ("cosine", 2)  # encoders: without the second column
+    rows = [["positions", numbers.head("perplexity"), numbers.head(effect)][::shown]]
+    for point in shift.points:
+        cells = numbers.perplexity(point.loss), numbers.estimate(point.effect, signed=is_loss)
+        rows.append([describe_range(point.start, point.start + shift.size), *cells][::shown])
+    page.line()
+    page.text(f"{counted(shift.passages, 'passage')} of {shift.size} tokens at growing positions", "title")
+    page.table(rows[0], rows[1:])
+    page.text(shift_verdict(shift, numbers), SIGN_STYLES[shift.effect.sign] if is_loss else "")

@@ -17,7 +17,7 @@ from ctxextend.tables.method_facts import METHOD_NAMES
 
 Settings = TypeVar("Settings")
 # Duplicates ctxextend.recipe.MEASURES (a test compares them): importing it would load numpy for --help.
-MEASURES = ("position", "context", "passkey", "retrieval")
+MEASURES = ("position", "context", "passkey", "retrieval", "shift")
 # Option groups of --help, in display order.
 PANELS = ("Options", "Text", "Measures", "Training", "Output", "Advanced")
 
@@ -80,7 +80,9 @@ Tokens = Annotated[int, text("--tokens T", "Maximum number of tokens to use.")]
 Length = Annotated[list[int] | None, measures("--length L", "Context length.", "128, 256, ...")]
 Measure = Annotated[
     list[str] | None,
-    measures("--measure NAME", f"One of {', '.join(MEASURES)}.", "all that apply", autocompletion=complete_measure),
+    measures(
+        "--measure NAME", f"One of {', '.join(MEASURES)}.", "all that apply but shift", autocompletion=complete_measure
+    ),
 ]
 
 Trainable = Annotated[

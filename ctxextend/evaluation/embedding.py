@@ -71,7 +71,7 @@ class Embedder:
         for batch in batches([len(text) for text in inputs], self.batch_size):
             ids = torch.from_numpy(np.stack([inputs[i] for i in batch])).to(self.model.model.device)
             with torch.inference_mode():
-                states = last_states(self.model, ids)
+                states = last_states(self.model, ids, self.model.position_ids(ids))
                 pooled = torch.cat([POOLINGS[name](states) for name in self.poolings], dim=-1)
             embeddings |= zip(batch, _normalize(pooled.cpu().numpy()), strict=True)
         return np.stack([embeddings[i] for i in range(len(texts))])

@@ -38,6 +38,10 @@ PASS_BASE = "Pass the base checkpoint with --base (evaluate.base in a recipe)."
 COMPARED_TOKENS = 512  # tokens of the text by which two tokenizers are compared
 TOKENS_PER_BATCH = 4096  # unless a batch size is given
 
+# Position ids that `position_base` tries: default, reversed, and with a jump.
+DEFAULT, REVERSED, JUMPING = (0, 1, 2, 3), (3, 2, 1, 0), (0, 1, 5, 6)
+TOLERANCE = 0.01  # outputs count as equal if they differ by less than this share of the effect of reversed positions
+
 
 @dataclass(frozen=True)
 class TextTokenizer:
@@ -172,11 +176,19 @@ class EvalModel:
     notes: tuple[str, ...] = ()
     reserved_rows: int = 0  # rows of its table before position 0
     trained_on: Mapping[TextKey, Collection[TrainedText]] = field(default_factory=dict)  # see `ModelFiles.trained_on`
+    first_position: int | None = None  # position id of the first token of each text; None: the model's default
 
     @property
     def max_text(self) -> int:
         """The context length in tokens, without special tokens."""
         return self.max_len - self.tokenizer.num_special
+
+    def position_ids(self, ids: "torch.Tensor") -> "torch.Tensor | None":
+        """Return the position ids of texts, both (b, w), that start at `first_position`; None for the default."""
+        import torch
+
+        first = self.first_position
+        return None if first is None else first + torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
 
 
 def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> ModelFiles:
@@ -319,3 +331,39 @@ def check_same_tokens(model: EvalModel, base: EvalModel, window: Ids) -> None:
     if not same_special or not np.array_equal(tokenizer.encode(text), other.encode(text)):
         message = f"The tokenizers of {model.name} and {base.name} cut the text into different tokens."
         raise CheckpointError(message, PASS_BASE)
+
+
+def position_base(model: EvalModel, option: str) -> int:
+    """Return the position id of a model's first usable position: 0, or the number of its reserved rows.
+
+    No config states it, so both are tried: with the right base, default positions change nothing and others do.
+    If neither works, raise UnsupportedModelError; `option` needs position ids.
+    """
+    try:
+        bases = [base for base in (0, model.reserved_rows) if _counts_from(model, base)]
+    except (IndexError, RuntimeError, TypeError, ValueError):  # model classes reject position ids differently
+        bases = []
+    if not bases:
+        reason = f"{model.model_type} models compute positions themselves"
+        raise UnsupportedModelError(f"{model.name} does not accept position ids: {reason}.", f"Remove {option}.")
+    return bases[0]
+
+
+def _counts_from(model: EvalModel, base: int) -> bool:
+    """Whether a model's position ids start at `base`, and attention works across a jump in them."""
+    import torch
+
+    size = int(model.model.config.get_text_config().vocab_size)
+
+    def output(positions: tuple[int, ...] | None, first: int = 0) -> "torch.Tensor":
+        ids = torch.arange(4, device=model.model.device)[None] + min(size // 2, 100)  # none is padding
+        ids[0, 0] -= first
+        position_ids = None if positions is None else torch.tensor([positions], device=ids.device) + base
+        with torch.inference_mode():
+            states: torch.Tensor = model.model(**prepare_inputs(model.model, ids, position_ids))[0]
+        return states.float()
+
+    expected, default, reversed_ = output(None), output(DEFAULT), output(REVERSED)
+    if (default - expected).abs().max() >= TOLERANCE * (reversed_ - expected).abs().max():
+        return False
+    return not torch.equal(output(JUMPING)[:, -1], output(JUMPING, first=1)[:, -1])

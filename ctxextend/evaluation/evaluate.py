@@ -18,6 +18,7 @@ from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.losses import Scorer, open_scorer, plan_losses
 from ctxextend.evaluation.passkey import plan_passkey
 from ctxextend.evaluation.retrieval import plan_retrieval
+from ctxextend.evaluation.shift import plan_shift
 from ctxextend.held_out import (
     NO_HELD_OUT,
     Ids,
@@ -271,6 +272,8 @@ def plan_evaluation(
             passkey = plan_passkey(evaluator, text_ids, lengths, tokens=settings.tokens, seed=settings.seed)
             tasks.append(passkey)
             notes += passkey.notes
+    if "shift" in measures:
+        tasks.append(plan_shift(evaluator, text.windows, longest, base.max_len if base else None, settings.seed))
     return EvaluationRun(model, base, settings, text, tuple(tasks), tuple(warnings), tuple(notes))
 
 
@@ -312,7 +315,7 @@ def applicable_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]
     """Return the requested measures, by default all that apply to the model; raise if one does not."""
     applicable = MEASURES_BY_KIND[model.kind]
     for name in settings.measure:
-        if name not in applicable:
+        if name not in (*applicable, "shift"):
             message = f"--measure {name} does not apply to {model.name}, {KINDS[model.kind]}."
             raise ResizeError(message, f"Use {', '.join(applicable)}.")
     return tuple(name for name in MEASURES if name in (settings.measure or applicable))

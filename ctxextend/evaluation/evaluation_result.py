@@ -179,6 +179,26 @@ class Retrieval:
     modes: Mapping[str, Recall]  # by how documents are embedded: `TRUNCATED` and `CHUNKS` with the base, `MODEL`
 
 
+@dataclass(frozen=True)
+class ShiftPoint:
+    """Passages that start at one position."""
+
+    start: int  # the position of their first token
+    loss: LossEstimate | None  # None for encoders
+    effect: Estimate  # loss minus the loss at position 0; for encoders, cosine to the embedding at position 0
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The same passages at growing positions, paired by passage."""
+
+    size: int  # tokens of a passage, special tokens included
+    passages: int
+    boundary: int  # the base's context length if it is shorter, else `size`
+    effect: Estimate  # mean over the passages that reach beyond `boundary` positions; see `ShiftPoint`
+    points: tuple[ShiftPoint, ...]  # by start, from 0
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation(Result, shows="source base max_len tokens complete"):
     """How much a checkpoint's context length helps on a text."""
@@ -194,10 +214,11 @@ class Evaluation(Result, shows="source base max_len tokens complete"):
     across_documents: bool = False  # whether windows span several documents, because few are as long as a window
     seed: int = 0  # for masks and passkeys
     precision: str = "float32"  # dtype of the forward passes
-    positions: PositionLosses | None = None  # None if not measured, also for the next three
+    positions: PositionLosses | None = None  # None if not measured, also for the next four
     contexts: ContextLosses | None = None
     passkey: Passkey | None = None
     retrieval: Retrieval | None = None
+    shift: Shift | None = None
     complete: bool = True  # False if interrupted
     seconds: float = 0.0  # without loading
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)

@@ -71,7 +71,8 @@ class Scorer:
             ids = torch.from_numpy(np.stack([windows[i].input_ids for i in batch])).to(model.device)
             with torch.inference_mode():
                 with identity_lm_head(head):
-                    outputs = model(**prepare_inputs(model, ids)).logits  # hidden states with a separate head
+                    inputs = prepare_inputs(model, ids, self.model.position_ids(ids))
+                    outputs = model(**inputs).logits  # hidden states with a separate head
                 size = max(MAX_LOGITS // (head.out_features if self.has_separate_head else outputs.shape[-1]), 1)
                 for i, output in zip(batch, outputs, strict=True):
                     pairs = torch.from_numpy(np.stack([windows[i].outputs, windows[i].labels])).to(output.device)

@@ -18,7 +18,7 @@ from ctxextend.errors import OutputError, printable
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey, Recall
 from ctxextend.inspection.table_report import Inspection, TableReport, short_names, tables_by_part
 from ctxextend.report.numbers import NumberFormat
-from ctxextend.tables.stats import needs_log_scale
+from ctxextend.tables.stats import describe_range, needs_log_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,6 +50,7 @@ MODES: Mapping[str, tuple[str, Style]] = {
     SLIDING: ("base, sliding windows", {"color": COLOURS[1], "linestyle": "--", "linewidth": THIN}),
     TRUNCATED: ("base, separate windows", {"color": COLOURS[2], "linestyle": ":", "linewidth": THIN + 0.3}),
 }
+SHIFT_TITLE = "The same text at growing positions"
 PASSKEY_TITLE = "Passkey retrieval accuracy (%)"
 RETRIEVAL_LABELS = {"truncated": "base, truncated", "chunks": "base, in chunks", MODEL: "resized model"}
 
@@ -393,9 +394,14 @@ def evaluation_panels(evaluation: Evaluation) -> list[Panel]:
     if (passkey := evaluation.passkey) is not None and passkey.is_above_chance:
         plot = Plot(PASSKEY_TITLE, partial(draw_passkey, passkey=passkey, base_max_len=base_max_len))
         panels.append(Panel("passkey", PASSKEY_TITLE, [plot]))
+    style: Style = {"color": COLOURS[0], "alpha": 0.55}
     if (retrieval := evaluation.retrieval) is not None:
-        style, modes = {"color": COLOURS[0], "alpha": 0.55}, retrieval.modes.items()
+        modes = retrieval.modes.items()
         panels.append(retrieval_panel([(RETRIEVAL_LABELS[mode], recall, style) for mode, recall in modes]))
+    if (shift := evaluation.shift) is not None:
+        bars = [(describe_range(one.start, one.start + shift.size), one.effect, style) for one in shift.points]
+        label = "cosine" if shift.points[0].loss is None else "nats/token"
+        panels.append(Panel("shift", SHIFT_TITLE, [bar_plot(SHIFT_TITLE, f"{label} vs. position 0 (± 95 %)", bars)]))
     return panels
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Evaluation
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Evaluation, Shift
 from ctxextend.report.numbers import ONE_WINDOW, NumberFormat
 
 
@@ -30,7 +30,17 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
         return f"Perplexity {numbers.perplexity(loss)} at {evaluation.positions.length:,} tokens{compared}."
     if evaluation.passkey:
         return f"Passkey retrieval is {'' if evaluation.passkey.is_above_chance else 'not '}above chance."
+    if evaluation.shift:
+        return shift_verdict(evaluation.shift, numbers)
     return "No longer context was measured." if contexts and contexts.points else "Nothing was measured."
+
+
+def shift_verdict(shift: Shift, numbers: NumberFormat) -> str:
+    """Return one sentence on what later positions cost on the same text."""
+    result = f"cosine {numbers.estimate(shift.effect)} to the same at position 0"
+    if shift.points[0].loss is not None:
+        result = numbers.compared(shift.effect, "the same at position 0")
+    return f"Passages that reach beyond {shift.boundary:,} positions: {result}."
 
 
 def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:

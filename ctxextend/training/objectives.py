@@ -7,18 +7,15 @@ import numpy as np
 import torch
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from ctxextend.errors import CheckpointError, UnsupportedModelError
+from ctxextend.errors import CheckpointError
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import POOLINGS, last_states
-from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, prepare_inputs
+from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, position_base, prepare_inputs
 from ctxextend.evaluation.losses import Span, identity_lm_head, open_scorer
 from ctxextend.training.memory import chunked_loss
 from ctxextend.training.train_data import IGNORE_INDEX
 
 SAMPLED_IDS = 512  # number of evenly spaced token ids on which the tokenizers of student and teacher must agree
-# Position ids that `position_base` tries: default, reversed, and with a jump.
-DEFAULT, REVERSED, JUMPING = (0, 1, 2, 3), (3, 2, 1, 0), (0, 1, 5, 6)
-TOLERANCE = 0.01  # outputs count as equal if they differ by less than this share of the effect of reversed positions
 
 
 class LanguageModeling(torch.nn.Module):
@@ -32,7 +29,7 @@ class LanguageModeling(torch.nn.Module):
         self.kind = model.kind
         self.model: Any = model.model
         self.has_separate_head = open_scorer(model).has_separate_head
-        self.position_base = position_base(model) if position_ids else 0
+        self.position_base = position_base(model, "--window") if position_ids else 0
 
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None = None
@@ -99,7 +96,7 @@ class Distillation(torch.nn.Module):
         if size != expected:
             message = f"The hidden size of {student.name} is {size:,}, but that of {teacher.name} is {expected:,}."
             raise CheckpointError(message, f"Pass the base checkpoint of {student.name} with --base.")
-        self.position_base = position_base(student) if position_ids else 0
+        self.position_base = position_base(student, "--window") if position_ids else 0
 
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, position_ids: torch.Tensor | None = None
@@ -152,36 +149,3 @@ def _hidden_size(model: EvalModel) -> int:
     ids = torch.from_numpy(tokenizer.add_special_tokens(tokenizer.encode("a"))).to(model.model.device)
     with torch.no_grad(), eval_model.needs_only_text(model, "states"):
         return int(last_states(model, ids[None]).shape[-1])
-
-
-def position_base(model: EvalModel) -> int:
-    """Return the position id of a model's first usable position: 0, or the number of its reserved rows.
-
-    No config states it, so both are tried: with the right base, default positions change nothing and others do.
-    """
-    try:
-        bases = [base for base in (0, model.reserved_rows) if _counts_from(model, base)]
-    except (IndexError, RuntimeError, TypeError, ValueError):  # model classes reject position ids differently
-        bases = []
-    if not bases:
-        reason = f"{model.model_type} models compute positions themselves"
-        raise UnsupportedModelError(f"{model.name} does not accept position ids: {reason}.", "Remove --window.")
-    return bases[0]
-
-
-def _counts_from(model: EvalModel, base: int) -> bool:
-    """Whether a model's position ids start at `base`, and attention works across a jump in them."""
-    size = int(model.model.config.get_text_config().vocab_size)
-
-    def output(positions: tuple[int, ...] | None, first: int = 0) -> torch.Tensor:
-        ids = torch.arange(4, device=model.model.device)[None] + min(size // 2, 100)  # none is padding
-        ids[0, 0] -= first
-        position_ids = None if positions is None else torch.tensor([positions], device=ids.device) + base
-        with torch.inference_mode():
-            states: torch.Tensor = model.model(**prepare_inputs(model.model, ids, position_ids))[0]
-        return states.float()
-
-    expected, default, reversed_ = output(None), output(DEFAULT), output(REVERSED)
-    if (default - expected).abs().max() >= TOLERANCE * (reversed_ - expected).abs().max():
-        return False
-    return not torch.equal(output(JUMPING)[:, -1], output(JUMPING, first=1)[:, -1])
