@@ -108,11 +108,12 @@ def calibrate(
 
 def compare(
     reference: str | PathLike[str],
-    to: int | str,
+    to: int | str | None,
     data: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
     methods: str | Sequence[str] = (),
     steps: int = 0,
+    hold_out: int | None = None,
     progress: Progress = ...,
     revision: str | None = None,
     subfolder: str | None = None,

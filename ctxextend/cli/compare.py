@@ -10,13 +10,17 @@ from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
 
 if TYPE_CHECKING:
-    from ctxextend.comparison.comparison_result import Comparison
+    from ctxextend.comparison.comparison_result import Comparison, Row
+    from ctxextend.report.numbers import NumberFormat
 
 
 def compare(
     source: options.Model,
-    to: options.To,
     data: options.Data,
+    to: Annotated[str | None, options.basic("--to N", "New context length, e.g. 4096, 4k or 4x.", False)] = None,
+    hold_out: Annotated[
+        int | None, options.basic("--hold-out N", "Cut the table to N rows and judge methods by the others.")
+    ] = None,
     method: Annotated[
         list[str] | None,
         measures("--method NAME", "Method, e.g. stretch:keep-first=5.", "all", autocompletion=complete_method),
@@ -64,7 +68,8 @@ def compare(
     options.check_files(plot, report)
     with options.usage_errors():
         ref = options.from_flags(CheckpointRef, flags)
-        settings = Compare.from_flags(methods=method or (), **options.given_flags(flags, Evaluate, Train), to=to)
+        given = options.given_flags(flags, Evaluate, Train)
+        settings = Compare.from_flags(methods=method or (), hold_out=hold_out, **given, to=to)
     try:
         with sink.progress("Comparing", unit="tokens") as progress:
             result = compare_model(open_model(ref), settings, progress)
@@ -99,8 +104,9 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
     page.line()
     page.line((comparison.source, "title"), f" ({comparison.model_type}, {comparison.kind})")
     methods, documents = counted(len(comparison.rows), "method"), counted(comparison.documents, "document")
+    held_out = "" if comparison.hold_out is None else "held-out rows as reference, "
     items = [
-        ("length", f"{comparison.max_len_before} -> {comparison.max_len_after} positions, {methods}"),
+        ("length", f"{comparison.max_len_before} -> {comparison.max_len_after} positions, {held_out}{methods}"),
         ("text", f"{comparison.tokens:,} tokens, {documents}"),
         ("run", f"{comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"),
     ]
@@ -114,7 +120,10 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
         page.line()
         if any(row.final.is_tied for row in comparison.rows[1:]):
             page.text("Tied: the 95 % interval of the paired difference contains 0.")
-        if any(row.final.short_inputs is not None for row in comparison.rows):
+        if comparison.hold_out is not None:
+            page.text(f"Cost on short inputs: vs. the reference rows, on the first {comparison.hold_out} tokens.")
+            page.command("Next: ", comparison.next_command)
+        elif any(row.final.short_inputs is not None for row in comparison.rows):
             page.text(f"Cost on short inputs: loss minus the base's, both at {comparison.max_len_before} tokens.")
     if comparison.skipped:
         page.text(f"Skipped: {', '.join(comparison.skipped)}.", "faint")
@@ -123,19 +132,40 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
 def _add_ranking(page: Page, comparison: "Comparison") -> None:
     numbers, steps = page.numbers, comparison.steps
     score, unit = (numbers.perplexity, " (nats)") if comparison.is_loss else (numbers.estimate, "")
-    header = ["perplexity" if comparison.is_loss else "MRR", f"delta vs. best{unit}"]
+    header = [comparison.metric_names[0], f"delta vs. best{unit}"]
     header += ["untrained"] * bool(steps)
-    header += ["cost on short inputs (nats)"] * any(row.final.short_inputs is not None for row in comparison.rows)
+    header += [f"cost on short inputs{unit}"] * any(row.final.short_inputs is not None for row in comparison.rows)
     rows = list[list[Cell]]()
+    more = [_against_reference(row, numbers) for row in comparison.rows]
+    if comparison.hold_out is not None:
+        references = [reference for _, reference in more[0].values()]
+        rows.append(["   reference", score(comparison.base), "-", *references, "-"])
+        header[2:2] = more[0]
     for number, row in enumerate(comparison.rows, 1):
         outcome = row.trained if steps else row.untrained
         delta: Cell = numbers.change(outcome.delta) if outcome else "-"
         if outcome and outcome.is_tied:
             delta = (f"tied  {delta}" if outcome.delta else "best", "right")
         cells: list[Cell] = [f"{number:>2} {row.method}", score(outcome.score if outcome else None), delta]
+        cells += [cell for cell, _ in more[number - 1].values()]
         if steps:
             cells.append(score(row.untrained.score))
         short = row.final.short_inputs
         cells.append("unchanged" if short and short.mean == 0 and not short.ci95 else numbers.change(short))
         rows.append(cells[: len(header) + 1])
     page.table(["   method", *map(numbers.head, header)], rows)
+
+
+def _against_reference(row: "Row", numbers: "NumberFormat") -> dict[str, tuple[str, str]]:
+    """Return a row's cells with held-out rows, and those of the reference, by column; empty without them."""
+    held_out = row.final.evaluation.held_out_rows
+    if held_out is None:
+        return {}
+    if held_out.buckets:
+        return {"delta vs. reference (nats)": (numbers.change(held_out.beyond.change), "-")}
+    ranks = {"MRR": held_out.reciprocal_rank, "recall@1": held_out.recall}
+    return {
+        name: (numbers.estimate(scores.model), numbers.estimate(scores.reference))
+        for name, scores in ranks.items()
+        if scores is not None
+    }

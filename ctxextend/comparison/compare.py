@@ -1,6 +1,7 @@
 """Rank methods on one model, one text and one seed."""
 
 import os
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -13,19 +14,31 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.comparison_result import LOSS, METRICS, Comparison, Outcome, Row
+from ctxextend.comparison.comparison_result import COSINE, LOSS, METRICS, Comparison, Outcome, Row
 from ctxextend.comparison.in_memory import InMemoryTrainer, ResizedModel, open_resized, open_trainer
 from ctxextend.errors import DataError, ResizeError, TrainingError
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import EvaluationRun, applicable_measures, plan_evaluation
 from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Evaluation, estimate, estimate_loss
 from ctxextend.evaluation.passkey import PasskeyTask
+from ctxextend.evaluation.reference_rows import plan_held_out_rows, read_texts
 from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Recipe, Resize, Train, accepts_settings, split_ref
+from ctxextend.recipe import (
+    MIN_LENGTH,
+    REF_KEYS,
+    CheckpointRef,
+    Evaluate,
+    Recipe,
+    Resize,
+    Train,
+    accepts_settings,
+    flag_words,
+    split_ref,
+)
 from ctxextend.recipe_file import TABLE_KEYS, recipe_values, yaml_text
 from ctxextend.tables.apply import read_method
 from ctxextend.tables.method_facts import FORMULA, method_text
@@ -57,11 +70,12 @@ class ComparisonInterrupted(KeyboardInterrupt):
 @accepts_settings(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, *OUTPUT_SETTINGS, "base", "no_base"))
 def compare(
     reference: str | os.PathLike[str],
-    to: int | str,
+    to: int | str | None,
     data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     methods: str | Sequence[str] = (),
     steps: int = 0,
+    hold_out: int | None = None,
     progress: Progress = no_progress,
     **settings: Any,
 ) -> Comparison:
@@ -74,11 +88,14 @@ def compare(
 
     Args:
         reference: As in `plan_resize`.
-        to: New context length in positions, longer than the model's.
+        to: New context length in positions, longer than the model's. With `hold_out`: of the cut tables, by default the
+            model's own.
         data: As in `evaluate`; with `steps`, the training text.
         methods: Names of methods, with settings if any: ``linear``, ``stretch:keep-first=5``. Empty or ``all``: every
             method with its defaults.
         steps: Optimizer steps of training; 0: no training.
+        hold_out: Cut the tables to their first rows, as many as this, extend them back, and compare with the rows that
+            were cut off, the reference rows: loss at these positions, or cosine to the reference embeddings.
         progress: Called with the number of tokens read since the last call, the total, and the name of the method.
         settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with `steps`, also fields
             of `Train` that do not concern output, with ``eval_data`` for evaluation; and ``revision``, … as in
@@ -91,7 +108,7 @@ def compare(
     ref, settings = split_ref(reference, settings)
     settings["eval_data"] = path_names(settings.get("eval_data") or ())
     methods = (methods,) if isinstance(methods, str) else methods
-    requested = Compare.from_flags(to, path_names(data), methods, steps, **settings)
+    requested = Compare.from_flags(to, path_names(data), methods, steps, hold_out, **settings)
     return compare_model(open_model(ref), requested, progress)
 
 
@@ -99,7 +116,7 @@ class MethodSpec(NamedTuple):
     """A method to compare."""
 
     name: str  # with its settings, if any
-    resize: Resize
+    resize: Resize  # to `Compare.to`, or any length if that is None
     is_named: bool  # whether the user named it, so that it cannot be skipped
 
 
@@ -107,14 +124,22 @@ class MethodSpec(NamedTuple):
 class Compare:
     """What to compare, and how."""
 
-    to: int | str  # new context length in positions, as `Resize.to`
+    # New context length in positions, as `Resize.to`, of the cut tables with `hold_out`; None: the checkpoint's own.
+    to: int | str | None
     evaluate: Evaluate  # on windows held out of `train.data`, unless `train.eval_data` is given
     methods: tuple[MethodSpec, ...]
     train: Train | None  # None: no training
+    hold_out: int | None = None  # the first held-out row, a position; None: extend the tables as they are
 
     @classmethod
     def from_flags(
-        cls, to: int | str, data: Sequence[str], methods: Sequence[str] = (), steps: int = 0, **flags: Any
+        cls,
+        to: int | str | None,
+        data: Sequence[str],
+        methods: Sequence[str] = (),
+        steps: int = 0,
+        hold_out: int | None = None,
+        **flags: Any,
     ) -> "Compare":
         """Return a comparison's settings, from fields of `Evaluate` and `Train` by name; None means the default."""
         given = {name: value for name, value in flags.items() if value is not None}
@@ -126,14 +151,22 @@ class Compare:
             raise ResizeError(f"{flag} requires --steps.", f"Add --steps, or remove {flag}.")
         training |= {name: evaluation[name] for name in SHARED_SETTINGS if name in evaluation}
         evaluate = Evaluate(training.get("eval_data") or tuple(data), **evaluation)
-        to = Resize(to).to
+        if hold_out is None and to is None:
+            raise ResizeError("--to or --hold-out is missing.", "Pass a longer context length, such as --to 4x.")
+        if hold_out is not None:
+            if hold_out < MIN_LENGTH:
+                raise ResizeError(f"--hold-out must be at least {MIN_LENGTH}, got {hold_out}.")
+            if used := [flag for flag in ("steps", "length", "measure") if {**given, "steps": steps}.get(flag)]:
+                reason = f"--{used[0]} cannot be used with --hold-out, which measures untrained methods its own way."
+                raise ResizeError(reason, "Remove one of them.")
+        to = to if to is None else Resize(to).to
         if isinstance(to, int) and to < MIN_LENGTH:
             raise ResizeError(f"--to must be at least {MIN_LENGTH} to compare methods, got {to}.")
         if isinstance(to, int) and max(evaluate.length, default=0) > to:
             raise ResizeError(f"--length {max(evaluate.length)} is more than --to {to}.", "Use a larger --to.")
         # With "best", the step would be selected on the text that methods are evaluated on.
         train = Train(tuple(data), steps, save="last", **training) if steps else None
-        return cls(to, evaluate, read_methods(methods, to), train)
+        return cls(to, evaluate, read_methods(methods, to), train, hold_out)
 
     def evaluate_for(self, kind: str, to: int) -> Evaluate:
         """Return the settings to evaluate a kind of model at a length, with the measure that ranks methods."""
@@ -142,9 +175,9 @@ class Compare:
         return replace(self.evaluate, length=length and (*length, to), measure=measure and (*measure, ranked_by))
 
 
-def read_methods(specs: Sequence[str], to: int | str) -> tuple[MethodSpec, ...]:
+def read_methods(specs: Sequence[str], to: int | str | None) -> tuple[MethodSpec, ...]:
     """Return the requested methods, each once; by default, and for ``all``, every method with its defaults."""
-    specs_by_name: dict[str, MethodSpec] = {}
+    specs_by_name, to = dict[str, MethodSpec](), MIN_LENGTH if to is None else to
     for text in specs or [ALL]:
         if text.strip() == ALL:
             for name in METHODS:
@@ -199,6 +232,7 @@ class ComparisonRun:
     trainer: InMemoryTrainer | None  # None: no training
     candidates: list[Candidate]
     skipped: dict[str, str]  # skipped methods, with the reason
+    to: int | str  # for `resize` of the base: the new length or, with held-out rows, the same factor
     failures: list[str] = field(default_factory=list)  # messages of failed training runs
     started: float = field(default_factory=time.perf_counter)
 
@@ -214,7 +248,7 @@ class ComparisonRun:
         def advance(name: str) -> Callable[[int], None]:
             return lambda tokens: progress(tokens, total, name)
 
-        evaluation.run_base(advance("the base"))
+        evaluation.run_base(advance("the base" if self.settings.hold_out is None else "the reference rows"))
         for trainer in (None, self.trainer) if self.trainer else (None,):
             for candidate in self.candidates:
                 started, moved = time.perf_counter(), advance(candidate.name)
@@ -231,22 +265,27 @@ class ComparisonRun:
     def report(self, *, complete: bool) -> Comparison:
         """Return the results so far."""
         model, train, text = self.resized.model, self.settings.train, self.evaluation.text
-        rows = rank(self.candidates, METRICS[model.kind])
+        hold_out, plan = self.settings.hold_out, self.candidates[0].plan
+        metric = COSINE if hold_out and model.kind == ENCODER else METRICS[model.kind]
+        rows = rank(self.candidates, metric)
         evaluations = [outcome.evaluation for row in rows for outcome in (row.untrained, row.trained) if outcome]
         base: list[Estimate] = [item.positions.losses[SLIDING] for item in evaluations if item.positions]
-        base = base or [item.retrieval.modes[CHUNKS].reciprocal_rank for item in evaluations if item.retrieval]
+        base += [item.retrieval.modes[CHUNKS].reciprocal_rank for item in evaluations if item.retrieval]
+        base += [item.held_out_rows.beyond.reference for item in evaluations if item.held_out_rows]
         return Comparison(
             source=self.files.ref.source,
             model_type=model.model_type,
             kind=model.kind,
             table=self.files.table,
-            max_len_before=self.files.max_len,
+            max_len_before=hold_out or self.files.max_len,
             max_len_after=model.max_len,
-            metric=METRICS[model.kind],
+            metric=metric,
             base=next(iter(base), None),
-            norms=_norms(self.resized.learned.get(self.files.table), self.candidates[0].plan),
+            norms=_norms(self.resized.learned.get(self.files.table), plan)[: plan.max_len_after],
             rows=rows,
             skipped=self.skipped,
+            hold_out=hold_out,
+            next_command=self._command(rows[0].method) if rows else "",
             steps=train.steps if train else 0,
             trainable=str(train.trainable) if train else "positions",
             seq_len=self.trainer.task.span if self.trainer else None,
@@ -260,6 +299,13 @@ class ComparisonRun:
             notes=self.evaluation.notes,
         )
 
+    def _command(self, method: str) -> str:
+        """Return the command that resizes the base with a method."""
+        ref = self.files.ref
+        flags = {key.replace("_", "-"): getattr(ref, key) or None for key in REF_KEYS if key != "tokenizer"}
+        words = flag_words({**flags, "to": self.to, "method": method})
+        return shlex.join(["ctxextend", "resize", ref.source, *words])
+
 
 def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> ComparisonRun:
     """Load the model, plan each method, cut the text, and tokenize the training text into a folder."""
@@ -272,9 +318,11 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         )
     files = open_files(opened)
     plans, skipped = _plans(files, settings)
+    hold_out = settings.hold_out
+    plan = next(iter(plans.values()))
+    text = read_texts(files, settings.evaluate, hold_out, plan.max_len_after) if hold_out else None
     train, notes = files.choose_trainable(train) if train else (None, ())  # the same for all methods
     settings = replace(settings, train=train)
-    plan = next(iter(plans.values()))
     # Training keeps weights in float32, whatever --precision is.
     base = load_eval_model(files, "fp32" if train else settings.evaluate.precision, settings.evaluate.device)
     evaluate = settings.evaluate_for(base.kind, plan.max_len_after)
@@ -284,7 +332,11 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     trainer = open_trainer(files, plan, train, base, folder) if train else None
     held_out = trainer.held_out_documents() if trainer else None
     notes = (*base.notes, *notes, *[HELD_OUT] * (held_out is not None))
-    run = plan_evaluation(resized.model, base, evaluate, held_out, notes=notes)
+    if hold_out and text is not None:
+        resized.set_reference(plan)
+        run = plan_held_out_rows(resized.model, hold_out, evaluate, *text)
+    else:
+        run = plan_evaluation(resized.model, base, evaluate, held_out, notes=notes)
     if trainer and held_out is not None:
         run.warnings += trainer.task.warnings
     if not run.tasks or isinstance(run.tasks[0], PasskeyTask):
@@ -293,17 +345,25 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         raise DataError(message, "Pass more or longer texts with --data.")
     if (source := opened.checkpoint.source).kind == "hub":  # so that recipes pin the commit that was read
         opened = replace(opened, ref=replace(opened.ref, revision=source.revision))
+    to: int | str = plan.max_len_after
+    resizes = {name: plan.recipe_settings for name, plan in plans.items()}
+    if hold_out:  # methods as they were named, since their settings were chosen for the cut tables
+        times, rest = divmod(plan.max_len_after, hold_out)
+        to = files.max_len * plan.max_len_after // hold_out if rest else f"{times}x"
+        resizes = {spec.name: replace(spec.resize, to=to) for spec in settings.methods}
     candidates = [
-        Candidate(name, plan, yaml_text(recipe_values(Recipe(opened.ref, plan.recipe_settings, train))))
+        Candidate(name, plan, yaml_text(recipe_values(Recipe(opened.ref, resizes[name], train))))
         for name, plan in plans.items()
     ]
-    return ComparisonRun(files, settings, resized, run, trainer, candidates, skipped)
+    return ComparisonRun(files, settings, resized, run, trainer, candidates, skipped, to)
 
 
 def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan], dict[str, str]]:
     """Return the plan of each method, and the reasons why methods that the user did not name are skipped."""
-    to = plan_model(files, Resize(settings.to)).max_len_after
-    if to <= files.max_len:
+    to, hold_out = settings.to, settings.hold_out
+    if hold_out:
+        to = _held_out_length(files, to, hold_out)
+    elif to is not None and (to := plan_model(files, Resize(to)).max_len_after) <= files.max_len:
         raise ResizeError(
             f"{files.ref.source} has a context length of {files.max_len} tokens, so --to {to} creates no new rows "
             "to compare.",
@@ -312,7 +372,7 @@ def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan],
     plans, skipped = dict[str, ResizePlan](), dict[str, str]()
     for spec in settings.methods:
         try:
-            plan = plan_model(files, spec.resize)
+            plan = plan_model(files, replace(spec.resize, to=to or spec.resize.to), cut=hold_out)
             _ = plan.chosen  # reads the rows, and raises if the method does not apply to them
             plans[spec.name] = plan
         except ResizeError as error:
@@ -321,6 +381,23 @@ def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan],
             if spec.name != FORMULA:  # which no learned table has
                 skipped[spec.name] = error.message
     return plans, skipped
+
+
+def _held_out_length(files: ModelFiles, to: int | str | None, hold_out: int) -> int:
+    """Return the length to which cut tables are extended; raise if the checkpoint has no rows to compare with."""
+    name = files.ref.source
+    length = min(table.max_len_before for table in plan_model(files, Resize(files.max_len)).tables)
+    if hold_out >= length:
+        message = f"--hold-out {hold_out}: {name} has a context length of {length}, so no rows would be held out."
+        raise ResizeError(message, f"Use fewer rows, such as --hold-out {length // 2}.")
+    plan = plan_model(files, Resize(length if to is None else to), cut=hold_out)
+    if not hold_out < plan.max_len_after <= length:
+        message = f"--to {plan.max_len_after} with --hold-out {hold_out}: {name} has reference rows up to {length}."
+        raise ResizeError(message, f"Use a --to from {hold_out + 1} to {length}, or remove it.")
+    if formulas := [table for table, choice in plan.chosen.items() if choice.options.facts.name == FORMULA]:
+        message = f"The rows of {formulas[0]} follow a formula, so the rows beyond any length are known exactly."
+        raise ResizeError(message, "Resize it without --method: there is nothing to compare.")
+    return plan.max_len_after
 
 
 def _norms(table: NDArray[Any] | None, plan: ResizePlan) -> tuple[float, ...]:
@@ -346,8 +423,11 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
         pairs = zip(measured.scores, best.scores if best else (), strict=True)
         delta = None if measured is best else estimate([sign * (own - other) for own, other in pairs])
         points = contexts.points if contexts else ()
-        short = (point.against_base for point in points if point.context == evaluation.base_max_len)
-        return Outcome(mean(measured.scores), delta, next(short, None), evaluation)
+        short = [point.against_base for point in points if point.context == evaluation.base_max_len]
+        if evaluation.held_out_rows is not None:
+            change = evaluation.held_out_rows.short.change
+            short = [replace(change, mean=sign * change.mean)]
+        return Outcome(mean(measured.scores), delta, next(iter(short), None), evaluation)
 
     rows = []
     for candidate in candidates:

@@ -11,22 +11,29 @@ from ctxextend.json_output import Result, not_in_json
 from ctxextend.recipe import TRAINABLE
 from ctxextend.tables.method_facts import method_text
 
-# What ranks methods: the loss of language models (lower is better), or the mean reciprocal rank of the documents that
-# queries of an encoder were cut from (higher is better).
-LOSS, RECIPROCAL_RANK = "loss", "reciprocal_rank"
+# What ranks methods: the loss of language models (lower is better); of encoders, the mean reciprocal rank of documents
+# that queries were cut from, or the cosine of embeddings to those of the reference rows (higher is better).
+LOSS, RECIPROCAL_RANK, COSINE = "loss", "reciprocal_rank", "cosine"
 METRICS = {CAUSAL: LOSS, MASKED: LOSS, ENCODER: RECIPROCAL_RANK}
+# How scores are named in tables and in sentences.
+METRIC_NAMES = {
+    LOSS: ("perplexity", "perplexity"),
+    RECIPROCAL_RANK: ("MRR", "mean reciprocal rank"),
+    COSINE: ("cosine", "cosine to the reference embeddings"),
+}
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The result of a method, untrained or trained."""
 
-    # Loss over all positions of windows of the new length, in nats per token, or the mean reciprocal rank.
+    # Loss over all positions of windows of the new length, in nats per token, or the mean reciprocal rank; with
+    # held-out rows, loss at the positions of these, or the cosine to the reference embeddings.
     score: Estimate
     # How much worse than the best row of the same stage, paired by window or query; None for the best.
     delta: Estimate | None
-    # Cost on short inputs: loss minus the base's on the same tokens at the base's context length, paired by token. None
-    # if not measured.
+    # Cost on short inputs: loss minus the base's on the same tokens at the base's context length, paired by token; with
+    # held-out rows, how much worse than the reference rows. None if not measured.
     short_inputs: Estimate | None
     evaluation: Evaluation
 
@@ -39,8 +46,13 @@ class Outcome:
 
     @property
     def against_base(self) -> Estimate | None:
-        """Loss minus the base's in sliding windows that overlap by half, paired by token; None if not measured."""
-        positions = self.evaluation.positions
+        """Loss minus the base's in sliding windows that overlap by half, paired by token; None if not measured.
+
+        With held-out rows: the score minus that of the reference rows, paired by text.
+        """
+        positions, held_out = self.evaluation.positions, self.evaluation.held_out_rows
+        if held_out is not None:
+            return held_out.beyond.change
         return None if positions is None else positions.changes.get(SLIDING)
 
 
@@ -70,14 +82,16 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     model_type: str
     kind: str  # ``causal``, ``masked`` or ``encoder``
     table: str  # tensor name of the position table
-    max_len_before: int  # context length of the base in tokens
+    max_len_before: int  # context length of the base in tokens; with held-out rows, of the cut tables
     max_len_after: int  # context length of each row in tokens
-    metric: str  # `LOSS` or `RECIPROCAL_RANK`
-    # The base's score on the same text, in sliding windows that overlap by half or with documents in chunks. None until
-    # a method was measured.
+    metric: str  # a key of `METRIC_NAMES`
+    # The base's score on the same text, in sliding windows that overlap by half or with documents in chunks. With
+    # held-out rows: the score of the reference rows. None until a method was measured.
     base: Estimate | None
     norms: tuple[float, ...]  # of the base's rows from position 0 on, shape (n,)
     rows: tuple[Row, ...]  # the methods, best first, by `Row.final`
+    hold_out: int | None = None  # the first held-out row, a position; None: the tables are longer than the base's
+    next_command: str = ""  # `resize` of the base with the best method
     skipped: Mapping[str, str] = field(default_factory=dict)  # skipped methods, with the reason
     steps: int = 0  # of training; 0: no training
     trainable: str = "positions"  # which parameters were trained
@@ -95,6 +109,11 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     def is_loss(self) -> bool:
         """Whether scores are losses: lower is better."""
         return self.metric == LOSS
+
+    @property
+    def metric_names(self) -> tuple[str, str]:
+        """The name of the metric in tables, and in sentences."""
+        return METRIC_NAMES[self.metric]
 
     @property
     def trained_part(self) -> str:

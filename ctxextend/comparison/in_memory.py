@@ -49,6 +49,11 @@ class ResizedModel:
         set_tables(self.model.model, self.tensors(tables))
         return tables
 
+    def set_reference(self, plan: ResizePlan) -> None:
+        """Load the checkpoint's own rows into the model, as many as the tables of a plan have."""
+        reference = {table.name: self.learned[table.name][: table.rows_after] for table in plan.stored}
+        set_tables(self.model.model, self.tensors(reference))
+
     def tensors(self, tables: Mapping[str, Table]) -> dict[str, Any]:
         """Return tables by parameter name, in the dtype of the loaded model."""
         parameter = self.model.model.get_parameter

@@ -121,6 +121,11 @@ class ModelFiles(OpenedModel):
     tokenizer: TextTokenizer
 
     @property
+    def name(self) -> str:
+        """The reference that the user passed."""
+        return self.ref.source
+
+    @property
     def table(self) -> str:
         """The tensor name of the first table."""
         return self.tables[0].name

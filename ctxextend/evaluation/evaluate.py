@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import Embedder, open_embedder
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, PASS_BASE, EvalModel
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, PASS_BASE, EvalModel, ModelFiles
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.losses import Scorer, open_scorer, plan_losses
 from ctxextend.evaluation.passkey import plan_passkey
@@ -277,7 +277,7 @@ def plan_evaluation(
     return EvaluationRun(model, base, settings, text, tuple(tasks), tuple(warnings), tuple(notes))
 
 
-def read_unseen(model: EvalModel, settings: Evaluate, minimum: int) -> tuple[Iterator[Ids], list[str]]:
+def read_unseen(model: EvalModel | ModelFiles, settings: Evaluate, minimum: int) -> tuple[Iterator[Ids], list[str]]:
     """Return the documents of a text, and warnings; of files that the model was trained on, the held-out windows.
 
     Files with unknown held-out windows are used in full. So are all files if each has held-out windows, but together
@@ -350,7 +350,7 @@ def cut_windows(
     return TextWindows(tuple(joined if across else inside), tuple(read), across)
 
 
-def _first_tokens(model: EvalModel, text: str, maximum: int) -> Ids:
+def _first_tokens(model: EvalModel | ModelFiles, text: str, maximum: int) -> Ids:
     """Return the first tokens of a text, shape (k,), k ≤ `maximum`, without tokenizing much more of it."""
     size = 8 * maximum
     while len(ids := model.tokenizer.encode(text[:size])) <= maximum and size < len(text):

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from ctxextend.json_output import Result, not_in_json
 
-# How a text is read: by the model in one window, by the base in back-to-back windows, sliding windows or chunks.
-MODEL, TRUNCATED, SLIDING, CHUNKS = "model", "truncated", "sliding", "chunks"
+# How a text is read: by the model in one window, by the base in back-to-back windows, sliding windows or chunks; or by
+# the model with the reference rows.
+MODEL, TRUNCATED, SLIDING, CHUNKS, REFERENCE = "model", "truncated", "sliding", "chunks", "reference"
 
 # Accuracy is above chance if guessing reaches it with a lower probability than this: one tail of a 95 % interval.
 UNLIKELY = 0.025
@@ -199,6 +200,31 @@ class Shift:
     points: tuple[ShiftPoint, ...]  # by start, from 0
 
 
+@dataclass(frozen=True)
+class AgainstReference:
+    """A score of a model, and of the same model with the reference rows."""
+
+    model: Estimate
+    reference: Estimate
+    change: Estimate  # of the model minus of the reference, paired by text
+
+
+@dataclass(frozen=True)
+class HeldOutRows:
+    """How close a model with new rows comes to the same model with the reference rows, on the same texts."""
+
+    hold_out: int  # the first held-out row: rows beyond it are new
+    length: int  # maximum number of tokens of a text, special tokens included
+    texts: int  # each has more than `hold_out` tokens
+    # Losses of the tokens at positions from `hold_out` on. Encoders: cosines of embeddings to those of the reference.
+    beyond: AgainstReference
+    short: AgainstReference  # the same of the first `hold_out` tokens of each text, read by themselves
+    # Of queries cut from beyond `hold_out`, embedded with the reference rows. None for language models or short texts.
+    recall: AgainstReference | None
+    reciprocal_rank: AgainstReference | None
+    buckets: tuple[Bucket, ...]  # losses by position, `MODEL` and `REFERENCE`; empty for encoders
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation(Result, shows="source base max_len tokens complete"):
     """How much a checkpoint's context length helps on a text."""
@@ -214,11 +240,12 @@ class Evaluation(Result, shows="source base max_len tokens complete"):
     across_documents: bool = False  # whether windows span several documents, because few are as long as a window
     seed: int = 0  # for masks and passkeys
     precision: str = "float32"  # dtype of the forward passes
-    positions: PositionLosses | None = None  # None if not measured, also for the next four
+    positions: PositionLosses | None = None  # None if not measured, also for the next five
     contexts: ContextLosses | None = None
     passkey: Passkey | None = None
     retrieval: Retrieval | None = None
     shift: Shift | None = None
+    held_out_rows: HeldOutRows | None = None  # measured by `compare` only
     complete: bool = True  # False if interrupted
     seconds: float = 0.0  # without loading
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)

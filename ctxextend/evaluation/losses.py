@@ -41,6 +41,7 @@ SCORED_SHARE = 1 / 8
 # Share of a chunk that is scored when contexts are compared, so that all targets have nearly the full context.
 CHUNK_SHARE = 1 / 4
 BUCKETS = 16  # of positions
+NOT_FINITE = "Some losses are NaN or infinite: a model returns NaN or infinity, or gives a token probability 0."
 
 
 @dataclass(frozen=True)
@@ -285,12 +286,11 @@ class LossTask:
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that this task measures."""
         measured = self.measures if self.windows else ()
-        warning = "Some losses are NaN or infinite: a model returns NaN or infinity, or gives a token probability 0."
         is_finite = all(np.isfinite(window).all() for losses in self.measured.values() for window in losses)
         return {
             "tokens": sum(map(len, self.texts[: self.windows])),
             "across_documents": self.across_documents,
-            "warnings": [] if is_finite else [warning],
+            "warnings": [] if is_finite else [NOT_FINITE],
             "positions": self._positions() if "position" in measured else None,
             "contexts": self._contexts() if "context" in measured else None,
         }

@@ -103,10 +103,15 @@ def plan_retrieval(model: Embedder, base: Embedder | None, documents: Sequence[I
     if len(chosen) < 2:
         count = f"{len(chosen)} of {len(documents):,} documents"
         raise DataError(f"{SKIPPED}it needs two documents of at least {size:,} tokens, but {count} are that long.")
-    starts = [base_len + (length - base_len) * sixth // 6 for sixth in SIXTHS]
+    return RetrievalTask(model, base, length, chosen, query_starts(base_len, length, last), query_tokens)
+
+
+def query_starts(first: int, stop: int, last: int) -> tuple[int, ...]:
+    """Return where queries start between two tokens of a document, at most at `last`; nowhere if that is below."""
+    starts = [first + (stop - first) * sixth // 6 for sixth in SIXTHS]
     if starts[-1] > last:  # evenly spaced up to the last start that leaves room for a query
-        starts = [base_len + (last - base_len) * i // (len(SIXTHS) - 1) for i in range(len(SIXTHS))]
-    return RetrievalTask(model, base, length, chosen, tuple(dict.fromkeys(starts)), query_tokens)
+        starts = [first + (last - first) * i // (len(SIXTHS) - 1) for i in range(len(SIXTHS))] if last >= first else []
+    return tuple(dict.fromkeys(starts))
 
 
 def recall_at_1(query_ranks: NDArray[np.int64], truncated: NDArray[np.int64] | None) -> Recall:

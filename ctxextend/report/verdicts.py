@@ -54,10 +54,14 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
     if not measured:
         return f"No method has a finite {comparison.metric.replace('_', ' ')} at {after} tokens."
     (name, best), *others = measured
-    metric = "perplexity" if comparison.is_loss else "mean reciprocal rank"
+    hold_out, (_, metric) = comparison.hold_out, comparison.metric_names
     score, unit = (numbers.perplexity, " nats/token") if comparison.is_loss else (numbers.estimate, "")
     training = f" {comparison.after_training}" if trained else ""
     parts = [f"{name} is best at {after} tokens{training}: {metric} {score(best.score)}"]
+    if hold_out is not None:
+        rows = f"{comparison.max_len_after - hold_out:,} of {after} rows"
+        parts = [f"With {rows} held out, {name} is best: {metric} {score(best.score)} beyond {hold_out:,}"]
+        parts[0] += f" (reference rows {score(comparison.base)})" if comparison.is_loss else ""
     tied = [other for other, outcome in others if outcome.is_tied]
     worse = [(other, numbers.estimate(outcome.delta)) for other, outcome in others if not outcome.is_tied]
     if tied:
@@ -70,7 +74,10 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
     if any(outcome.delta and outcome.delta.ci95 is None for _, outcome in others):
         parts.append("the ranking is based on one window or document, so it may be due to chance")
     text = "; ".join(parts)
-    if comparison.base is not None:
+    if hold_out is not None:
+        change = best.against_base
+        text += f". {name} is {numbers.compared(change, 'the reference rows')}" if comparison.is_loss and change else ""
+    elif comparison.base is not None:
         windows = "sliding windows" if comparison.is_loss else "chunks"
         text += f". The base in {windows} of {comparison.max_len_before:,} tokens: {metric} {score(comparison.base)}"
         if best.against_base is not None:

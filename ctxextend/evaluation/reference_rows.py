@@ -1,0 +1,220 @@
+"""Held-out rows: judge new rows against the checkpoint's own, the reference rows.
+
+The tables are cut to their first rows and extended back by a method. The same model reads the same texts, which fit the
+original table, with the reference rows and with the new ones, so every measurement has a known best value.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.errors import DataError, counted
+from ctxextend.evaluation.embedding import Embedder, open_embedder, ranks
+from ctxextend.evaluation.eval_model import ENCODER, MASKED, EvalModel, ModelFiles, batches, check_vocabulary
+from ctxextend.evaluation.evaluate import TOKENS_SEARCHED, EvaluationRun, TextWindows, read_unseen
+from ctxextend.evaluation.evaluation_result import (
+    MODEL,
+    REFERENCE,
+    AgainstReference,
+    Bucket,
+    HeldOutRows,
+    estimate,
+    estimate_loss,
+)
+from ctxextend.evaluation.losses import BUCKETS, MASKED_SHARE, NOT_FINITE, ReadingMode, Scorer, open_scorer
+from ctxextend.evaluation.retrieval import QUERY_TOKENS, query_starts
+from ctxextend.held_out import Ids
+from ctxextend.recipe import Evaluate
+from ctxextend.text_data import empty_files
+
+Values = NDArray[Any]
+
+MIN_TEXTS = 8  # with fewer, standard errors are unreliable
+
+
+@dataclass
+class ReferenceTask:
+    """Texts, read with the reference rows and with the rows that the model has now.
+
+    What is kept of a text: a language model's losses, shape (targets,), or an encoder's embedding, shape (d,).
+    """
+
+    evaluator: Scorer | Embedder
+    hold_out: int  # rows that the cut tables have, without reserved rows
+    length: int  # rows that the extended tables have
+    texts: tuple[Ids, ...]  # without special tokens, each of shape (k,), k ≤ `length` - special tokens
+    seed: int  # for the masks of a masked model
+    reference: dict[str, list[Values]] = field(default_factory=dict)  # by part: ``beyond``, ``short``, ``queries``
+    current: dict[str, list[Values]] = field(default_factory=dict)  # without queries
+
+    @property
+    def parts(self) -> dict[str, list[Ids]]:
+        """What is read of each text: all of it, and its first `hold_out` tokens by themselves."""
+        return {"beyond": [*self.texts], "short": [text[: self._short] for text in self.texts]}
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that the model reads."""
+        return sum(len(text) for texts in self.parts.values() for text in texts)
+
+    base_tokens = tokens
+
+    def run_base(self, advance: Callable[[int], None]) -> None:
+        """Read the texts with the reference rows, which the model has now; an encoder also embeds its queries."""
+        self.reference = {part: self._read(texts, advance) for part, texts in self.parts.items()}
+        if isinstance(self.evaluator, Embedder):
+            count, first = min(QUERY_TOKENS, self._short), self._first_beyond
+            self.reference["queries"] = [
+                self.evaluator.embed([text[start : start + count] for start in starts]) if starts else np.empty(0)
+                for text in self.texts
+                for starts in [query_starts(first, len(text), len(text) - count)]
+            ]
+
+    def measure(self, advance: Callable[[int], None]) -> None:
+        """Read the texts with the rows that the model has now."""
+        self.current = {part: self._read(texts, advance) for part, texts in self.parts.items()}
+
+    def _read(self, texts: Sequence[Ids], advance: Callable[[int], None]) -> list[Values]:
+        """Return what is kept of each text; equally long ones are read in batches, the same ones each time."""
+        values, evaluator = dict[int, Values](), self.evaluator
+        for batch in batches([len(text) for text in texts], evaluator.batch_size):
+            inside, size = [texts[i] for i in batch], len(texts[batch[0]])
+            if isinstance(evaluator, Embedder):
+                values |= zip(batch, evaluator.embed(inside), strict=True)
+            else:
+                mode = ReadingMode("position", MODEL, evaluator, size + evaluator.model.tokenizer.num_special, 1)
+                targets = [indices[indices < size] for indices in map(self._targets, batch)]
+                values |= zip(batch, mode.losses(inside, targets, (self._first_target, size)), strict=True)
+            advance(size * len(batch))
+        return [values[i] for i in range(len(texts))]
+
+    @property
+    def _short(self) -> int:
+        """The length of the short texts, without special tokens."""
+        return self.hold_out - self.evaluator.model.tokenizer.num_special
+
+    @property
+    def _first_target(self) -> int:
+        """The first token that a language model can predict."""
+        return int(self.evaluator.model.kind != MASKED and not self.evaluator.model.tokenizer.before)
+
+    @property
+    def _first_beyond(self) -> int:
+        """The first token of a text at a held-out position."""
+        return self.hold_out - len(self.evaluator.model.tokenizer.before)
+
+    def _targets(self, number: int) -> Ids:
+        """Return the indices of a text's target tokens: all, or a share for a masked model, of its short text too."""
+        size = len(self.texts[number])
+        ranges = [np.arange(self._first_target, self._short), np.arange(self._first_beyond, size)]
+        if self.evaluator.model.kind == MASKED:
+            generator = np.random.default_rng([self.seed, number])
+            counts = [max(round(len(indices) * MASKED_SHARE), 1) for indices in ranges]
+            pairs = zip(ranges, counts, strict=True)
+            ranges = [np.sort(generator.choice(indices, count, replace=False)) for indices, count in pairs]
+        return np.concatenate(ranges)
+
+    def _values(self, read: dict[str, list[Values]]) -> dict[str, list[Values]]:
+        """Return the scores of what was read, by name; those of each text have shape (k,), k ≥ 0."""
+        if isinstance(self.evaluator, Scorer):
+            is_beyond = [self._targets(i) >= self._first_beyond for i in range(len(self.texts))]
+            return read | {"beyond": [losses[mask] for losses, mask in zip(read["beyond"], is_beyond, strict=True)]}
+        values = dict[str, list[Values]]()
+        for part in self.parts:
+            cosines = np.einsum("td,td->t", np.stack(read[part]), np.stack(self.reference[part]), dtype=np.float64)
+            values[part] = [*np.round(cosines, 6)[:, None]]  # embeddings are in float32
+        counts = [len(queries) for queries in self.reference["queries"]]
+        if any(counts):
+            queries = np.concatenate([queries for queries in self.reference["queries"] if len(queries)])
+            found = ranks(queries, np.stack(read["beyond"]), np.repeat(np.arange(len(counts)), counts))
+            by_text = np.split(found, np.cumsum(counts)[:-1])
+            values["recall"] = [(text == 1).astype(np.float64) for text in by_text]
+            values["reciprocal_rank"] = [1 / text for text in by_text]
+        return values
+
+    @property
+    def scores(self) -> tuple[NDArray[np.float64], ...]:
+        """The values that rank methods: losses beyond the first rows, or cosines to the reference embeddings."""
+        return tuple(self._values(self.current)["beyond"])
+
+    def report(self) -> dict[str, Any]:
+        """Return the fields of `Evaluation` that this task measures."""
+        is_loss = isinstance(self.evaluator, Scorer)
+        mean = estimate_loss if is_loss else estimate
+        new, old = self._values(self.current), self._values(self.reference)
+        scores = {
+            name: AgainstReference(
+                mean(new[name]), mean(old[name]), estimate([a - b for a, b in zip(new[name], old[name], strict=True)])
+            )
+            for name in new
+        }
+        is_finite = all(np.isfinite(value).all() for value in [*self.current["beyond"], *self.reference["beyond"]])
+        return {
+            "held_out_rows": HeldOutRows(
+                self.hold_out,
+                self.length,
+                len(self.texts),
+                scores["beyond"],
+                scores["short"],
+                scores.get("recall"),
+                scores.get("reciprocal_rank"),
+                tuple(self._buckets()) if is_loss else (),
+            ),
+            "warnings": [] if is_finite else [NOT_FINITE],
+        }
+
+    def _buckets(self) -> Iterator[Bucket]:
+        """Yield the losses of whole texts by position."""
+        before, width = len(self.evaluator.model.tokenizer.before), -(-self.length // BUCKETS)
+        buckets = [(self._targets(i) + before) // width for i in range(len(self.texts))]
+        losses_of = {MODEL: self.current["beyond"], REFERENCE: self.reference["beyond"]}
+        for number in sorted({*np.concatenate(buckets).tolist()}):
+            losses = {
+                name: estimate_loss([text[inside == number] for text, inside in zip(losses, buckets, strict=True)])
+                for name, losses in losses_of.items()
+            }
+            yield Bucket(number * width, min((number + 1) * width, self.length), losses)
+
+
+def read_texts(files: ModelFiles, settings: Evaluate, hold_out: int, length: int) -> tuple[TextWindows, list[str]]:
+    """Cut documents into texts of at most `length` tokens with tokens beyond `hold_out`; also return warnings.
+
+    The first text of each document is preferred to the others. No model is loaded.
+
+    Raises:
+        DataError: There are too few such texts.
+    """
+    tokenizer = files.tokenizer
+    size, minimum = length - tokenizer.num_special, hold_out - len(tokenizer.before)
+    documents, warnings = read_unseen(files, settings, MIN_TEXTS * (minimum + 1))
+    read, pieces = list[Ids](), list[tuple[int, Ids]]()
+    for ids in documents:
+        read.append(ids)
+        cut = enumerate(ids[start : start + size] for start in range(0, len(ids), size))
+        pieces += [(number, piece) for number, piece in cut if len(piece) > minimum]
+        if sum(len(piece) for _, piece in pieces) >= TOKENS_SEARCHED * max(settings.tokens, MIN_TEXTS * size):
+            break
+    texts = [piece for _, piece in sorted(pieces, key=lambda item: item[0])]  # from as many documents as possible
+    if len(texts) < MIN_TEXTS:
+        found = f"{counted(len(texts), 'text')} of more than {hold_out:,} tokens, each inside one document"
+        longest = max(map(len, read), default=0) + tokenizer.num_special
+        message = f"--hold-out {hold_out} needs {MIN_TEXTS} texts, but --data has {found}"
+        hint = "Pass more or longer texts with --data, or lower --hold-out."
+        raise DataError(f"{message} (the longest document has {longest:,}).", hint)
+    count = int(np.searchsorted(np.cumsum([len(text) for text in texts]), settings.tokens, "right"))
+    return TextWindows(tuple(texts[: max(count, MIN_TEXTS)]), tuple(read), across_documents=False), warnings
+
+
+def plan_held_out_rows(
+    model: EvalModel, hold_out: int, settings: Evaluate, text: TextWindows, warnings: Sequence[str]
+) -> EvaluationRun:
+    """Return the measurement of a model whose tables have their reference rows."""
+    check_vocabulary(model, np.concatenate(text.documents))
+    open_evaluator = open_embedder if model.kind == ENCODER else open_scorer
+    evaluator: Scorer | Embedder = open_evaluator(model, settings.batch_size)
+    task = ReferenceTask(evaluator, hold_out, model.max_len, text.windows, settings.seed)
+    notes = (*model.notes, *empty_files(settings.data))
+    return EvaluationRun(model, None, settings, text, (task,), tuple(warnings), notes)
