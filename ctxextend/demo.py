@@ -1,23 +1,17 @@
 """A guided demo on the bundled checkpoint: resize, generate past the old limit, and compare all methods."""
 
-import ast
-import hashlib
-import inspect
-import json
 import os
-import sysconfig
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from pydoc_data.topics import topics
 from typing import Any
 
 from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.source import bundled_source, resolve_source
 from ctxextend.comparison.compare import Compare, compare_model
 from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.comparison.quick import is_held_out, python_documents, write_documents
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, identify_model
 from ctxextend.plan.plan import plan_model
@@ -28,11 +22,6 @@ DEMO_SOURCE = "tiny-gpt2"
 DEMO_LENGTH = 512
 DEMO_PROMPT = "Return a new list containing the items of the sequence. If the optional argument is given,"
 DEMO_TOKENS = 8192  # 16 windows of text to compare methods on
-
-# The bundled model was not trained on documents whose SHA-256 starts with a byte below this; see its model card.
-HELD_OUT_BELOW = 256 / 20
-MIN_CHARACTERS = 40
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -76,23 +65,11 @@ def run_demo(output: str | os.PathLike[str], force: bool = False, threads: int |
 def compare_demo(progress: Progress = no_progress, threads: int | None = None) -> Comparison:
     """Compare every method on the bundled checkpoint at 512 positions, on held-out Python documentation."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "documents.jsonl"
-        path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in held_out_documents()), "utf-8")
-        settings = Compare.from_flags(DEMO_LENGTH, [str(path)], tokens=DEMO_TOKENS, threads=threads)
+        path = write_documents(Path(folder) / "documents.jsonl", filter(is_held_out, python_documents()))
+        settings = Compare.from_flags(DEMO_LENGTH, [path], tokens=DEMO_TOKENS, threads=threads)
         return compare_model(_open_demo(), settings, progress)
 
 
 def _open_demo() -> OpenedModel:
     """Open the bundled checkpoint, even if the current folder has a folder of the same name."""
     return identify_model(open_checkpoint(bundled_source(DEMO_SOURCE), None), CheckpointRef(DEMO_SOURCE))
-
-
-def held_out_documents() -> Iterator[str]:
-    """Yield topics of the Python reference and docstrings of its modules that the checkpoint was not trained on."""
-    texts = list(topics.values())
-    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):  # packages would take too long
-        nodes = ast.walk(ast.parse(path.read_text("utf-8")))
-        texts += [inspect.cleandoc(ast.get_docstring(node) or "") for node in nodes if isinstance(node, DOCUMENTED)]
-    for text in dict.fromkeys(texts):
-        if len(text) >= MIN_CHARACTERS and hashlib.sha256(text.encode()).digest()[0] < HELD_OUT_BELOW:
-            yield text

@@ -84,6 +84,8 @@ def test_compare_ranks_encoders_by_retrieval(tmp_path: Path) -> None:
         assert row.final.score.mean == single.retrieval.modes["model"].reciprocal_rank.mean
         assert found.base is not None
         assert found.base.mean == single.retrieval.modes["chunks"].reciprocal_rank.mean
+        assert row.final.against_base is not None
+        assert row.final.against_base.mean == pytest.approx(row.final.score.mean - found.base.mean)
         assert row.final.short_inputs is None
     assert "perplexity" not in to_json(found)["rows"][0]["untrained"]["score"]
 

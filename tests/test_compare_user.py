@@ -69,6 +69,29 @@ def test_compare_json_prints_one_object(source: Path) -> None:
     assert values["warnings"] == [line.removeprefix("Warning: ") for line in done.stderr.splitlines() if "Warn" in line]
 
 
+def test_compare_quick_prints_a_verdict_and_the_next_command(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctxextend.comparison.quick.SECONDS", 0)  # the fewest windows
+    done = invoke("compare", source, "--quick", "--json", "--data", "texts.jsonl", "--model-type", "gpt2")
+    assert done.exit_code == 0, done.stderr
+    values = json.loads(done.stdout)
+    check_result(values)
+    assert (values["max_len_after"], values["tokens"]) == (32, 2 * 32)
+    assert {row["method"] for row in values["rows"]} == {"copy", "linear", "bands", "bands:keep-first=16"}
+    assert "stretch" in values["skipped"]  # it keeps 20 rows
+    best = values["rows"][0]["method"]
+    assert f"at 32 tokens {best} has perplexity" in values["verdict"]
+    command = f"ctxextend resize {source} --model-type gpt2 --to 32 --method {best}"
+    assert values["next_command"].removesuffix(" --train texts.jsonl --steps 200") == command
+    assert "--tokens 640" in done.stderr
+    more = invoke("compare", source, "--quick", "--tokens", 320, "--to", "3x", "--report", "page.html")
+    assert more.exit_code == 0, more.stderr
+    assert "Next: ctxextend resize" in more.stdout
+    assert "16 -> 48 positions" in more.stdout
+    assert "288 tokens" in more.stdout
+    assert "Python's documentation" in more.stderr
+    assert Path("page.html").is_file()
+
+
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
@@ -83,6 +106,7 @@ def test_compare_json_prints_one_object(source: Path) -> None:
         (("--data", "none.txt"), 1, "none.txt does not exist."),
         (("--steps", 1, "--seq-len", 128), 1, "--seq-len 128"),
         (("--measure", "retrieval"), 1, "--measure retrieval does not apply to"),
+        (("--quick",), 2, "--quick cannot be used with --measure"),
     ],
 )
 def test_compare_rejects_invalid_flags_before_loading_a_model(

@@ -22,7 +22,7 @@ from tests.evaluations import EVALUATIONS, EXTENDED
 SCHEMAS = {path.stem: json.loads(path.read_text()) for path in (Path(__file__).parent / "schemas").glob("*.json")}
 REGISTRY: Registry[Any] = Registry().with_resource("resize.json", Resource.from_contents(SCHEMAS["resize"]))
 # Keys that need a base checkpoint, and a key of losses that reciprocal ranks do not have.
-OPTIONAL = {"truncated", "sliding", "chunks", "perplexity"}
+OPTIONAL = {"truncated", "sliding", "chunks", "perplexity", "verdict"}
 
 ARGUMENTS = [
     "resize tiny-gpt2 --to 512",

@@ -14,6 +14,7 @@ from ctxextend.cli.tables import Page
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import Estimate, Evaluation, Passkey
 from ctxextend.report.numbers import NumberFormat
+from ctxextend.report.verdicts import comparison_verdict
 from tests.comparisons import COMPARISONS
 from tests.evaluations import ENCODER, EVALUATIONS, EXTENDED, EXTREMES, WITHOUT_BASE, extreme_evaluation
 
@@ -76,6 +77,45 @@ def test_result_screens_use_known_styles() -> None:
 )
 def test_compared_describes_a_difference_of_losses(change: Estimate, text: str) -> None:
     assert NumberFormat().compared(change, "X") == text
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "advice", "compared"),
+    [
+        (-0.1, 0.01, "Use `bands`", "better than the base by 0.100 ± 0.020 nats/token"),
+        (0.1, 0.01, "Keep reading in pieces, or train", "worse than the base by 0.100 ± 0.020 nats/token"),
+        (0.01, 0.02, "Use `bands` or keep reading in pieces", "tied with the base (+0.010 ± 0.040 nats/token)"),
+    ],
+)
+def test_verdict_of_a_quick_comparison(mean: float, error: float, advice: str, compared: str) -> None:
+    result = COMPARISONS["compare-untrained"]
+    row = result.rows[0]
+    measured = row.untrained.evaluation
+    assert measured.positions is not None
+    positions = replace(measured.positions, changes={"sliding": Estimate(mean, error, 24_576, 61)})
+    outcome = replace(row.untrained, evaluation=replace(measured, positions=positions))
+    result = replace(result, rows=(replace(row, untrained=outcome),), is_quick=True)
+    assert comparison_verdict(result, NumberFormat()) == (
+        f"{advice}: at 512 tokens `bands` has perplexity 19.75 ± 0.87 without training, "
+        f"and the base in sliding windows of 128 tokens 23.8 ± 1.0; `bands` is {compared}."
+    )
+    assert result.pieces_win == ("worse" in compared)
+
+
+def test_verdict_of_a_quick_comparison_of_encoders() -> None:
+    result = COMPARISONS["compare-encoders"]
+    row = result.rows[0]
+    measured = row.untrained.evaluation
+    assert measured.retrieval is not None
+    worse = replace(measured.retrieval, against_chunks=Estimate(-0.03, 0.01, 200, 61))
+    outcome = replace(row.untrained, evaluation=replace(measured, retrieval=worse))
+    result = replace(result, rows=(replace(row, untrained=outcome),), is_quick=True)
+    assert comparison_verdict(result, NumberFormat()) == (
+        "Keep reading in pieces, or train: at 512 tokens `bands` has mean reciprocal rank 0.620 ± 0.061 without "
+        "training, and the base in chunks of 128 tokens 0.522 ± 0.063; "
+        "`bands` is worse than the base by 0.030 ± 0.020 MRR."
+    )
+    assert result.pieces_win
 
 
 @pytest.mark.parametrize(

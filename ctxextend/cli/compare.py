@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from ctxextend.cli import options
 from ctxextend.cli.options import complete_method, measures
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
+from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison, Row
@@ -16,8 +19,11 @@ if TYPE_CHECKING:
 
 def compare(
     source: options.Model,
-    data: options.Data,
+    data: Annotated[
+        list[str] | None, options.text("--data PATH", "As in evaluate.", "with --quick: Python's documentation")
+    ] = None,
     to: Annotated[str | None, options.basic("--to N", "New context length, e.g. 4096, 4k or 4x.", False)] = None,
+    quick: Annotated[bool, options.basic("--quick", "Advice within a minute; --to is 2x by default.")] = False,
     hold_out: Annotated[
         int | None, options.basic("--hold-out N", "Cut the table to N rows and judge methods by the others.")
     ] = None,
@@ -28,7 +34,7 @@ def compare(
     length: options.Length = None,
     measure: options.Measure = None,
     text_field: options.TextField = "text",
-    tokens: options.Tokens = 65_536,
+    tokens: options.Tokens = None,
     eval_data: options.EvalData = None,
     steps: Annotated[int, options.learning("--steps N", "Also train each method for N steps.")] = 0,
     trainable: options.Trainable = None,
@@ -57,10 +63,17 @@ def compare(
         ctxextend compare path/to/bert --to 2048 --data texts/ --steps 100
 
     Ranks language models by loss on windows of N tokens, and encoders by document retrieval. With --steps, each method
-    is first trained on the rest of the text.
+    is first trained on the rest of the text. With --quick, five methods at 2x the length on text that comes with
+    Python.
     """
     flags = locals()
+    used = [f"--{name}" for name in ("steps", "method", "length", "measure", "hold_out") if flags[name]]
+    if quick and used:
+        raise typer.BadParameter(f"--quick cannot be used with {used[0].replace('_', '-')}. Remove one of them.")
+    if not quick and not data:
+        raise typer.BadParameter("Missing option '--data'.")
     from ctxextend.comparison.compare import Compare, ComparisonInterrupted, compare_model
+    from ctxextend.comparison.quick import compare_quickly
     from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef, Evaluate, Train
 
@@ -69,10 +82,14 @@ def compare(
     with options.usage_errors():
         ref = options.from_flags(CheckpointRef, flags)
         given = options.given_flags(flags, Evaluate, Train)
-        settings = Compare.from_flags(methods=method or (), hold_out=hold_out, **given, to=to)
+        settings = None if quick else Compare.from_flags(methods=method or (), hold_out=hold_out, **given, to=to)
     try:
         with sink.progress("Comparing", unit="tokens") as progress:
-            result = compare_model(open_model(ref), settings, progress)
+            opened = open_model(ref)
+            if settings:
+                result = compare_model(opened, settings, progress)
+            else:
+                result = compare_quickly(opened, to, progress=progress, **given)
     except ComparisonInterrupted as stop:
         result = stop.comparison
     show_comparison(sink, "compare", result, report, plot)
@@ -84,13 +101,15 @@ def show_comparison(
     """Write the report and the figure, and print the comparison."""
     from ctxextend.report.figures import write_figure
     from ctxextend.report.html import comparison_figure, write_report
+    from ctxextend.report.verdicts import comparison_verdict
 
     add_comparison(page := Page.for_stdout(), result)
+    verdict = comparison_verdict(result, page.numbers).replace("`", "") if result.rows else ""
     figure = (plot, lambda path: write_figure(path, lambda: comparison_figure(result)))
     files = [(report, lambda path: write_report(result, path, options.command_line())), figure] if result.rows else []
     for reason in dict.fromkeys(result.skipped.values()):
         sink.note(f"Skipped {', '.join(name for name, other in result.skipped.items() if other == reason)}: {reason}")
-    sink.measurement(command, result, page.lines, files, value)
+    sink.measurement(command, result, page.lines, files, to_json(value or result) | {"verdict": verdict})
 
 
 def add_comparison(page: Page, comparison: "Comparison") -> None:
@@ -99,6 +118,8 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
 
     if comparison.rows:
         page.text(comparison_verdict(comparison, page.numbers).replace("`", ""), "title")
+    if comparison.is_quick:
+        page.command("Next: ", comparison.next_command)
     if not comparison.complete:
         page.text("Incomplete: interrupted before everything was measured.", "wrong")
     page.line()

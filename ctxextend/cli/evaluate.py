@@ -32,7 +32,7 @@ def evaluate(
     source: options.Model,
     data: options.Data,
     text_field: options.TextField = "text",
-    tokens: options.Tokens = 65_536,
+    tokens: options.Tokens = None,
     no_base: Annotated[bool, options.measures("--no-base", "Skip the base checkpoint.")] = False,
     length: options.Length = None,
     measure: options.Measure = None,

@@ -75,7 +75,7 @@ Base = Annotated[
 Data = Annotated[list[str], text("--data PATH", "Text: .txt, .jsonl, .csv or .parquet file, folder or hf:OWNER/NAME.")]
 EvalData = Annotated[list[str] | None, text("--eval-data PATH", "Held-out text.", "5 % of --data")]
 TextField = Annotated[str, text("--text-field KEY", "Name of the text field or column.")]
-Tokens = Annotated[int, text("--tokens T", "Maximum number of tokens to use.")]
+Tokens = Annotated[int | None, text("--tokens T", "Maximum number of tokens to use.", "65536")]
 
 Length = Annotated[list[int] | None, measures("--length L", "Context length.", "128, 256, ...")]
 Measure = Annotated[

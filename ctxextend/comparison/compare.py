@@ -17,9 +17,19 @@ from numpy.typing import NDArray
 from ctxextend.comparison.comparison_result import COSINE, LOSS, METRICS, Comparison, Outcome, Row
 from ctxextend.comparison.in_memory import InMemoryTrainer, ResizedModel, open_resized, open_trainer
 from ctxextend.errors import DataError, ResizeError, TrainingError
+from ctxextend.evaluation.embedding import last_states
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import EvaluationRun, applicable_measures, plan_evaluation
-from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, Estimate, Evaluation, estimate, estimate_loss
+from ctxextend.evaluation.evaluation_result import (
+    CHUNKS,
+    SLIDING,
+    TRUNCATED,
+    Estimate,
+    Evaluation,
+    estimate,
+    estimate_loss,
+)
+from ctxextend.evaluation.losses import LossTask
 from ctxextend.evaluation.passkey import PasskeyTask
 from ctxextend.evaluation.reference_rows import plan_held_out_rows, read_texts
 from ctxextend.held_out import shared_texts
@@ -50,6 +60,8 @@ HELD_OUT = (
     "Methods are evaluated on windows held out of --data, about 5 % of it, and trained on the rest. Pass --eval-data "
     "to evaluate on other text."
 )
+
+MIN_WINDOWS = 2  # of a quick comparison
 
 ALL = "all"  # every method of the registry with its defaults
 
@@ -130,6 +142,8 @@ class Compare:
     methods: tuple[MethodSpec, ...]
     train: Train | None  # None: no training
     hold_out: int | None = None  # the first held-out row, a position; None: extend the tables as they are
+    # Of a quick comparison: time for reading text, which sets the number of windows. None: a full comparison.
+    seconds: float | None = None
 
     @classmethod
     def from_flags(
@@ -171,6 +185,8 @@ class Compare:
     def evaluate_for(self, kind: str, to: int) -> Evaluate:
         """Return the settings to evaluate a kind of model at a length, with the measure that ranks methods."""
         ranked_by = "retrieval" if kind == ENCODER else "position"
+        if self.seconds is not None:
+            return replace(self.evaluate, length=(to,), measure=() if kind == ENCODER else (ranked_by,))
         length, measure = self.evaluate.length, self.evaluate.measure
         return replace(self.evaluate, length=length and (*length, to), measure=measure and (*measure, ranked_by))
 
@@ -285,6 +301,7 @@ class ComparisonRun:
             rows=rows,
             skipped=self.skipped,
             hold_out=hold_out,
+            is_quick=self.settings.seconds is not None,
             next_command=self._command(rows[0].method) if rows else "",
             steps=train.steps if train else 0,
             trainable=str(train.trainable) if train else "positions",
@@ -343,6 +360,12 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         reason = next(note for note in run.notes if note.startswith("Retrieval"))
         message = f"Encoders such as {base.name} are ranked by document retrieval. {reason}"
         raise DataError(message, "Pass more or longer texts with --data.")
+    if settings.seconds is not None:
+        evaluate = replace(evaluate, tokens=_affordable_tokens(run, len(plans), settings.seconds))
+        run = plan_evaluation(resized.model, base, evaluate, notes=notes)
+        run.tasks = run.tasks[:1]
+        if isinstance(task := run.tasks[0], LossTask):
+            task.modes = [mode for mode in task.modes if mode.name != TRUNCATED]
     if (source := opened.checkpoint.source).kind == "hub":  # so that recipes pin the commit that was read
         opened = replace(opened, ref=replace(opened.ref, revision=source.revision))
     to: int | str = plan.max_len_after
@@ -356,6 +379,20 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         for name, plan in plans.items()
     ]
     return ComparisonRun(files, settings, resized, run, trainer, candidates, skipped, to)
+
+
+def _affordable_tokens(run: EvaluationRun, candidates: int, seconds: float) -> int:
+    """Return how many tokens of text the base and all candidates can read in a time, from one measured pass."""
+    import torch
+
+    model, task = run.model, run.tasks[0]
+    ids = torch.from_numpy(model.tokenizer.add_special_tokens(run.text.windows[0]))[None].to(model.model.device)
+    with torch_threads(model.model, run.settings.threads), torch.inference_mode():
+        started = time.perf_counter()
+        last_states(model, ids)
+        per_token = (time.perf_counter() - started) / ids.shape[1]
+    read = (task.base_tokens + candidates * task.tokens) / len(run.text.windows)  # tokens per window
+    return int(min(max(seconds / per_token / read, MIN_WINDOWS) * ids.shape[1], run.settings.tokens))
 
 
 def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan], dict[str, str]]:

@@ -46,14 +46,17 @@ class Outcome:
 
     @property
     def against_base(self) -> Estimate | None:
-        """Loss minus the base's in sliding windows that overlap by half, paired by token; None if not measured.
+        """The score minus the base's in sliding windows or chunks, paired by token or query; None if not measured.
 
         With held-out rows: the score minus that of the reference rows, paired by text.
         """
         positions, held_out = self.evaluation.positions, self.evaluation.held_out_rows
+        retrieval = self.evaluation.retrieval
         if held_out is not None:
             return held_out.beyond.change
-        return None if positions is None else positions.changes.get(SLIDING)
+        if positions is not None:
+            return positions.changes.get(SLIDING)
+        return None if retrieval is None else retrieval.against_chunks
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,6 +94,7 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     norms: tuple[float, ...]  # of the base's rows from position 0 on, shape (n,)
     rows: tuple[Row, ...]  # the methods, best first, by `Row.final`
     hold_out: int | None = None  # the first held-out row, a position; None: the tables are longer than the base's
+    is_quick: bool = False  # whether only a verdict was asked for
     next_command: str = ""  # `resize` of the base with the best method
     skipped: Mapping[str, str] = field(default_factory=dict)  # skipped methods, with the reason
     steps: int = 0  # of training; 0: no training
@@ -114,6 +118,12 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     def metric_names(self) -> tuple[str, str]:
         """The name of the metric in tables, and in sentences."""
         return METRIC_NAMES[self.metric]
+
+    @property
+    def pieces_win(self) -> bool:
+        """Whether the base in sliding windows or chunks is better than the best method before training."""
+        change = self.rows[0].untrained.against_base if self.rows else None
+        return change is not None and change.sign != 0 and (change.mean > 0) == self.is_loss
 
     @property
     def trained_part(self) -> str:

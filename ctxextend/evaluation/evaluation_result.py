@@ -178,6 +178,7 @@ class Retrieval:
     query_tokens: int  # without special tokens
     pooling: str  # how hidden states become one embedding
     modes: Mapping[str, Recall]  # by how documents are embedded: `TRUNCATED` and `CHUNKS` with the base, `MODEL`
+    against_chunks: Estimate | None = None  # MRR of `MODEL` minus that of `CHUNKS`, paired by query
 
 
 @dataclass(frozen=True)

@@ -85,8 +85,9 @@ class RetrievalTask:
             mode: recall_at_1(values, None if mode == TRUNCATED else truncated) for mode, values in self.ranks.items()
         }
         pooling = " + ".join(self.base.poolings)
-        retrieval = Retrieval(self.length, len(self.documents), truncated.size, self.query_tokens, pooling, modes)
-        return {"retrieval": retrieval}
+        sizes = self.length, len(self.documents), truncated.size, self.query_tokens
+        against_chunks = estimate(list(1 / self.ranks[MODEL] - 1 / self.ranks[CHUNKS]))
+        return {"retrieval": Retrieval(*sizes, pooling, modes, against_chunks)}
 
 
 def plan_retrieval(model: Embedder, base: Embedder | None, documents: Sequence[Ids], length: int) -> RetrievalTask:

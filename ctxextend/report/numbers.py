@@ -49,17 +49,18 @@ class NumberFormat:
         scaled = (None, None) if share is None else (100 * share.mean, share.ci95 and 100 * share.ci95)
         return self.number(*scaled, signed=signed)
 
-    def compared(self, change: Estimate, other: str) -> str:
-        """Describe a difference of losses to `other`."""
-        amount = self.number(abs(change.mean), change.ci95)
+    def compared(self, change: Estimate, other: str, *, is_loss: bool = True) -> str:
+        """Describe a difference of losses, or of mean reciprocal ranks, to `other`."""
+        unit = "nats/token" if is_loss else "MRR"
+        amount = f"{self.number(abs(change.mean), change.ci95)} {unit}"
         if not math.isfinite(change.mean):
             return f"not comparable with {other}: a loss is not finite"
         if change.sign is None:
             direction = "lower" if change.mean < 0 else "higher"
-            return f"{amount} nats/token {direction} than {other}, {ONE_WINDOW}"
+            return f"{amount} {direction} than {other}, {ONE_WINDOW}"
         if change.sign == 0:
-            return f"tied with {other} ({self.change(change)} nats/token)"
-        return f"{'better' if change.mean < 0 else 'worse'} than {other} by {amount} nats/token"
+            return f"tied with {other} ({self.change(change)} {unit})"
+        return f"{'better' if (change.mean < 0) == is_loss else 'worse'} than {other} by {amount}"
 
 
 def _decimals(step: float) -> int:

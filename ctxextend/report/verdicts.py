@@ -56,6 +56,15 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
     (name, best), *others = measured
     hold_out, (_, metric) = comparison.hold_out, comparison.metric_names
     score, unit = (numbers.perplexity, " nats/token") if comparison.is_loss else (numbers.estimate, "")
+    windows = f"{'sliding windows' if comparison.is_loss else 'chunks'} of {comparison.max_len_before:,} tokens"
+    against_base = best.against_base and numbers.compared(best.against_base, "the base", is_loss=comparison.is_loss)
+    if comparison.is_quick and comparison.base and best.against_base:
+        advice = "Keep reading in pieces, or train" if comparison.pieces_win else f"Use {name}"
+        advice += " or keep reading in pieces" if best.against_base.sign == 0 else ""
+        return (
+            f"{advice}: at {after} tokens {name} has {metric} {score(best.score)} without training, and the base in "
+            f"{windows} {score(comparison.base)}; {name} is {against_base}."
+        )
     training = f" {comparison.after_training}" if trained else ""
     parts = [f"{name} is best at {after} tokens{training}: {metric} {score(best.score)}"]
     if hold_out is not None:
@@ -78,10 +87,8 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
         change = best.against_base
         text += f". {name} is {numbers.compared(change, 'the reference rows')}" if comparison.is_loss and change else ""
     elif comparison.base is not None:
-        windows = "sliding windows" if comparison.is_loss else "chunks"
-        text += f". The base in {windows} of {comparison.max_len_before:,} tokens: {metric} {score(comparison.base)}"
-        if best.against_base is not None:
-            text += f"; {name} is {numbers.compared(best.against_base, 'the base')}"
+        text += f". The base in {windows}: {metric} {score(comparison.base)}"
+        text += f"; {name} is {against_base}" if against_base else ""
     return f"{text}."
 
 

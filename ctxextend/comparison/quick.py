@@ -1,0 +1,96 @@
+"""A first comparison within a minute: few methods and windows, by default on text that comes with Python."""
+
+import ast
+import hashlib
+import inspect
+import json
+import shlex
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+from ctxextend.comparison.compare import Compare, compare_model
+from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.plan.plan import plan_model
+from ctxextend.progress import Progress, no_progress
+from ctxextend.recipe import Resize
+
+# The last one keeps all learned rows; `formula` only applies to sinusoids.
+METHODS = ("copy", "linear", "stretch", "bands", "bands:keep-first={}", "formula")
+SECONDS = 35.0  # for reading text, so that loading and all else fit a minute too
+FEW = 5  # with fewer windows or documents, intervals are wide
+
+# The bundled model was not trained on documents whose SHA-256 starts with a byte below this; see its model card.
+HELD_OUT_BELOW = 256 / 20
+MIN_CHARACTERS = 40
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def compare_quickly(
+    opened: OpenedModel,
+    to: int | str | None = None,
+    data: Sequence[str] = (),
+    progress: Progress = no_progress,
+    tokens: int | None = None,
+    **flags: Any,
+) -> Comparison:
+    """Compare five methods with the base that reads in pieces, at twice its context length by default.
+
+    `data` defaults to Python's documentation, `tokens` to what can be read within `SECONDS`; `flags` are other fields
+    of `Evaluate`. Methods that do not apply to the table are skipped.
+    """
+    plan = plan_model(opened, Resize("2x" if to is None else to))
+    methods = [name.format(plan.max_len_before) for name in METHODS]
+    with tempfile.TemporaryDirectory() as folder:
+        texts = data or [write_documents(Path(folder) / "documents.jsonl", default_documents(opened))]
+        settings = Compare.from_flags(plan.max_len_after, texts, methods, tokens=tokens, **flags)
+        specs = tuple(spec._replace(is_named=False) for spec in settings.methods)
+        seconds = SECONDS if tokens is None else inf
+        comparison = compare_model(opened, replace(settings, methods=specs, seconds=seconds), progress)
+    notes, samples = [*comparison.notes], comparison.base.samples if comparison.base else 0
+    if not data:
+        notes.append("The text is Python's documentation. Pass your own with --data.")
+    if samples < FEW:
+        more = f"Read more text with --tokens {4 * FEW * comparison.max_len_after}."
+        notes.append(f"Intervals are wide: only {samples} windows or documents fit the time. {more}")
+    command, texts = comparison.next_command, "".join(f" --train {shlex.quote(path)}" for path in data or ["TEXT"])
+    command += f"{texts} --steps 200" * comparison.pieces_win
+    return replace(comparison, notes=tuple(notes), next_command=command)
+
+
+def default_documents(opened: OpenedModel) -> list[str]:
+    """Return documents that the bundled model was not trained on or, for other models, long ones first."""
+    if opened.checkpoint.source.kind == "bundled":
+        return [text for text in python_documents() if is_held_out(text)]
+    return sorted(map("\n\n".join, _python_texts()), key=len, reverse=True)
+
+
+def python_documents() -> list[str]:
+    """Return the documents that the bundled model was trained on or evaluated on, as far as this Python has them."""
+    documents = dict.fromkeys(text for texts in _python_texts() for text in texts)
+    return [text for text in documents if len(text) >= MIN_CHARACTERS]
+
+
+def is_held_out(document: str) -> bool:
+    """Whether the bundled model was not trained on a document."""
+    return hashlib.sha256(document.encode()).digest()[0] < HELD_OUT_BELOW
+
+
+def _python_texts() -> Iterator[list[str]]:
+    """Yield each topic of the Python reference, and the docstrings of each module."""
+    yield from ([topic] for topic in topics.values())
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):  # packages would take too long
+        nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+        yield [inspect.cleandoc(ast.get_docstring(node) or "") for node in nodes if isinstance(node, DOCUMENTED)]
+
+
+def write_documents(path: Path, documents: Iterable[str]) -> str:
+    """Write documents as .jsonl, and return its path."""
+    path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in documents), "utf-8")
+    return str(path)
