@@ -48,7 +48,7 @@ EXACT = (
 )
 # Methods whose last bits depend on LAPACK; compared within a tolerance relative to the largest value.
 TOLERANCE = 1e-3
-APPROXIMATE = ("spectral", "rotation", "bands", "auto")
+APPROXIMATE = ("spectral", "rotation", "bands")
 # Arguments of `resize` by name of the request; the names are keys of golden.json.
 REQUESTS: dict[str, Values] = {
     **{method: {"to": NEW, "method": method} for method in (*EXACT, *APPROXIMATE)},
@@ -288,12 +288,15 @@ def golden() -> dict[str, dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("request_", REQUESTS)
+@pytest.mark.parametrize("request_", [*REQUESTS, "auto"])
 @pytest.mark.parametrize("form", FORMS)
 def test_resize_writes_the_golden_bytes(
     form: str, request_: str, sources: dict[str, Path], golden: dict[str, Any], tmp_path: Path
 ) -> None:
-    resize(sources[form], output=tmp_path / "out", **REQUESTS[request_], **FORMS[form][1])
+    settings = REQUESTS.get(request_, {"to": NEW, "method": request_})
+    resize(sources[form], output=tmp_path / "out", **settings, **FORMS[form][1])
+    if request_ == "auto":  # it chooses another method; only nanoGPT's checkpoints state a class with an LM head here
+        request_ = "bands" if form == "nanogpt" else "copy"
     observed = observe(tmp_path / "out", approximate=is_approximate(request_))
     expected = golden[form]["shared"].get(str(REQUESTS[request_]["to"]), {}) | golden[form][request_]
     for name in [name for name, value in expected.items() if value in golden["tables"]]:

@@ -171,7 +171,7 @@ def test_resize_recipe_reproduces_the_output_of_every_method(method: str, make_p
     ("settings", "added", "method"),
     [
         ({"to": 300, "method": "stretch"}, {"keep_first": 20}, "stretch"),
-        ({"to": 300}, {"method": "copy", "keep_first": 0}, "copy"),
+        ({"to": 300, "method": "copy"}, {"keep_first": 0}, "copy"),
         ({"to": 300, "method": "random"}, {"method": "random:seed=0", "keep_first": 0}, "random:seed=0"),
         ({"to": 5}, {"method": "truncate"}, "truncate"),
         ({"to": 128, "fix_limits": True}, {"method": "copy"}, "copy"),
@@ -309,7 +309,7 @@ def assert_rejected(source: Path, error: type[Exception], message: str, **option
         ({"to": 0}, "--to must be at least 1, got 0"),
         ({"to": 4.5}, "--to must be an integer, got 4.5"),
         ({"keep_first": 16}, "--keep-first 16 with --method copy: none of the 16 learned positions is left"),
-        ({"drop_last": 16}, "--drop-last 16 with --method copy: none of the 16 learned positions is left"),
+        ({"drop_last": 16}, "--drop-last 16 with --method auto: none of the 16 learned positions is left"),
         (
             {"keep_first": 8, "drop_last": 8},
             "--keep-first 8 and --drop-last 8 with .* none of the 16 learned positions",

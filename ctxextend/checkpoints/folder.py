@@ -27,6 +27,12 @@ WEIGHTS_SUFFIXES = {".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pt",
 # Weights that only transformers up to version 4 loads, with the packages and the flag that it needs for them.
 FOREIGN = {"tf_model*.h5*": ("tensorflow tf-keras", "from_tf=True"), "flax_model*.msgpack*": ("flax", "from_flax=True")}
 
+# How the names of transformers classes with an LM head end.
+LM_CLASSES = (
+    *("ForMaskedLM", "ForCausalLM", "LMHeadModel", "DoubleHeadsModel", "ForPreTraining", "ForConditionalGeneration"),
+    *("MTModel", "EncoderDecoderModel"),
+)
+
 SAMPLE = 4096  # bytes per sample of a fingerprint: the start, the middle and the end of a tensor
 
 # Why files are skipped.
@@ -111,6 +117,13 @@ class Checkpoint:
     def model_class(self) -> str | None:
         """The transformers class in its config; None if there is none."""
         return _model_class(self.config)
+
+    @property
+    def no_lm(self) -> str:
+        """Why it is no language model, as a clause; empty if it is one."""
+        is_encoder = MODULES in self.copied
+        reason = "it is a sentence encoder, and copies retrieve best on long texts"
+        return reason if is_encoder else no_lm_head(self.model_class)
 
     @property
     def has_config(self) -> bool:
@@ -342,6 +355,13 @@ def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | N
     expected = ", ".join(filenames.with_variant(name, variant) for name in (filenames.SINGLE_FILE, "pytorch_model.bin"))
     found = f", only {', '.join(others)}" if others else ""
     return CheckpointError(f"{folder} has no {expected} or shard index{found}.", hint)
+
+
+def no_lm_head(model_class: str | None) -> str:
+    """Say that a transformers class has no LM head, or that none is stated; empty if it has one."""
+    if model_class is None:
+        return f"{CONFIG} states no model class"
+    return "" if model_class.endswith(LM_CLASSES) else f"{model_class} has no LM head"
 
 
 def _model_class(config: Mapping[str, Any]) -> str | None:

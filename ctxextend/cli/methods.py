@@ -8,7 +8,7 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
-from ctxextend.tables.method_facts import METHOD_NAMES, Method
+from ctxextend.tables.method_facts import DEFAULT_METHOD, METHOD_NAMES, Method
 
 
 def methods(
@@ -43,7 +43,7 @@ def methods(
             page.values(_details(method), margin=16)
     else:
         page.values(((method.name, method.summary) for method in selected), margin=14)
-        page.text("Default: copy. For details, run ctxextend methods NAME.", "faint")
+        page.text(f"Default: {DEFAULT_METHOD}. For details, run ctxextend methods NAME.", "faint")
     sink.screen(page.lines)
     sink.result("methods", {"methods": selected})
 

@@ -16,6 +16,7 @@ from ctxextend.cli.tables import Page
 from ctxextend.cli.train import execute, push
 from ctxextend.errors import OutputError, size_text, time_text
 from ctxextend.json_output import to_json
+from ctxextend.tables.method_facts import DEFAULT_METHOD
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Calibration
@@ -28,9 +29,9 @@ def resize(
     to: options.To,
     method: Annotated[
         str | None,
-        basic("--method NAME", "E.g. linear or bands:gain=1.2 (see methods).", "copy", autocompletion=complete_method),
+        basic("--method NAME", "E.g. linear or bands:gain=1.2 (see methods).", "auto", autocompletion=complete_method),
     ] = None,
-    data: Annotated[list[str] | None, basic("--data PATH", "With --method auto: text to tune it on.")] = None,
+    data: Annotated[list[str] | None, basic("--data PATH", "Tune bands on this text.")] = None,
     keep_first: Annotated[int | None, basic("--keep-first K", "Keep the first K rows.", "0; stretch: 20")] = None,
     drop_last: Annotated[int, basic("--drop-last K", "Create no new rows from the last K learned ones.")] = 0,
     part: options.Part = None,
@@ -64,8 +65,8 @@ def resize(
     from ctxextend.plan.plan import ResizeResult, output_path, plan_model
     from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 
-    if data and method != "auto":
-        raise typer.BadParameter("--data requires --method auto. Add --method auto, or remove --data.")
+    if data and method not in (None, DEFAULT_METHOD):
+        raise typer.BadParameter(f"--data cannot be used with --method {method}. Remove one of them.")
     if bool(train) != (steps is not None):
         raise typer.BadParameter("--train and --steps must be used together. Add the other, or remove both.")
     if train and verify:
@@ -146,7 +147,7 @@ def show_plan(
             sink.warning(warnings[-1])
         output, choices = output or plan.default_output, plan.choices
         items = list(_plan_items(plan, output))
-        sink.note(*choices)
+        sink.note(*filter(None, (*choices, plan.keep_hint)))
         resized = to_json(ResizeResult(plan, output, choices=choices, dry_run=True))
     for step, settings in steps.items():
         given = {name: v for name, v in settings.items() if v is not None and v is not False and v != ()}
@@ -206,7 +207,8 @@ def _show_result(sink: Output, result: "ResizeResult") -> None:
         sink.note(f"{table.name}: {lengths if table.is_changed else f'{table.max_len_after} positions, unchanged'}")
     sink.note(*result.choices)
     sink.note(*(f"skipped: {name} ({reason})" for name, reason in plan.checkpoint.omitted.items()))
-    sink.note(f"{size_text(result.bytes_written)} in {time_text(result.seconds)}", plan.consequences)
+    effects = f"{plan.consequences} {plan.keep_hint}".strip()
+    sink.note(f"{size_text(result.bytes_written)} in {time_text(result.seconds)}", effects)
     sink.data(str(result.output))
     name = str(result.output)
     folder = shlex.quote(f"./{name}" if name.startswith("-") else name)  # not parsed as an option

@@ -23,6 +23,7 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import TABLE_KEYS
 from ctxextend.tables.bands import choose_bands, find_repeats, has_free_settings
+from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
 Values = NDArray[np.float64]
@@ -96,7 +97,7 @@ def calibrate_model(
     `warn` is called with the warnings before the search.
     """
     started = time.perf_counter()
-    settings = replace(settings, method="bands") if settings.method == "auto" else settings
+    settings = replace(settings, method="bands") if settings.facts.name == DEFAULT_METHOD else settings
     if settings.facts.name != "bands":
         raise ResizeError(f"Only bands can be tuned on a text, got --method {settings.facts.name}.")
     if not has_free_settings(**settings.settings):

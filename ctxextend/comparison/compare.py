@@ -51,7 +51,7 @@ from ctxextend.recipe import (
 )
 from ctxextend.recipe_file import TABLE_KEYS, recipe_values, yaml_text
 from ctxextend.tables.apply import read_method
-from ctxextend.tables.method_facts import FORMULA, method_text
+from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, method_text
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.stats import norms_and_neighbours
 from ctxextend.text_data import check_paths, path_names
@@ -197,7 +197,7 @@ def read_methods(specs: Sequence[str], to: int | str | None) -> tuple[MethodSpec
     for text in specs or [ALL]:
         if text.strip() == ALL:
             for name in METHODS:
-                if name != "auto":  # it chooses one of the others
+                if name != DEFAULT_METHOD:  # it chooses one of the others
                     specs_by_name.setdefault(name, MethodSpec(name, Resize(to, method=name), is_named=False))
         else:
             resize, (name, given, _) = Resize(to, method=text), read_method(text)

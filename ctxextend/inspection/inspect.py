@@ -114,7 +114,8 @@ def _report(checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None
     old_length = None
     before, after = recipe.rows.get(name, (0, 0)) if recipe else (0, 0)
     if recipe is not None and after == rows and before > first:
-        start = first + recipe.settings.kept_rows(before - first)
+        options = replace(recipe.settings, method=recipe.methods.get(name, recipe.settings.method))
+        start = first + options.kept_rows(before - first)
         if after <= before:
             new_rows = ()
         elif start < rows:

@@ -8,12 +8,13 @@ import ml_dtypes  # noqa: F401 - registers bfloat16 and float8 with numpy
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.folder import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import find_architecture
 from ctxextend.plan.edits import config_changes, plan_tables, with_length
 from ctxextend.plan.find_tables import FoundTable, TableShape, computed_shape, find_tables
 from ctxextend.recipe import Resize, accepts_settings
-from ctxextend.tables.apply import resize_with_reserved
+from ctxextend.tables.apply import choose_settings, resize_with_reserved
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,8 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
         model: A model of a transformers class and a model type in the registry, with or without a head, in any float
             dtype, on any device.
         to: The new context length in usable positions; see `plan_resize`.
-        method: See `plan_resize`.
+        method: See `plan_resize`. ``"auto"`` chooses by the model's class: one without an LM head, such as BertModel,
+            counts as such even if its checkpoint has one.
         settings: ``keep_first``, ``drop_last`` and ``part``; see `plan_resize`.
 
     Raises:
@@ -64,10 +66,12 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
     tables = plan_tables(found_tables, requested, describe)
     weights = {}
     for table in (table for table in tables if table.is_stored):
-        weight = state[table.name]
-        positions = table.rows_after - table.reserved_rows
-        resized = resize_with_reserved(_to_numpy(weight.detach()), table.reserved_rows, positions, requested)
-        weights[table.name] = to_tensor(resized).to(weight.device)
+        weight, reserved = state[table.name], table.reserved_rows
+        values, positions, options = _to_numpy(weight.detach()), table.rows_after - reserved, requested
+        if table.rows_after > table.rows_before:
+            no_lm, layout = no_lm_head(type(model).__name__), table.location.layout
+            options = choose_settings(values[reserved:], positions, requested, layout, no_lm).options
+        weights[table.name] = to_tensor(resize_with_reserved(values, reserved, positions, options)).to(weight.device)
     set_length(model, weights, config_changes(config, architecture, tables))
 
 

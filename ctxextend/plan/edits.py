@@ -18,7 +18,7 @@ from ctxextend.json_output import not_in_json
 from ctxextend.plan.find_tables import Describe, FoundTable, OpenedModel, check_rows, tables_of_part
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import check_source_rows
-from ctxextend.tables.method_facts import FORMULA
+from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _check_length(settings: Resize, plan: TablePlan) -> None:
         message = f"{flags} {'do' if ',' in flags else 'does'} not apply when shrinking {plan.name} from {before} to "
         raise ResizeError(f"{message}{after} positions: the first {after} are kept.", f"Remove {flags}.")
     is_formula = settings.facts.name == FORMULA and {*settings.settings.values()} <= {None, plan.location.layout}
-    if after > before and not plan.is_stored and settings.method and not is_formula:
+    if after > before and not (plan.is_stored or is_formula or settings.facts.name == DEFAULT_METHOD):
         message = f"Only --method {FORMULA} applies to {plan.name}: transformers computes its sinusoids."
         raise ResizeError(message, "Remove --method: the length in config.json is all that changes.")
     if after > before:

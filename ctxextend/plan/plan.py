@@ -36,7 +36,7 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
 from ctxextend.tables.apply import Choice, choose_settings, deviation, nonfinite_rows, resize_with_reserved
-from ctxextend.tables.method_facts import FORMULA, METHOD_NAMES, TRUNCATE
+from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, FORMULA, TRUNCATE
 from ctxextend.tables.stats import describe_rows
 from ctxextend.version import __version__
 
@@ -120,7 +120,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         """The method that creates new rows; `truncate` when shrinking, `copy` if nothing changes."""
         if self.creates_rows:
             return self._created_by.facts.name
-        return TRUNCATE if self.is_changed else METHOD_NAMES[0]
+        return TRUNCATE if self.is_changed else COPY
 
     @property
     def _created_by(self) -> Resize:
@@ -140,7 +140,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
                 choices[table.name] = Choice(replace(options, method=FORMULA))
                 continue
             rows = self._read(table)[table.reserved_rows :] if options.chooses_settings or layout else np.zeros(0)
-            choice = choose_settings(rows, table.rows_after - table.reserved_rows, options, layout)
+            positions = table.rows_after - table.reserved_rows
+            choice = choose_settings(rows, positions, options, layout, self.checkpoint.no_lm)
             away = deviation(rows, layout) if layout and choice.options.facts.name != FORMULA else ""
             choices[table.name] = choice._replace(reason="; ".join(filter(None, (away, choice.reason))))
         return choices
@@ -150,9 +151,13 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         """The method of each extended table with all of its settings, by table name."""
         return {name: choice.options.full_method for name, choice in self.chosen.items()}
 
+    def options_of(self, table: TablePlan) -> Resize:
+        """Return the settings of one of `tables`, chosen for its rows if it is extended."""
+        return self.chosen[table.name].options if table.name in self.chosen else self.settings
+
     def method_of(self, table: TablePlan) -> str:
         """Return the method of one of `tables`; learned rows and sinusoids of one model have different defaults."""
-        return self.chosen[table.name].options.facts.name if table.name in self.chosen else self.method
+        return self.options_of(table).facts.name if table.name in self.chosen else self.method
 
     @property
     def recipe_settings(self) -> Resize:
@@ -166,13 +171,15 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     @property
     def keeps_learned_rows(self) -> bool:
         """Whether all learned rows are kept, bit for bit, at the start of every table."""
-        lengths = [table.max_len_before for table in self.tables]
-        return all(self.settings.kept_rows(length) == length for length in lengths)
+        lengths = {table.name: table.max_len_before for table in self.tables}
+        return all(item.options.kept_rows(lengths[name]) == lengths[name] for name, item in self.chosen.items())
 
     @property
     def consequences(self) -> str:
         """What to expect of the model's outputs before any training, in a sentence or two."""
-        after, options, method = self.max_len_after, self.settings, self._created_by.facts
+        chosen, after = [choice.options for choice in self.chosen.values()], self.max_len_after
+        options = next((options for options in chosen if not options.keeps_learned_rows), self._created_by)
+        method = options.facts
         if not self.is_changed:
             return "The position table is unchanged."
         if not self.creates_rows:
@@ -187,6 +194,15 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             kept = f" (the first {options.kept_first} rows are kept)" if options.kept_first else ""
             effects = f"{short[:1].upper()}{short[1:]}{kept}; beyond {self._old_lengths}"
         return f"{output_files.UNTRAINED.format(after)} {effects}, {method.long_inputs}."
+
+    @property
+    def keep_hint(self) -> str:
+        """How to keep outputs for short inputs if the default method changes them; else empty."""
+        if self.keeps_learned_rows or self.settings.facts.name != DEFAULT_METHOD:
+            return ""
+        lengths = {table.max_len_before for table in self.tables}
+        keep = f"--keep-first {max(lengths)} (worse beyond {max(lengths)}) or " if len(lengths) == 1 else ""
+        return f"To keep outputs for short inputs, use {keep}--method {COPY}."
 
     @property
     def _same_outputs(self) -> str:
@@ -216,7 +232,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def _warnings(self) -> Iterator[str]:
         checkpoint = self.checkpoint
         if not self.is_changed:
-            is_default = self.settings.method == METHOD_NAMES[0]  # as in the recipe of an unchanged output
+            is_default = self.settings.method == COPY  # as in the recipe of an unchanged output
             flags = ", ".join(self.settings.method_flags[is_default:])
             output = "the same weights as safetensors" if self.layouts else "a copy"
             output += " with fixed length limits." if self.edits else "."
@@ -431,8 +447,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         """Resize the values of one of `tables`, shape (rows_before, hidden_size), to (rows_after, hidden_size)."""
         positions = table.rows_after - table.reserved_rows
         try:
-            options = self.chosen[table.name].options if table.name in self.chosen else self.settings
-            return resize_with_reserved(before, table.reserved_rows, positions, options)
+            return resize_with_reserved(before, table.reserved_rows, positions, self.options_of(table))
         except MemoryError:
             shape = f"({table.rows_after:,}, {table.hidden_size:,})"
             raise ResizeError(f"Out of memory: {table.name} of shape {shape} is too large.", "Lower --to.") from None
@@ -486,7 +501,7 @@ def plan_resize(
         to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1, ``"4k"`` for 4,096,
             or ``"4x"`` for four times the current length.
         method: A method name from `list_methods`, optionally with settings, such as ``"bands:sigma=4,gain=1.2"``.
-            Defaults to ``"copy"``, or ``"truncate"`` when shrinking.
+            Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
         settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``, ``fix_limits``, ``copy_code``) and
             of `CheckpointRef` (``revision``, …, and ``tensor`` for a custom model type), as keyword arguments.
 

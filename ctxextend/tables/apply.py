@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
 from ctxextend.tables.bands import MIN_ROWS
 from ctxextend.tables.method_facts import (
+    COPY,
+    DEFAULT_METHOD,
     FORMULA,
     INTEGER,
-    METHOD_NAMES,
     SINUSOIDAL,
     TRUNCATE,
     Method,
@@ -32,8 +33,8 @@ COUNTS = ("keep_first", "drop_last")
 
 
 def read_method(text: str | None) -> tuple[str, dict[str, Any], list[ResizeError]]:
-    """Parse ``bands:sigma=4,keep-first=1`` into name, settings and errors; None means `copy`."""
-    name, _, rest = (part.strip() for part in (METHOD_NAMES[0] if text is None else text).partition(":"))
+    """Parse ``bands:sigma=4,keep-first=1`` into name, settings and errors; None means `DEFAULT_METHOD`."""
+    name, _, rest = (part.strip() for part in (DEFAULT_METHOD if text is None else text).partition(":"))
     accepted = dict[str, Setting]()
     if name != TRUNCATE:
         try:
@@ -68,7 +69,7 @@ class MethodOptions:
     """A method and its settings, validated."""
 
     # A name of `METHODS` with settings, as parsed by `read_method`, or `TRUNCATE`, which creates no rows. None means
-    # `copy` for a longer table, `FORMULA` if it is sinusoidal; for a shorter one, only None and `TRUNCATE` are allowed.
+    # `DEFAULT_METHOD` for a longer table; for a shorter one, only None and `TRUNCATE` are allowed.
     method: str | None = None
     # Positions at the start that the method does not change; None is the method's default.
     keep_first: int | None = None
@@ -110,7 +111,7 @@ class MethodOptions:
     @property
     def facts(self) -> Method:
         """The documentation and implementation of the method."""
-        return METHODS.get((self.method or "").partition(":")[0], METHODS[METHOD_NAMES[0]])
+        return METHODS.get((self.method or DEFAULT_METHOD).partition(":")[0], METHODS[COPY])
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -126,7 +127,7 @@ class MethodOptions:
     def chooses_settings(self) -> bool:
         """Whether the table decides on the method or its unset settings, or on whether the method applies."""
         is_unset = self.facts.choose is not None and (not self.settings or None in self.settings.values())
-        return is_unset or self.method is None or self.facts.name in (FORMULA, SINUSOIDAL)
+        return is_unset or self.facts.name in (FORMULA, SINUSOIDAL)
 
     @property
     def full_method(self) -> str:
@@ -192,24 +193,30 @@ class Choice(NamedTuple):
     reason: str = ""  # what was chosen and why, as text; empty if nothing was chosen
 
 
-def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str = "") -> Choice:
+def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str = "", no_lm: str = "") -> Choice:
     """Choose the unset settings of a method for resizing a table, shape (n, d), to a number of rows.
 
-    Without a method, a table of sinusoids is continued by its formula; `layout` breaks ties between layouts. The method
-    creates bit-identical rows whether it is called with these settings or chooses them itself.
+    `auto` continues a table of sinusoids by its formula; `layout` breaks ties between layouts. Otherwise it chooses by
+    `no_lm`, why the checkpoint is no language model (empty if it is one), and by the rows. Methods create bit-identical
+    rows whether they are called with the chosen settings or choose them themselves.
 
     Raises:
-        ResizeError: The method is `sinusoidal` and the table is sinusoidal already, or it is `formula` and is not.
+        ResizeError: The method is `sinusoidal` and the table is sinusoidal already, or it is `formula` and is not; or
+            the chosen method has no source rows.
     """
     if not options.chooses_settings:
         return Choice(options)
-    if options.facts.choose is not None:
-        source = table[: len(table) - options.drop_last].astype(np.float64)
-        with np.errstate(invalid="ignore", over="ignore"):
-            method, reason = options.facts.choose(source, rows, keep=options.kept_first, **options.settings)
-        return Choice(replace(options, method=method, keep_first=options.kept_first), reason)
     name, stated = options.facts.name, options.settings if options.facts.name == FORMULA else {}
-    formula = find_formula(table, stated.get("layout") or layout)
+    has_formula = name in (DEFAULT_METHOD, FORMULA, SINUSOIDAL)
+    formula = find_formula(table, stated.get("layout") or layout) if has_formula else None
+    if formula is None and options.facts.choose is not None:
+        source = table[: len(table) - options.drop_last].astype(np.float64)
+        given = {"no_lm": no_lm} if name == DEFAULT_METHOD else options.settings
+        with np.errstate(invalid="ignore", over="ignore"):
+            method, reason = options.facts.choose(source, rows, keep=options.kept_first, **given)
+        chosen = replace(options, method=method, keep_first=options.kept_first)
+        check_source_rows(len(table), rows, chosen)
+        return Choice(chosen, reason)
     if stated and (formula is None or any(stated[key] not in (None, getattr(formula, key)) for key in stated)):
         message = f"--method {options.method}: the table does not equal this formula."
         raise ResizeError(message, "Choose another method; list them with `ctxextend methods`.")
@@ -322,5 +329,5 @@ def learned_rows_after(learned: int, resizes: Sequence[tuple[int, MethodOptions]
     before = table = np.random.default_rng(0).normal(size=(learned, 8)).astype(np.float32)
     for rows, options in resizes:
         is_formula = options.facts.name == FORMULA  # which a random table does not have; it keeps learned rows too
-        table = resize_table(table, rows, replace(options, method=None) if is_formula else options)
+        table = resize_table(table, rows, replace(options, method=COPY) if is_formula else options)
     return learned_rows(before, table)

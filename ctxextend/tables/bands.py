@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.method_facts import TOLERANCE, Setting, method, method_text, read_rows
+from ctxextend.tables.method_facts import COPY, TOLERANCE, Setting, method, method_text, read_rows
 from ctxextend.tables.sinusoids import BLOCK_ROWS
 from ctxextend.tables.stats import find_outliers, norms_and_neighbours
 
@@ -21,7 +21,6 @@ Indices = NDArray[np.int64]
 
 SEAM = 8  # rows on either side of a seam that are compared and blended
 MIN_ROWS = 4 * SEAM  # the fewest rows that can be split
-LINEAR: dict[str, Any] = {"sigma": 0.0, "gain": 1.0}  # settings that turn `bands` into linear interpolation
 # The smallest and the largest standard deviation of the Gaussian filter that are tried, in rows, and the largest as a
 # share of the table.
 MIN_SIGMA, MAX_SIGMA, MAX_SIGMA_SHARE = 4.5, 16.0, 1 / 8
@@ -164,30 +163,32 @@ def _tiled_rows(split: "BandSplit", rows: Indices) -> tuple[Indices, Indices, Ro
     return before.clip(0, last), after.clip(0, last), share
 
 
-def choose_auto(table: Rows, rows: int, *, keep: int = 0) -> tuple[str, str]:
-    """Choose the settings of `bands` for `auto`; returns the method as text, and the reason."""
-    is_short = len(table) < MIN_ROWS
-    method, reason = choose_bands(table, rows, keep=keep, **(LINEAR if is_short else {}))
-    too_few = f"linear: {len(table)} rows are too few to split"
-    return method, f"auto chose {too_few if is_short else reason}"
+def choose_auto(table: Rows, rows: int, *, keep: int = 0, no_lm: str = "") -> tuple[str, str]:
+    """Choose `copy` or `bands`; returns the method as text, and the reason. `no_lm`: see `Checkpoint.no_lm`."""
+    if no_lm or len(table) < MIN_ROWS:
+        too_few = f"{len(table)} rows are too few to judge"
+        return COPY, f"auto chose copy, which keeps the learned rows: {no_lm or too_few}"
+    method, reason = choose_bands(table, rows, keep=keep)
+    return method, f"auto chose {reason}"
 
 
 @method(
-    summary="bands with settings chosen from the table, or tuned on --data",
+    summary="bands for language models, copy for other models (default)",
     keeps_learned_rows=False,
-    convention="as bands with default settings, or as linear",
+    convention="as formula for a table of sinusoids; as copy for sentence encoders, models without an LM head, and "
+    "tables of fewer than 32 rows; else as bands with settings chosen from the table, or tuned on --data",
     long_inputs=SIMILAR,
-    when="long inputs must work without training, and outputs for short ones may change",
+    when="you do not know which method is best for the model",
     reads_kept_rows=True,
     choose=choose_auto,
     tolerance=TOLERANCE,
 )
 def auto(table: Rows, rows: int, *, keep: int = 0) -> Rows:
-    """Create the new rows with `bands`, or with `linear` if the table has fewer than 32 rows.
+    """Create the new rows of a language model's table: with `bands`, or with `copy` if it has fewer than 32 rows.
 
     Source: ctxextend.
     """
-    return bands(table, rows, keep=keep, **(LINEAR if len(table) < MIN_ROWS else {}))
+    return table[np.arange(rows) % len(table)] if len(table) < MIN_ROWS else bands(table, rows, keep=keep)
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# The default method of a longer table that equals a sinusoidal formula.
-FORMULA, SINUSOIDAL = "formula", "sinusoidal"
+# The default method of a longer table, and those that it chooses by rule.
+DEFAULT_METHOD, COPY, FORMULA = "auto", "copy", "formula"
+SINUSOIDAL = "sinusoidal"
 # The method of a shorter table: keep the first rows.
 TRUNCATE = "truncate"
 
 METHOD_NAMES = (
-    *("copy", "linear", SINUSOIDAL, FORMULA, "cubic", "spline", "nearest", "mirror", "stretch", "hierarchical"),
-    *("last", "mean", "zero", "random", "spectral", "rotation", "bands", "auto"),
+    *(COPY, "linear", SINUSOIDAL, FORMULA, "cubic", "spline", "nearest", "mirror", "stretch", "hierarchical"),
+    *("last", "mean", "zero", "random", "spectral", "rotation", "bands", DEFAULT_METHOD),
 )
 
 # Effects on inputs up to the old length: of methods that keep learned rows, and of all others.

@@ -147,11 +147,11 @@ def compare_table(plan: ResizePlan, table: TablePlan, resized: Checkpoint) -> Ta
     after = read_floats(resized.names[table.name], table.name)
     expected = plan.resized(table, before)
     matches = equal_rows(expected, after)
-    if plan.creates_rows and (tolerance := plan.settings.facts.tolerance):
+    if plan.creates_rows and (tolerance := plan.options_of(table).facts.tolerance):
         exact = expected.astype(np.float64)
         norm = np.median(np.linalg.norm(exact, axis=1))
         is_close = np.linalg.norm(exact - after.astype(np.float64), axis=1) <= tolerance * norm
-        kept = plan.settings.kept_rows(min(len(before), len(after)) - table.reserved_rows)
+        kept = plan.options_of(table).kept_rows(min(len(before), len(after)) - table.reserved_rows)
         is_close[: table.reserved_rows + kept] = False  # kept rows must be identical
         matches |= is_close
     return TableComparison(before, after, expected, matches)
@@ -201,7 +201,7 @@ def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableCompa
 def _describe_rows(expected: ExpectedResize, table: TablePlan, compared: TableComparison) -> Iterator[str]:
     """Yield how many rows match the method, and how much the learned rows changed."""
     plan, count = expected.plan, int(compared.matches.sum())
-    tolerance = plan.settings.facts.tolerance if plan.creates_rows else 0.0
+    tolerance = plan.options_of(table).facts.tolerance if plan.creates_rows else 0.0
     exact = f"within {tolerance:g} of the median norm" if tolerance else "bit for bit"
     origin = f"method {plan.method_of(table)}" if plan.is_changed else "the base"
     size = f"{table.name}: {table.rows_before} -> {table.rows_after} rows"

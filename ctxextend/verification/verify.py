@@ -211,7 +211,7 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
             plan = plan_model(model, Resize(to, part=part))
             planned = {table.name: (table.dtype, [table.rows_after, table.hidden_size]) for table in plan.stored}
             if before | planned == after:
-                methods = (None, *(METHODS if plan.creates_rows else ()))
+                methods = METHODS if plan.creates_rows else (None,)
                 plans += (replace(plan, settings=replace(plan.settings, method=method)) for method in methods)
     best, maximum = None, -1
     for plan in plans:
