@@ -31,7 +31,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def run_calibration(source: Path, *flags: object) -> Result:
-    return invoke("resize", source, "--to", TO, "--method", "auto", *flags, "--data", "texts.jsonl")
+    return invoke("resize", source, "--to", TO, *flags, "--data", "texts.jsonl")
 
 
 def test_calibrate_scores_equal_evaluate_of_resized_checkpoint(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_resize_auto_with_training_text_warns_before_calibrating(source: Path) -
     assert done.stderr.count(warning) == 1
 
 
-@pytest.mark.parametrize("method", [[], ["--method", "bands"], ["--method", "auto:gain=1.2"]])
+@pytest.mark.parametrize("method", [["--method", "bands"], ["--method", "auto:gain=1.2"]])
 def test_resize_rejects_data_without_auto(method: list[str], source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration_module, "load_eval_model", None)
     done = invoke("resize", source, "--to", TO, *method, "--data", "texts.jsonl")

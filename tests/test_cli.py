@@ -34,11 +34,14 @@ def run(*arguments: str) -> Result:
 def test_resize_prints_the_output_path_on_stdout_and_the_rest_on_stderr() -> None:
     done = run("resize", "tiny-gpt2", "--to", "512")
     assert (done.exit_code, done.stdout) == (0, "tiny-gpt2-512\n")
-    assert "128 -> 512 positions, copy" in done.stderr
+    assert "128 -> 512 positions, bands" in done.stderr
     *_, cost, last = done.stderr.splitlines()
     assert re.fullmatch(r"\d+\.\d MB in \d+(\.\d)? m?s", cost)
     assert "Not yet trained at 512" in last
-    assert "order breaks at each seam" in last
+    hint = "To keep outputs for short inputs, use --keep-first 128 (worse beyond 128) or --method copy."
+    assert last.endswith(hint)
+    assert hint in run("resize", "tiny-gpt2", "--to", "512", "--dry-run").stderr
+    assert "order breaks at each seam" in run("resize", "tiny-gpt2", "--to", "256", "--method", "copy").stderr
     quiet = run("resize", "tiny-gpt2", "--to", "512", "--quiet", "--force")
     assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "tiny-gpt2-512\n", "")
 
@@ -152,7 +155,7 @@ def test_resize_dry_run_prints_the_method_and_its_settings(flags: str, method: s
         ("/no/such/folder --to 512 --subfolder ../up", 2, "UsageError"),
         ("/no/such/folder --to 512 --variant a.b", 2, "UsageError"),
         ("/no/such/folder --to 512", 1, "SourceError"),
-        ("tiny-gpt2 --to 512 --keep-first 128", 1, "ResizeError"),
+        ("tiny-gpt2 --to 512 --method copy --keep-first 128", 1, "ResizeError"),
         ("tiny-gpt2 --to 64 --method linear", 1, "ResizeError"),
         ("tiny-gpt2 --to 512 --revision v1", 1, "SourceError"),
         ("tiny-gpt2 --to 512 -o /", 1, "OutputError"),
@@ -404,7 +407,7 @@ def test_resize_reports_a_full_stdout() -> None:
 
 
 def test_resize_json_error_with_a_full_stdout_is_printed_on_stderr() -> None:
-    done = shell("tiny-gpt2 --to 512 --keep-first 128 --json > /dev/full")
+    done = shell("tiny-gpt2 --to 512 --method copy --keep-first 128 --json > /dev/full")
     assert (done.returncode, done.stderr.startswith("Error: "), "Traceback" in done.stderr) == (1, True, False)
 
 

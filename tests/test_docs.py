@@ -91,9 +91,9 @@ def families_table() -> str:
 def methods_table() -> str:
     """Return the methods as a Markdown table, the default first."""
     body = "".join(
-        f"| `{method.name}`{' (default)' * (number == 0)} | {method.summary} "
+        f"| `{method.name}`{' (default)' * (method.name == DEFAULT_METHOD)} | {method.summary} "
         f"| {'stay' if method.keeps_learned_rows else 'change'} | {method.when} | {method.source} |\n"
-        for number, method in enumerate(list_methods())
+        for method in list_methods()
     )
     return f"| `--method` | new rows | learned rows | use when | source |\n|---|---|---|---|---|\n{body}"
 

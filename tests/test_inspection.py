@@ -126,7 +126,7 @@ def test_inspect_ignores_a_recipe_without_provenance(make_pico: MakePico) -> Non
 
 
 def test_inspect_finds_repeated_rows_and_seams_of_a_resize() -> None:
-    (model,) = inspected(resize("tiny-gpt2", to=512, output="out").output)
+    (model,) = inspected(resize("tiny-gpt2", to=512, method="copy", output="out").output)
     (table,) = model["tables"]
     assert (model["method"], table["new_rows"]) == ("copy", [[128, 512]])
     assert table["tiling"] == {"period": 128, "start": 0, "stop": 512, "copies": 4.0}
@@ -356,7 +356,7 @@ def test_inspect_rejects_invalid_flags(flags: str, message: str) -> None:
 
 def test_inspect_verdict_reports_limits_and_rows(make_pico: MakePico, tmp_path: Path) -> None:
     assert inspect("tiny-gpt2").verdict == "128 positions, all files agree; rows look trained."
-    longer = inspect(resize("tiny-gpt2", to=512, output="out").output)
+    longer = inspect(resize("tiny-gpt2", to=512, method="copy", output="out").output)
     assert longer.verdict == "512 positions, all files agree; 384 new rows created by copy, not trained yet."
     led = inspect(pico.make_led(tmp_path / "led"))
     assert led.verdict.startswith("encoder 32, decoder 16 positions, all files agree; ")

@@ -182,6 +182,7 @@ def test_run_reproduces_outputs_without_choosing_settings_again(method: str, mon
 def two_tables(tmp_path: Path) -> Path:
     """A model with two tables, one with and one without a high-frequency part."""
     source = pico.make_led(tmp_path / "led")
+    pico.edit_json(source / "config.json", architectures=["LEDForConditionalGeneration"])
     path = source / "model.safetensors"
     tensors = load_file(path)
     encoder, decoder = (name for name in sorted(tensors, reverse=True) if "embed_positions" in name)

@@ -53,7 +53,7 @@ def make_screens() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         Path("minilm").symlink_to(get_model_path())
-        resize("tiny-gpt2", to=512)
+        resize("tiny-gpt2", to=512, method="copy")
         return {name: screen(name) for name in NAMES}
 
 
@@ -87,7 +87,7 @@ def test_inspect_screen_has_no_line_longer_than_its_width(width: int, tmp_path: 
     for name, folder in (("minilm", get_model_path()), ("led", pico.make_led(tmp_path / "led"))):
         Path(name).symlink_to(folder)
     long = make_pico("roberta", "a-name-" + "that-goes-on-" * 6 + "to-its-end", hidden_size=64).folder
-    resize("tiny-gpt2", to=512)
+    resize("tiny-gpt2", to=512, method="copy")
     Path("long").symlink_to(long)
     pico.edit_json(long / "tokenizer_config.json", model_max_length=5)
     screens = [("minilm",), ("led",), ("long",), ("tiny-gpt2", "tiny-gpt2-512"), ("long", "minilm", "led"), (long,)]
@@ -126,7 +126,7 @@ def terminal_screen(*arguments: str, **environment: str) -> str:
 
 
 def test_inspect_on_a_terminal_is_the_same_text_in_colour() -> None:
-    resize("tiny-gpt2", to=512)
+    resize("tiny-gpt2", to=512, method="copy")
     arguments = ("tiny-gpt2", "tiny-gpt2-512", "--width", "80")
     coloured = terminal_screen(*arguments)
     plain = [line.rstrip() for line in ESCAPES.sub("", coloured).splitlines()]

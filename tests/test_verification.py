@@ -50,7 +50,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def pair(sharded: Path, tmp_path: Path) -> tuple[Path, Path]:
     """The sharded checkpoint and a resized copy (method copy) that a test can damage."""
-    return sharded, resize(sharded, to=NEW, output=tmp_path / "out").output
+    return sharded, resize(sharded, to=NEW, method="copy", output=tmp_path / "out").output
 
 
 def failed_checks(verification: Verification) -> dict[str, str]:
@@ -127,8 +127,8 @@ def test_verify_passes_for_shorter_and_unchanged_tables(sharded: Path, tmp_path:
 
 
 def test_verify_tries_all_methods_if_the_recipe_is_for_another_base(sharded: Path, tmp_path: Path) -> None:
-    middle = resize(sharded, to=256, output=tmp_path / "middle").output
-    out = resize(middle, to=512, output=tmp_path / "out").output
+    middle = resize(sharded, to=256, method="copy", output=tmp_path / "middle").output
+    out = resize(middle, to=512, method="copy", output=tmp_path / "out").output
     assert passed_checks(verify(out, middle))
     found = verify(out, sharded)
     assert passed_checks(found)  # copying a copied table equals copying the base table

@@ -120,7 +120,7 @@ class Checkpoint:
 
     @property
     def no_lm(self) -> str:
-        """Why it is no language model, as a clause; empty if it is one."""
+        """Why it is not a language model, as a clause; empty if it is one."""
         is_encoder = MODULES in self.copied
         reason = "it is a sentence encoder, and copies retrieve best on long texts"
         return reason if is_encoder else no_lm_head(self.model_class)

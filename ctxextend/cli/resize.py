@@ -66,7 +66,7 @@ def resize(
     from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 
     if data and method not in (None, DEFAULT_METHOD):
-        raise typer.BadParameter(f"--data cannot be used with --method {method}. Remove one of them.")
+        raise typer.BadParameter("--data requires --method auto, the default. Remove --method, or --data.")
     if bool(train) != (steps is not None):
         raise typer.BadParameter("--train and --steps must be used together. Add the other, or remove both.")
     if train and verify:

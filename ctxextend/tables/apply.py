@@ -197,8 +197,8 @@ def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str
     """Choose the unset settings of a method for resizing a table, shape (n, d), to a number of rows.
 
     `auto` continues a table of sinusoids by its formula; `layout` breaks ties between layouts. Otherwise it chooses by
-    `no_lm`, why the checkpoint is no language model (empty if it is one), and by the rows. Methods create bit-identical
-    rows whether they are called with the chosen settings or choose them themselves.
+    `no_lm`, why the checkpoint is not a language model (empty if it is one), and by the rows. A method creates
+    bit-identical rows whether it is called with these settings or chooses them itself.
 
     Raises:
         ResizeError: The method is `sinusoidal` and the table is sinusoidal already, or it is `formula` and is not; or

@@ -173,7 +173,7 @@ def choose_auto(table: Rows, rows: int, *, keep: int = 0, no_lm: str = "") -> tu
 
 
 @method(
-    summary="bands for language models, copy for other models (default)",
+    summary="bands for language models, copy for other models",
     keeps_learned_rows=False,
     convention="as formula for a table of sinusoids; as copy for sentence encoders, models without an LM head, and "
     "tables of fewer than 32 rows; else as bands with settings chosen from the table, or tuned on --data",
