@@ -28,6 +28,7 @@ from ctxextend.cli.output import styled
 from ctxextend.cli.tables import Page
 from ctxextend.inspection.inspect import inspect
 from ctxextend.recipe_file import parse_recipe
+from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.tables.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -143,7 +144,7 @@ def with_output(text: str, run: Callable[[str], str]) -> str:
 
 def screen() -> str:
     """Return the output of `inspect` for a resized table as an SVG image of a terminal."""
-    name = str(resize("tiny-gpt2", to=512).output)
+    name = str(resize("tiny-gpt2", to=512, method="copy").output)
     # Explicit, so that the result does not depend on the terminal or the environment.
     size: dict[str, Any] = {"width": WIDTH, "height": WIDTH}
     terminal: dict[str, Any] = {"color_system": "truecolor", "force_terminal": True, "force_jupyter": False}

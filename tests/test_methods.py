@@ -243,7 +243,10 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "magic"}, "Unknown method 'magic'. Methods: auto, copy, linear.*add one with ctxextend.register_method"),
+        (
+            {"method": "magic"},
+            "Unknown method 'magic'. Methods: auto, copy, linear.*add one with ctxextend.register_method",
+        ),
         ({"method": "bnads"}, "Unknown method 'bnads'. Did you mean bands?"),
         ({"method": "magic:sigma=2"}, "Unknown method 'magic'"),
         ({"keep_first": -1}, "--keep-first"),

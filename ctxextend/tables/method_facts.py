@@ -17,8 +17,8 @@ SINUSOIDAL = "sinusoidal"
 TRUNCATE = "truncate"
 
 METHOD_NAMES = (
-    *(DEFAULT_METHOD, COPY, "linear", SINUSOIDAL, FORMULA, "cubic", "spline", "nearest", "mirror", "stretch"),
-    *("hierarchical", "last", "mean", "zero", "random", "spectral", "rotation", "bands"),
+    *(DEFAULT_METHOD, COPY, "linear", SINUSOIDAL, FORMULA, "cubic", "spline", "nearest", "mirror"),
+    *("stretch", "hierarchical", "last", "mean", "zero", "random", "spectral", "rotation", "bands"),
 )
 
 # Effects on inputs up to the old length: of methods that keep learned rows, and of all others.
