@@ -412,11 +412,11 @@ def check_reserved_rows(small: SmallModel) -> None:
 def check_resize(small: SmallModel, extended: Any, folder: Path) -> None:
     """Resize a model's checkpoint with `copy`, and check all guarantees for the result."""
     small.model.save_pretrained(folder / "source")
-    result = resize(folder / "source", to=small.new, output=folder / "output")
+    result = resize(folder / "source", to=small.new, method="copy", output=folder / "output")
     check_verified(folder / "output", folder / "source")
     assert all(table.new_rows for table in inspect(folder / "output").tables)
     loaded = pico.realign(pico.Pico(folder / "output", small.model_class).load())
-    extend_model(extended, to=small.new)
+    extend_model(extended, to=small.new, method="copy")
     for model in (extended, small.model):
         pico.realign(model)
     for location, name, reader, _ in small.readers:

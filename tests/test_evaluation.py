@@ -41,7 +41,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny-gpt2 resized to 512 tokens with its learned rows unchanged."""
-    return ctxextend.resize("tiny-gpt2", to=512, output=tmp_path_factory.mktemp("models") / "tiny-gpt2-512").output
+    output = tmp_path_factory.mktemp("models") / "tiny-gpt2-512"
+    return ctxextend.resize("tiny-gpt2", to=512, method="copy", output=output).output
 
 
 def evaluate_json(*arguments: Any, **flags: Any) -> dict[str, Any]:

@@ -28,10 +28,7 @@ WEIGHTS_SUFFIXES = {".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pt",
 FOREIGN = {"tf_model*.h5*": ("tensorflow tf-keras", "from_tf=True"), "flax_model*.msgpack*": ("flax", "from_flax=True")}
 
 # How the names of transformers classes with an LM head end.
-LM_CLASSES = (
-    *("ForMaskedLM", "ForCausalLM", "LMHeadModel", "DoubleHeadsModel", "ForPreTraining", "ForConditionalGeneration"),
-    *("MTModel", "EncoderDecoderModel"),
-)
+LM_CLASSES = ("LM", "LMHeadModel", "HeadsModel", "EncoderDecoderModel", "ForPreTraining", "ForConditionalGeneration")
 
 SAMPLE = 4096  # bytes per sample of a fingerprint: the start, the middle and the end of a tensor
 
@@ -121,9 +118,9 @@ class Checkpoint:
     @property
     def no_lm(self) -> str:
         """Why it is not a language model, as a clause; empty if it is one."""
-        is_encoder = MODULES in self.copied
-        reason = "it is a sentence encoder, and copies retrieve best on long texts"
-        return reason if is_encoder else no_lm_head(self.model_class)
+        if MODULES in self.copied:
+            return "it is a sentence encoder, and copies retrieve best on long texts"
+        return no_lm_head(self.model_class)
 
     @property
     def has_config(self) -> bool:

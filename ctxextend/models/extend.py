@@ -67,11 +67,10 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
     weights = {}
     for table in (table for table in tables if table.is_stored):
         weight, reserved = state[table.name], table.reserved_rows
-        values, positions, options = _to_numpy(weight.detach()), table.rows_after - reserved, requested
-        if table.rows_after > table.rows_before:
-            no_lm, layout = no_lm_head(type(model).__name__), table.location.layout
-            options = choose_settings(values[reserved:], positions, requested, layout, no_lm).options
-        weights[table.name] = to_tensor(resize_with_reserved(values, reserved, positions, options)).to(weight.device)
+        values, positions, layout = _to_numpy(weight.detach()), table.rows_after - reserved, table.location.layout
+        chosen = choose_settings(values[reserved:], positions, requested, layout, no_lm_head(type(model).__name__))
+        resized = resize_with_reserved(values, reserved, positions, chosen.options)
+        weights[table.name] = to_tensor(resized).to(weight.device)
     set_length(model, weights, config_changes(config, architecture, tables))
 
 

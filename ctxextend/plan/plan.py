@@ -124,8 +124,9 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
     @property
     def _created_by(self) -> Resize:
-        """The settings that create new rows; those of the first extended table if they differ."""
-        return next((choice.options for choice in self.chosen.values()), self.settings)
+        """The settings that create new rows; if they differ, those of the first table whose learned rows change."""
+        chosen = [choice.options for choice in self.chosen.values()]
+        return next((options for options in chosen if not options.keeps_learned_rows), (*chosen, self.settings)[0])
 
     @cached_property
     def chosen(self) -> Mapping[str, Choice]:
@@ -177,9 +178,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     @property
     def consequences(self) -> str:
         """What to expect of the model's outputs before any training, in a sentence or two."""
-        chosen, after = [choice.options for choice in self.chosen.values()], self.max_len_after
-        options = next((options for options in chosen if not options.keeps_learned_rows), self._created_by)
-        method = options.facts
+        after, options, method = self.max_len_after, self._created_by, self._created_by.facts
         if not self.is_changed:
             return "The position table is unchanged."
         if not self.creates_rows:

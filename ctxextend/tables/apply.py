@@ -204,7 +204,7 @@ def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str
         ResizeError: The method is `sinusoidal` and the table is sinusoidal already, or it is `formula` and is not; or
             the chosen method has no source rows.
     """
-    if not options.chooses_settings:
+    if rows <= len(table) or not options.chooses_settings:
         return Choice(options)
     name, stated = options.facts.name, options.settings if options.facts.name == FORMULA else {}
     has_formula = name in (DEFAULT_METHOD, FORMULA, SINUSOIDAL)
