@@ -335,7 +335,7 @@ def test_report_of_an_evaluation_contains_verdict_and_numbers_without_script(tmp
 
 
 def test_report_of_tables_contains_limits_and_findings(tmp_path: Path) -> None:
-    resize("tiny-gpt2", 512, output="longer")
+    resize("tiny-gpt2", 512, "copy", output="longer")
     found = [inspect("tiny-gpt2"), inspect("longer")]
     texts = [text.strip() for text in PageParser(page_of(found, tmp_path)).texts]
     findings = [finding for one in found for finding in one.tables[0].findings()]
