@@ -125,7 +125,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     @property
     def _created_by(self) -> Resize:
         """The settings that create new rows; if they differ, those of the first table whose learned rows change."""
-        chosen = [choice.options for choice in self.chosen.values()]
+        chosen: list[Resize] = [choice.options for choice in self.chosen.values()]
         return next((options for options in chosen if not options.keeps_learned_rows), (*chosen, self.settings)[0])
 
     @cached_property
