@@ -109,7 +109,7 @@ def calibrate(
 def compare(
     reference: str | PathLike[str],
     to: int | str | None,
-    data: str | PathLike[str] | Sequence[str | PathLike[str]],
+    data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     *,
     methods: str | Sequence[str] = (),
     steps: int = 0,
@@ -120,6 +120,9 @@ def compare(
     variant: str | None = None,
     model_type: str | None = None,
     tokenizer: str | None = None,
+    corpus: str | PathLike[str] | None = None,
+    queries: str | PathLike[str] | None = None,
+    qrels: str | PathLike[str] | None = None,
     length: int | Sequence[int] = (),
     tokens: int = 65536,
     batch_size: int = 8,
@@ -142,7 +145,7 @@ def compare(
 
 def evaluate(
     reference: str | PathLike[str],
-    data: str | PathLike[str] | Sequence[str | PathLike[str]],
+    data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     *,
     progress: Progress = ...,
     revision: str | None = None,
@@ -150,6 +153,9 @@ def evaluate(
     variant: str | None = None,
     model_type: str | None = None,
     tokenizer: str | None = None,
+    corpus: str | PathLike[str] | None = None,
+    queries: str | PathLike[str] | None = None,
+    qrels: str | PathLike[str] | None = None,
     base: str | PathLike[str] | None = None,
     no_base: bool = False,
     length: int | Sequence[int] = (),

@@ -11,6 +11,7 @@ from ctxextend.errors import RecipeError
 from ctxextend.evaluation.eval_model import check_source
 from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
 from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.evaluation.search import read_search_set
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
@@ -77,7 +78,9 @@ def run_recipe(
         message = f"The recipe neither resizes nor trains, so {folder} would not be written."
         raise RecipeError(message, "Remove the output, or add a resize or train section.")
     if recipe.evaluate is not None:
-        check_texts(recipe.evaluate.data, recipe.evaluate.text_field)
+        if recipe.evaluate.data:
+            check_texts(recipe.evaluate.data, recipe.evaluate.text_field)
+        read_search_set(recipe.evaluate)
     result = RunResult()
     if recipe.train is not None:
         from ctxextend.training.train import train_recipe

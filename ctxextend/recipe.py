@@ -147,7 +147,11 @@ def accepts_settings(*kinds: type, without: Collection[str] = ()) -> Callable[[F
 class Evaluate:
     """How to evaluate a checkpoint at its context length."""
 
-    data: tuple[str, ...]  # text files, folders, or Hub datasets (``hf:OWNER/NAME``)
+    data: tuple[str, ...] = ()  # text files, folders, or Hub datasets (``hf:OWNER/NAME``)
+    # A search set for encoders, as in BEIR: .jsonl or .tsv files of documents, queries and relevance judgements.
+    corpus: str | None = None
+    queries: str | None = None
+    qrels: str | None = None
     base: str | None = None  # base checkpoint to compare against; defaults to the one in the model's recipe
     no_base: bool = False  # do not compare against the base checkpoint
     length: tuple[int, ...] = ()  # context lengths to measure; defaults to doublings up to the model's length
@@ -175,6 +179,12 @@ class Evaluate:
         if self.no_base and (self.base is not None or "retrieval" in self.measure):
             flag = "--base" if self.base is not None else "--measure retrieval, which requires the base checkpoint"
             errors.append(ResizeError(f"--no-base cannot be used with {flag}.", "Remove one of them."))
+        files = (self.corpus, self.queries, self.qrels)
+        if any(files) and not all(files):
+            errors.append(ResizeError("--corpus, --queries and --qrels belong together.", "Pass all three, or none."))
+        if not self.data and (self.measure or not any(files)):
+            message = "--measure applies to text." if self.measure else "No text given."
+            errors.append(ResizeError(message, "Pass files or folders: --data book.txt --data articles.jsonl."))
         raise_first(errors)
 
 

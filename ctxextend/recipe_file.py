@@ -28,7 +28,8 @@ SECTIONS: Mapping[str, Any] = {"resize": Resize, "train": Train, "evaluate": Eva
 TABLE_KEYS = ("tensor", "config_key", "reserved_rows")
 MACHINE_KEYS = ("device", "threads")  # depend on the machine, and are not written into recipes
 # Keys of paths, and whether each may also be the name of a bundled checkpoint or a Hub id.
-PATH_KEYS = {"source": True, "tokenizer": True, "base": True, "data": False, "eval_data": False, "output": False}
+PATH_KEYS = {"source": True, "tokenizer": True, "base": True}
+PATH_KEYS |= dict.fromkeys(("data", "eval_data", "corpus", "queries", "qrels", "output"), False)
 # Suffixes of config keys that contain the path that something was loaded from.
 CONFIG_PATHS = ("name_or_path", "tokenizer_file", "special_tokens_map_file")
 TYPE_NAMES: dict[Any, str] = {

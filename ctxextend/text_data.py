@@ -170,13 +170,7 @@ def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
             if suffix not in JSON_LINES:
                 yield stream
                 return
-            for number, line in enumerate(stream, start=1):
-                where = f"Line {number} of {source}"
-                try:
-                    row = json.loads(line) if line.strip() else {text_field: None}
-                except (ValueError, RecursionError) as error:
-                    hint = "Each line must be a JSON object."
-                    raise DataError(f"{where} is not valid JSON: {str(error)[:200]}.", hint) from error
+            for where, row in json_lines(stream, source):
                 yield from _text(row, text_field, where)
         return
     from datasets import load_dataset
@@ -202,13 +196,30 @@ def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
         yield from _text(row, text_field, str(source))
 
 
+def json_lines(stream: TextIO, source: Path) -> Iterator[tuple[str, Any]]:
+    """Yield where each line of JSONL is, for messages, and its value; blank lines are skipped."""
+    for number, line in enumerate(stream, start=1):
+        where = f"Line {number} of {source}"
+        try:
+            row = json.loads(line) if line.strip() else None
+        except (ValueError, RecursionError) as error:
+            hint = "Each line must be a JSON object."
+            raise DataError(f"{where} is not valid JSON: {str(error)[:200]}.", hint) from error
+        if line.strip():
+            yield where, row
+
+
+def without_surrogates(text: str) -> str:
+    """Replace unpaired surrogates, which JSON can contain and no tokenizer accepts."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _text(row: Any, text_field: str, where: str) -> Iterator[TextIO]:
     fields = ", ".join(list(row)[:20]) if isinstance(row, dict) else f"a {type(row).__name__}"
     if not isinstance(row, dict) or text_field not in row:
         raise DataError(f"{where} has no field {text_field!r}; found {fields}.", SET_FIELD)
     text = row[text_field]
     if isinstance(text, str):
-        # Replace unpaired surrogates, which JSON can contain and no tokenizer accepts.
-        yield io.StringIO(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        yield io.StringIO(without_surrogates(text))
     elif text is not None:
         raise DataError(f"{where} has {type(text).__name__} instead of text in field {text_field!r}.", SET_FIELD)

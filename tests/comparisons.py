@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK, Comparison, Outcome, Row
+from ctxextend.comparison.comparison_result import LOSS, NDCG, RECIPROCAL_RANK, Comparison, Outcome, Row
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
@@ -13,7 +13,7 @@ from ctxextend.evaluation.evaluation_result import (
     PositionLosses,
     Recall,
 )
-from tests.evaluations import context_losses, estimate, passkey, retrieval, share
+from tests.evaluations import SEARCH, context_losses, estimate, passkey, retrieval, share
 
 BEFORE, AFTER = 128, 512
 
@@ -140,6 +140,15 @@ def encoders() -> Comparison:
     return replace(comparison(), **other, base=share(0.522, 0.0317), rows=tuple(rows))  # type: ignore[arg-type]
 
 
+def searched() -> Comparison:
+    """Return a comparison on an encoder with a search set, without text."""
+    found, rows = encoders(), []
+    for row in found.rows:
+        measured = replace(SEARCH, source=row.method)
+        rows.append(replace(row, untrained=replace(row.untrained, evaluation=measured)))
+    return replace(found, metric=NDCG, rows=tuple(rows), documents=0, tokens=0)
+
+
 def unknown_intervals() -> Comparison:
     """Return a comparison on one window, so without intervals, in which one loss is NaN."""
     found = comparison(("bands", "copy"))
@@ -156,6 +165,7 @@ def interrupted_comparison() -> Comparison:
 COMPARISONS = {
     "compare-untrained": comparison(),
     "compare-encoders": encoders(),
+    "compare-search": searched(),
     "compare-one-window": unknown_intervals(),
     "compare-interrupted": interrupted_comparison(),
     "compare-nothing-measured": replace(comparison(), rows=(), base=None, complete=False),

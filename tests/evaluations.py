@@ -17,6 +17,8 @@ from ctxextend.evaluation.evaluation_result import (
     PositionLosses,
     Recall,
     Retrieval,
+    Search,
+    SearchScores,
     Shift,
     ShiftPoint,
 )
@@ -100,6 +102,17 @@ def shift(kind: str) -> Shift:
     return Shift(128, 16, 128, share(0.42, 0.0253), tuple(points))
 
 
+def search() -> Search:
+    """Return the scores of a search set."""
+
+    def scores(ndcg: float, change: Estimate | None = None) -> SearchScores:
+        names = {"nDCG@10": ndcg, "MRR": ndcg - 0.06, "recall@1": ndcg - 0.2, "recall@10": ndcg + 0.26}
+        return SearchScores({name: share(mean, 0.021) for name, mean in names.items()}, change)
+
+    modes = {"truncated": scores(0.425), "chunks": scores(0.619, share(0.194, 0.0236))}
+    return Search(512, 1200, 200, 35, 640, "mean", modes | {"model": scores(0.479, share(0.054, 0.0152))})
+
+
 # Name, model type, kind and context length, and the base with its context length.
 GPT2 = ("gpt2-512", "gpt2", "causal", 512, "tiny-gpt2", BASE_LEN)
 TINY_GPT2 = ("tiny-gpt2", "gpt2", "causal", BASE_LEN, None, None)
@@ -153,6 +166,8 @@ ENCODER = Evaluation(
     seconds=19.0,
 )
 
+SEARCH = Evaluation(*MINILM, search=search(), seconds=185.0)
+
 MASKED = Evaluation(
     *BERT,
     documents=120,
@@ -167,6 +182,7 @@ EVALUATIONS = {
     "evaluate-interrupted": INTERRUPTED,
     "evaluate-encoder": ENCODER,
     "evaluate-masked": MASKED,
+    "evaluate-search": SEARCH,
 }
 # Means and errors at the limits of a report.
 EXTREMES = [(math.nan, None), (math.inf, math.nan), (-math.inf, math.inf), (1e38, 0.0), (0.0, 0.0), (5e-324, 1e9)]

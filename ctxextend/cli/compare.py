@@ -33,6 +33,9 @@ def compare(
     ] = None,
     length: options.Length = None,
     measure: options.Measure = None,
+    corpus: options.Corpus = None,
+    queries: options.Queries = None,
+    qrels: options.Qrels = None,
     text_field: options.TextField = "text",
     tokens: options.Tokens = None,
     eval_data: options.EvalData = None,
@@ -62,15 +65,15 @@ def compare(
         ctxextend compare gpt2 --to 4096 --data a.jsonl --method linear --method copy
         ctxextend compare path/to/bert --to 2048 --data texts/ --steps 100
 
-    Ranks language models by loss on windows of N tokens, and encoders by document retrieval. With --steps, each method
-    is first trained on the rest of the text. With --quick, five methods at 2x the length on text that comes with
-    Python.
+    Ranks language models by loss on windows of N tokens, and encoders by document retrieval, or by nDCG@10 in a search
+    set (--corpus, --queries, --qrels). With --steps, each method is first trained on the rest of the text. With
+    --quick, five methods at 2x the length on text that comes with Python.
     """
     flags = locals()
-    used = [f"--{name}" for name in ("steps", "method", "length", "measure", "hold_out") if flags[name]]
+    used = [f"--{name}" for name in ("steps", "method", "length", "measure", "hold_out", "corpus") if flags[name]]
     if quick and used:
         raise typer.BadParameter(f"--quick cannot be used with {used[0].replace('_', '-')}. Remove one of them.")
-    if not quick and not data:
+    if not quick and not data and corpus is None:
         raise typer.BadParameter("Missing option '--data'.")
     from ctxextend.comparison.compare import Compare, ComparisonInterrupted, compare_model
     from ctxextend.comparison.quick import compare_quickly
@@ -126,14 +129,18 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
     page.line((comparison.source, "title"), f" ({comparison.model_type}, {comparison.kind})")
     methods, documents = counted(len(comparison.rows), "method"), counted(comparison.documents, "document")
     held_out = "" if comparison.hold_out is None else "held-out rows as reference, "
-    items = [
-        ("length", f"{comparison.max_len_before} -> {comparison.max_len_after} positions, {held_out}{methods}"),
-        ("text", f"{comparison.tokens:,} tokens, {documents}"),
+    lengths = f"{comparison.max_len_before} -> {comparison.max_len_after} positions"
+    items = [("length", f"{lengths}, {held_out}{methods}")]
+    if comparison.search:
+        items.append(("search", comparison.search.summary))
+    if comparison.documents:
+        items.append(("text", f"{comparison.tokens:,} tokens, {documents}"))
+    items += [
         ("run", f"{comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"),
     ]
     if comparison.steps:
         trained, steps = comparison.trained_part, counted(comparison.steps, "step")
-        items.insert(2, ("training", f"{trained}, {steps}, sequence length {comparison.seq_len}"))
+        items.insert(-1, ("training", f"{trained}, {steps}, sequence length {comparison.seq_len}"))
     page.values(items)
     if comparison.rows:
         page.line()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Passkey,
         PositionLosses,
         Retrieval,
+        Search,
         Shift,
     )
 
@@ -30,7 +31,10 @@ SIGN_STYLES = {-1: "right", 0: "", 1: "wrong", None: ""}  # style of a loss diff
 
 def evaluate(
     source: options.Model,
-    data: options.Data,
+    data: options.OptionalData = None,
+    corpus: options.Corpus = None,
+    queries: options.Queries = None,
+    qrels: options.Qrels = None,
     text_field: options.TextField = "text",
     tokens: options.Tokens = None,
     no_base: Annotated[bool, options.measures("--no-base", "Skip the base checkpoint.")] = False,
@@ -99,7 +103,7 @@ def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
     text = f"{evaluation.tokens:,} tokens, {counted(evaluation.documents, 'document')}"
     text += "; windows cross document boundaries" * evaluation.across_documents
     run = f"{evaluation.precision}, seed {evaluation.seed}, {evaluation.seconds:,.1f} s"
-    page.values([("length", length), ("text", text), ("run", run)])
+    page.values([("length", length), *([("text", text)] if evaluation.documents else []), ("run", run)])
     if evaluation.positions is not None:
         _add_positions(page, evaluation.positions, evaluation)
     if evaluation.contexts is not None and evaluation.contexts.points:
@@ -110,6 +114,8 @@ def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
         _add_retrieval(page, evaluation.retrieval)
     if evaluation.shift is not None:
         _add_shift(page, evaluation.shift)
+    if evaluation.search is not None:
+        _add_search(page, evaluation.search, evaluation.base_max_len)
 
 
 def _add_positions(page: Page, positions: "PositionLosses", evaluation: "Evaluation") -> None:
@@ -230,3 +236,17 @@ def _add_shift(page: Page, shift: "Shift") -> None:
     page.text(f"{counted(shift.passages, 'passage')} of {shift.size} tokens at growing positions", "title")
     page.table(rows[0], rows[1:])
     page.text(shift_verdict(shift, numbers), SIGN_STYLES[shift.effect.sign] if is_loss else "")
+
+
+def _add_search(page: Page, search: "Search", base: int | None) -> None:
+    numbers, rows = page.numbers, []
+    page.line()
+    page.line(("Search", "title"))
+    longer = f"; {search.longer_than_base:,} longer than the base's {base:,} tokens" if base else ""
+    page.text(f"{search.summary} to {search.length:,} tokens{longer}; {search.pooling} pooling")
+    for name, mode in search.modes.items():
+        change = [numbers.change(mode.change)] if base else []
+        label = RETRIEVAL_MODES[name] if base else name
+        rows.append([label, *map(numbers.estimate, mode.scores.values()), *change])
+    columns = [*next(iter(search.modes.values())).scores, *["nDCG@10 vs. truncated"] * bool(base)]
+    page.table(["model", *map(numbers.head, columns)], rows)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.comparison_result import COSINE, LOSS, METRICS, Comparison, Outcome, Row
+from ctxextend.comparison.comparison_result import COSINE, LOSS, METRICS, NDCG, Comparison, Outcome, Row
 from ctxextend.comparison.in_memory import InMemoryTrainer, ResizedModel, open_resized, open_trainer
 from ctxextend.errors import DataError, ResizeError, TrainingError
 from ctxextend.evaluation.embedding import last_states
@@ -32,6 +32,7 @@ from ctxextend.evaluation.evaluation_result import (
 from ctxextend.evaluation.losses import LossTask
 from ctxextend.evaluation.passkey import PasskeyTask
 from ctxextend.evaluation.reference_rows import plan_held_out_rows, read_texts
+from ctxextend.evaluation.search import read_search_set
 from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, open_model
@@ -66,7 +67,8 @@ MIN_WINDOWS = 2  # of a quick comparison
 ALL = "all"  # every method of the registry with its defaults
 
 # Settings of the evaluation, those that the training shares, and those of training that only apply to written output.
-EVAL_SETTINGS = ("length", "tokens", "measure", "precision", "seed", "text_field", "device", "threads")
+SEARCH_FILES = ("corpus", "queries", "qrels")
+EVAL_SETTINGS = (*SEARCH_FILES, "length", "tokens", "measure", "precision", "seed", "text_field", "device", "threads")
 SHARED_SETTINGS = ("precision", "seed", "text_field", "device", "threads")
 OUTPUT_SETTINGS = ("eval_every", "save_every", "save", "report_to", "dtype", "copy_code")
 
@@ -83,7 +85,7 @@ class ComparisonInterrupted(KeyboardInterrupt):
 def compare(
     reference: str | os.PathLike[str],
     to: int | str | None,
-    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     *,
     methods: str | Sequence[str] = (),
     steps: int = 0,
@@ -95,8 +97,9 @@ def compare(
 
     The model is loaded once; only its tables change between methods, and equal those that `resize` writes, bit for bit.
     The base reads the same text once, in sliding windows or chunks. Language models are ranked by their loss on windows
-    of the new length, encoders by document retrieval. With `steps`, each method is evaluated before and after training,
-    from the same weights, on the same text in the same order. Text for evaluation is never trained on.
+    of the new length, encoders by document retrieval, or by nDCG@10 in a search set. With `steps`, each method is
+    evaluated before and after training, from the same weights, on the same text in the same order. Text for evaluation
+    is never trained on.
 
     Args:
         reference: As in `plan_resize`.
@@ -149,7 +152,7 @@ class Compare:
     def from_flags(
         cls,
         to: int | str | None,
-        data: Sequence[str],
+        data: Sequence[str] = (),
         methods: Sequence[str] = (),
         steps: int = 0,
         hold_out: int | None = None,
@@ -164,13 +167,15 @@ class Compare:
             flag = f"--{unused[0].replace('_', '-')}"
             raise ResizeError(f"{flag} requires --steps.", f"Add --steps, or remove {flag}.")
         training |= {name: evaluation[name] for name in SHARED_SETTINGS if name in evaluation}
-        evaluate = Evaluate(training.get("eval_data") or tuple(data), **evaluation)
+        text = () if steps and "corpus" in evaluation else tuple(data)  # a search set leaves all text to training
+        evaluate = Evaluate(training.get("eval_data") or text, **evaluation)
         if hold_out is None and to is None:
             raise ResizeError("--to or --hold-out is missing.", "Pass a longer context length, such as --to 4x.")
         if hold_out is not None:
             if hold_out < MIN_LENGTH:
                 raise ResizeError(f"--hold-out must be at least {MIN_LENGTH}, got {hold_out}.")
-            if used := [flag for flag in ("steps", "length", "measure") if {**given, "steps": steps}.get(flag)]:
+            named = given | {"steps": steps}
+            if used := [flag for flag in ("steps", "length", "measure", "corpus") if named.get(flag)]:
                 reason = f"--{used[0]} cannot be used with --hold-out, which measures untrained methods its own way."
                 raise ResizeError(reason, "Remove one of them.")
         to = to if to is None else Resize(to).to
@@ -188,6 +193,8 @@ class Compare:
         if self.seconds is not None:
             return replace(self.evaluate, length=(to,), measure=() if kind == ENCODER else (ranked_by,))
         length, measure = self.evaluate.length, self.evaluate.measure
+        if self.evaluate.corpus is not None:
+            return replace(self.evaluate, length=length and (*length, to))
         return replace(self.evaluate, length=length and (*length, to), measure=measure and (*measure, ranked_by))
 
 
@@ -283,9 +290,11 @@ class ComparisonRun:
         model, train, text = self.resized.model, self.settings.train, self.evaluation.text
         hold_out, plan = self.settings.hold_out, self.candidates[0].plan
         metric = COSINE if hold_out and model.kind == ENCODER else METRICS[model.kind]
+        metric = metric if self.settings.evaluate.corpus is None else NDCG
         rows = rank(self.candidates, metric)
         evaluations = [outcome.evaluation for row in rows for outcome in (row.untrained, row.trained) if outcome]
         base: list[Estimate] = [item.positions.losses[SLIDING] for item in evaluations if item.positions]
+        base += [item.search.modes[CHUNKS].scores["nDCG@10"] for item in evaluations if item.search]
         base += [item.retrieval.modes[CHUNKS].reciprocal_rank for item in evaluations if item.retrieval]
         base += [item.held_out_rows.beyond.reference for item in evaluations if item.held_out_rows]
         return Comparison(
@@ -327,7 +336,9 @@ class ComparisonRun:
 def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> ComparisonRun:
     """Load the model, plan each method, cut the text, and tokenize the training text into a folder."""
     train = settings.train
-    check_paths(settings.evaluate.data)
+    if settings.evaluate.data:
+        check_paths(settings.evaluate.data)
+    search_set = read_search_set(settings.evaluate)
     if train and train.eval_data and (shared := shared_texts(train.eval_data, train.data)):
         raise DataError(
             f"{', '.join(map(str, shared[:3]))} is passed to both --data (training) and --eval-data (evaluation).",
@@ -347,13 +358,13 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     trains_base = base.kind == ENCODER and train is not None and train.trains_weights
     resized = open_resized(base, plan, shares=not trains_base)
     trainer = open_trainer(files, plan, train, base, folder) if train else None
-    held_out = trainer.held_out_documents() if trainer else None
+    held_out = trainer.held_out_documents() if trainer and search_set is None else None
     notes = (*base.notes, *notes, *[HELD_OUT] * (held_out is not None))
     if hold_out and text is not None:
         resized.set_reference(plan)
         run = plan_held_out_rows(resized.model, hold_out, evaluate, *text)
     else:
-        run = plan_evaluation(resized.model, base, evaluate, held_out, notes=notes)
+        run = plan_evaluation(resized.model, base, evaluate, held_out, search_set=search_set, notes=notes)
     if trainer and held_out is not None:
         run.warnings += trainer.task.warnings
     if not run.tasks or isinstance(run.tasks[0], PasskeyTask):

@@ -6,19 +6,21 @@ from typing import Any, ClassVar
 
 from ctxextend.errors import counted
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED
-from ctxextend.evaluation.evaluation_result import SLIDING, Estimate, Evaluation
+from ctxextend.evaluation.evaluation_result import SLIDING, Estimate, Evaluation, Search
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.recipe import TRAINABLE
 from ctxextend.tables.method_facts import method_text
 
-# What ranks methods: the loss of language models (lower is better); of encoders, the mean reciprocal rank of documents
-# that queries were cut from, or the cosine of embeddings to those of the reference rows (higher is better).
-LOSS, RECIPROCAL_RANK, COSINE = "loss", "reciprocal_rank", "cosine"
+# What ranks methods: the loss of language models (lower is better); of encoders (higher is better), the mean reciprocal
+# rank of documents that queries were cut from, nDCG@10 in a search set, or the cosine of embeddings to those of the
+# reference rows.
+LOSS, RECIPROCAL_RANK, NDCG, COSINE = "loss", "reciprocal_rank", "ndcg@10", "cosine"
 METRICS = {CAUSAL: LOSS, MASKED: LOSS, ENCODER: RECIPROCAL_RANK}
 # How scores are named in tables and in sentences.
 METRIC_NAMES = {
     LOSS: ("perplexity", "perplexity"),
     RECIPROCAL_RANK: ("MRR", "mean reciprocal rank"),
+    NDCG: ("nDCG@10", "nDCG@10"),
     COSINE: ("cosine", "cosine to the reference embeddings"),
 }
 
@@ -27,8 +29,8 @@ METRIC_NAMES = {
 class Outcome:
     """The result of a method, untrained or trained."""
 
-    # Loss over all positions of windows of the new length, in nats per token, or the mean reciprocal rank; with
-    # held-out rows, loss at the positions of these, or the cosine to the reference embeddings.
+    # Loss over all positions of windows of the new length, in nats per token, the mean reciprocal rank, or nDCG@10;
+    # with held-out rows, loss at the positions of these, or the cosine to the reference embeddings.
     score: Estimate
     # How much worse than the best row of the same stage, paired by window or query; None for the best.
     delta: Estimate | None
@@ -51,7 +53,7 @@ class Outcome:
         With held-out rows: the score minus that of the reference rows, paired by text.
         """
         positions, held_out = self.evaluation.positions, self.evaluation.held_out_rows
-        retrieval = self.evaluation.retrieval
+        retrieval = self.evaluation.search or self.evaluation.retrieval
         if held_out is not None:
             return held_out.beyond.change
         if positions is not None:
@@ -124,6 +126,11 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
         """Whether the base in sliding windows or chunks is better than the best method before training."""
         change = self.rows[0].untrained.against_base if self.rows else None
         return change is not None and change.sign != 0 and (change.mean > 0) == self.is_loss
+
+    @property
+    def search(self) -> Search | None:
+        """The search set's counts and the best method's scores; None without a search set."""
+        return next((row.final.evaluation.search for row in self.rows), None)
 
     @property
     def trained_part(self) -> str:

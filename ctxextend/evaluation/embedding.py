@@ -59,10 +59,13 @@ class Embedder:
     poolings: tuple[str, ...]  # names of `POOLINGS`; several are concatenated
     batch_size: int | None = None  # texts per batch; None: as many as fit 4,096 tokens
 
-    def embed(self, texts: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
+    def embed(
+        self, texts: Sequence[NDArray[np.int64]], advance: Callable[[int], None] = lambda tokens: None
+    ) -> NDArray[np.float32]:
         """Return the embeddings of texts, shape (texts, d).
 
-        Texts are token ids without special tokens, each of shape (k,), 1 ≤ k ≤ `model.max_text`.
+        Texts are token ids without special tokens, each of shape (k,), 1 ≤ k ≤ `model.max_text`, or k = 0 if there are
+        special tokens. `advance` is called with the tokens of each batch.
         """
         import torch
 
@@ -73,13 +76,14 @@ class Embedder:
             with torch.inference_mode():
                 states = last_states(self.model, ids, self.model.position_ids(ids))
                 pooled = torch.cat([POOLINGS[name](states) for name in self.poolings], dim=-1)
-            embeddings |= zip(batch, _normalize(pooled.cpu().numpy()), strict=True)
+            embeddings |= zip(batch, normalize(pooled.cpu().numpy()), strict=True)
+            advance(ids.numel())
         return np.stack([embeddings[i] for i in range(len(texts))])
 
     def embed_chunks(self, text: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the normalized mean embedding of a text's chunks of `model.max_text` tokens, shape (d,)."""
         size = self.model.max_text
-        return _normalize(self.embed([text[start : start + size] for start in range(0, len(text), size)]).mean(axis=0))
+        return normalize(self.embed([text[start : start + size] for start in range(0, len(text), size)]).mean(axis=0))
 
 
 def open_embedder(model: EvalModel, batch_size: int | None = None) -> Embedder:
@@ -98,7 +102,7 @@ def last_states(model: EvalModel, ids: "torch.Tensor", position_ids: "torch.Tens
     return states
 
 
-def _normalize(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+def normalize(vectors: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     """Scale vectors, shape (…, d), to length 1; zero vectors stay zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
@@ -145,7 +149,23 @@ def ranks(queries: NDArray[np.float32], documents: NDArray[np.float32], owners: 
     exact = documents.astype(np.float64)
     result = np.empty(len(queries), np.int64)
     for i, (query, owner) in enumerate(zip(queries, owners, strict=True)):
-        # Row by row, because a matrix product can give two equal documents cosines that differ in the last bit.
-        cosines = (exact * query).sum(axis=1)
-        result[i] = np.count_nonzero(~(cosines < cosines[owner]))
+        similar = cosines(query, exact)
+        result[i] = np.count_nonzero(~(similar < similar[owner]))
     return result
+
+
+def cosines(query: NDArray[np.float32], documents: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the cosines of a query, (d,), and documents, (n, d), all of length 1: shape (n,)."""
+    # Row by row, because a matrix product can give two equal documents cosines that differ in the last bit.
+    similar: NDArray[np.float64] = (documents * query).sum(axis=1)
+    return similar
+
+
+def read_prompts(root: Path) -> tuple[str, str]:
+    """Return the texts that a sentence-transformers folder states before queries and documents, if any.
+
+    Source: `encode_query` and `encode_document` of sentence-transformers 6.2, which use no prompts of other names.
+    """
+    path = root / "config_sentence_transformers.json"
+    prompts = (load_object(path) if path.is_file() else {}).get("prompts") or {}
+    return str(prompts.get("query") or ""), str(prompts.get("document") or "")

@@ -18,6 +18,7 @@ from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.losses import Scorer, open_scorer, plan_losses
 from ctxextend.evaluation.passkey import plan_passkey
 from ctxextend.evaluation.retrieval import plan_retrieval
+from ctxextend.evaluation.search import SearchSet, plan_search, read_search_set
 from ctxextend.evaluation.shift import plan_shift
 from ctxextend.held_out import (
     NO_HELD_OUT,
@@ -57,7 +58,7 @@ class EvaluationInterrupted(KeyboardInterrupt):
 @accepts_settings(CheckpointRef, Evaluate, without=TABLE_KEYS)
 def evaluate(
     reference: str | os.PathLike[str],
-    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     *,
     progress: Progress = no_progress,
     **settings: Any,
@@ -74,7 +75,8 @@ def evaluate(
             datasets, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``. Of files that the checkpoint's recipe lists as
             training data (recognised by content), only the held-out windows are used, or everything with a warning.
             Not recognised: training with other tools, the same text in another file, changes after the first 64 MiB,
-            and files after the first 200 of a training.
+            and files after the first 200 of a training. Optional with ``corpus``, ``queries`` and ``qrels``: a search
+            set as in BEIR.
         progress: Called with the number of tokens read since the last call, and the total.
         settings: The other fields of `Evaluate`: ``length``, ``tokens``, ``measure``, …; and ``revision``,
             ``subfolder``, ``variant`` and ``model_type`` as in `plan_resize`.
@@ -90,7 +92,9 @@ def evaluate(
 
 def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progress = no_progress) -> Evaluation:
     """Evaluate a checkpoint; see `evaluate`."""
-    check_paths(settings.data)
+    if settings.data:
+        check_paths(settings.data)
+    search_set = read_search_set(settings)
     files = eval_model.open_files(open_model(ref))
     model = eval_model.load_eval_model(files, settings.precision, settings.device)
     applicable_measures(model, settings)
@@ -110,7 +114,7 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
             warnings.append(f"Not compared with the base checkpoint: {error.message} {PASS_BASE}")
     elif not settings.no_base:
         notes.append(f"Not compared with a base checkpoint: no recipe names one. {PASS_BASE}")
-    run = plan_evaluation(model, base, settings, notes=notes)
+    run = plan_evaluation(model, base, settings, search_set=search_set, notes=notes)
     run.warnings = (*warnings, *run.warnings)
     total = run.tokens + run.base_tokens
     try:
@@ -215,6 +219,7 @@ def plan_evaluation(
     settings: Evaluate,
     documents: Iterable[Ids] | None = None,
     *,
+    search_set: SearchSet | None = None,
     minimum: int = 1,
     notes: Sequence[str] = (),
 ) -> EvaluationRun:
@@ -230,13 +235,17 @@ def plan_evaluation(
     lengths = tuple(sorted(set(settings.length))) or context_lengths(longest, base.max_len if base else None)
     size, count = longest - model.tokenizer.num_special, max(settings.tokens // longest, 1)
     warnings, notes = list[str](), [*notes, *empty_files(settings.data)]
-    if documents is None:
+    if documents is None and settings.data:
         documents, warnings = read_unseen(model, settings, size * minimum)
     separator, one_each = model.tokenizer.separator, "retrieval" in measures
-    text = cut_windows(documents, size, count, separator, one_each=one_each, minimum=minimum)
-    text_ids = np.concatenate(text.documents)
+    text = TextWindows((), (), across_documents=False)
+    if documents is None:
+        measures = ()
+    else:
+        text = cut_windows(documents, size, count, separator, one_each=one_each, minimum=minimum)
+    text_ids = np.concatenate([np.empty(0, np.int64), *text.documents])
     eval_model.check_vocabulary(model, text_ids)
-    if base is not None:
+    if base is not None and text.windows:
         eval_model.check_same_tokens(model, base, text.windows[0])
 
     @contextmanager
@@ -254,6 +263,9 @@ def plan_evaluation(
     if model.kind == ENCODER:
         evaluator = embedder = open_embedder(model, settings.batch_size)
         base_embedder = open_embedder(base, settings.batch_size) if base else None
+        if search_set is not None:
+            tasks.append(plan_search(embedder, base_embedder, search_set, longest))
+            notes += search_set.notes
         if "retrieval" in measures:
             with optional():
                 tasks.append(plan_retrieval(embedder, base_embedder, text.documents, longest))
@@ -312,8 +324,11 @@ def read_unseen(model: EvalModel | ModelFiles, settings: Evaluate, minimum: int)
 
 
 def applicable_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:
-    """Return the requested measures, by default all that apply to the model; raise if one does not."""
+    """Return the requested measures, by default all that apply to the model; raise if one or a search set does not."""
     applicable = MEASURES_BY_KIND[model.kind]
+    if settings.corpus is not None and model.kind != ENCODER:
+        message = f"--corpus does not apply to {model.name}, {KINDS[model.kind]}."
+        raise ResizeError(message, f"Pass text with --data: it measures {', '.join(applicable)}.")
     for name in settings.measure:
         if name not in (*applicable, "shift"):
             message = f"--measure {name} does not apply to {model.name}, {KINDS[model.kind]}."

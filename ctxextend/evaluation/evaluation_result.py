@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,6 +159,14 @@ class Passkey:
         return sum(tail) < unlikely
 
 
+class ScoredMode(Protocol):
+    """The scores of documents that were embedded in one mode."""
+
+    @property
+    def scores(self) -> Mapping[str, Estimate]:
+        """Scores by name."""
+
+
 @dataclass(frozen=True)
 class Recall:
     """Retrieval of documents that were embedded in one mode; documents are the samples."""
@@ -166,6 +174,11 @@ class Recall:
     recall: Estimate  # recall@1 of queries
     reciprocal_rank: Estimate  # mean reciprocal rank (MRR) of queries
     change: Estimate | None = None  # recall minus recall with truncation, paired by query; None for truncation itself
+
+    @property
+    def scores(self) -> Mapping[str, Estimate]:
+        """Both scores by name."""
+        return {"mean reciprocal rank": self.reciprocal_rank, "recall@1": self.recall}
 
 
 @dataclass(frozen=True)
@@ -226,6 +239,33 @@ class HeldOutRows:
     buckets: tuple[Bucket, ...]  # losses by position, `MODEL` and `REFERENCE`; empty for encoders
 
 
+@dataclass(frozen=True)
+class SearchScores:
+    """Search with documents that were embedded in one mode; queries are the samples."""
+
+    scores: Mapping[str, Estimate]  # by name: ``nDCG@10``, ``MRR`` of the first relevant document, ``recall@k``
+    change: Estimate | None = None  # nDCG@10 minus that with truncation, paired by query; None for truncation itself
+
+
+@dataclass(frozen=True)
+class Search:
+    """Search in a corpus with judged queries, as in BEIR."""
+
+    length: int  # maximum tokens of a document that the model reads, special tokens included
+    documents: int
+    queries: int  # with a relevant document
+    longer_than_model: int  # documents of more than `length` tokens
+    longer_than_base: int | None  # documents longer than the base's context length; None without a base
+    pooling: str  # how hidden states become one embedding
+    modes: Mapping[str, SearchScores]  # as in `Retrieval`; without a base, only `MODEL`
+    against_chunks: Estimate | None = None  # nDCG@10 of `MODEL` minus that of `CHUNKS`, paired by query
+
+    @property
+    def summary(self) -> str:
+        """What was searched, for messages."""
+        return f"{self.queries:,} queries, {self.documents:,} documents, {self.longer_than_model:,} of them cut"
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation(Result, shows="source base max_len tokens complete"):
     """How much a checkpoint's context length helps on a text."""
@@ -241,10 +281,11 @@ class Evaluation(Result, shows="source base max_len tokens complete"):
     across_documents: bool = False  # whether windows span several documents, because few are as long as a window
     seed: int = 0  # for masks and passkeys
     precision: str = "float32"  # dtype of the forward passes
-    positions: PositionLosses | None = None  # None if not measured, also for the next five
+    positions: PositionLosses | None = None  # None if not measured, also for the next six
     contexts: ContextLosses | None = None
     passkey: Passkey | None = None
     retrieval: Retrieval | None = None
+    search: Search | None = None
     shift: Shift | None = None
     held_out_rows: HeldOutRows | None = None  # measured by `compare` only
     complete: bool = True  # False if interrupted

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_file, check_disk_space, os_errors_as_output_error
 from ctxextend.errors import OutputError, printable
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey, Recall
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey, ScoredMode
 from ctxextend.inspection.table_report import Inspection, TableReport, short_names, tables_by_part
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.tables.stats import describe_range, needs_log_scale
@@ -52,6 +52,7 @@ MODES: Mapping[str, tuple[str, Style]] = {
 }
 SHIFT_TITLE = "The same text at growing positions"
 PASSKEY_TITLE = "Passkey retrieval accuracy (%)"
+PANEL_TITLES = {"retrieval": "Document retrieval", "search": "Search"}
 RETRIEVAL_LABELS = {"truncated": "base, truncated", "chunks": "base, in chunks", MODEL: "resized model"}
 
 MAX_MAP_POSITIONS, MAX_COMPONENTS = 512, 32  # of a heat map and a spectrum
@@ -334,14 +335,15 @@ def bar_plot(title: str, label: str, bars: Sequence[tuple[str, Estimate, Style]]
     return Plot(title, draw, (PANEL_SIZE[0], len(bars) * BAR_HEIGHT + 0.6), is_clipped=limit is not None)
 
 
-def retrieval_panel(modes: Sequence[tuple[str, Recall, Style]]) -> Panel:
-    """Return a panel of mean reciprocal rank and recall@1 per reading mode."""
-    ranks = [(name, item.reciprocal_rank, style) for name, item, style in modes]
-    metrics = {"mean reciprocal rank": ranks, "recall@1": [(name, item.recall, style) for name, item, style in modes]}
-    plots = [bar_plot(f"Retrieval: {name}", f"{name} (± 95 %)", bars) for name, bars in metrics.items()]
-    cells = zip(*([NUMBERS.estimate(value) for _, value, _ in bars] for bars in metrics.values()), strict=True)
-    rows = [[name, *numbers] for (name, *_), numbers in zip(modes, cells, strict=True)]
-    return Panel("retrieval", "Document retrieval", plots, [["", *metrics], *rows])
+def retrieval_panel(by: str, modes: Sequence[tuple[str, ScoredMode, Style]]) -> Panel:
+    """Return a panel of the scores of ``retrieval`` or ``search`` per reading mode; the first two are drawn."""
+    title, names = PANEL_TITLES[by], [*modes[0][1].scores]
+    plots = []
+    for name in names[:2]:
+        bars = [(label, item.scores[name], style) for label, item, style in modes]
+        plots.append(bar_plot(f"{by.title()}: {name}", f"{name} (± 95 %)", bars))
+    rows = [[label, *map(NUMBERS.estimate, item.scores.values())] for label, item, _ in modes]
+    return Panel(by, title, plots, [["", *names], *rows])
 
 
 def draw_passkey(axes: "Axes", passkey: Passkey, base_max_len: int | None) -> None:
@@ -395,9 +397,10 @@ def evaluation_panels(evaluation: Evaluation) -> list[Panel]:
         plot = Plot(PASSKEY_TITLE, partial(draw_passkey, passkey=passkey, base_max_len=base_max_len))
         panels.append(Panel("passkey", PASSKEY_TITLE, [plot]))
     style: Style = {"color": COLOURS[0], "alpha": 0.55}
-    if (retrieval := evaluation.retrieval) is not None:
-        modes = retrieval.modes.items()
-        panels.append(retrieval_panel([(RETRIEVAL_LABELS[mode], recall, style) for mode, recall in modes]))
+    for by, found in (("search", evaluation.search), ("retrieval", evaluation.retrieval)):
+        if found is not None:
+            modes = [(RETRIEVAL_LABELS[mode], scores, style) for mode, scores in found.modes.items()]
+            panels.append(retrieval_panel(by, modes))
     if (shift := evaluation.shift) is not None:
         bars = [(describe_range(one.start, one.start + shift.size), one.effect, style) for one in shift.points]
         label = "cosine" if shift.points[0].loss is None else "nats/token"

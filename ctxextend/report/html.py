@@ -109,7 +109,8 @@ def _environment() -> Iterator[str]:
 def comparison_panels(comparison: Comparison) -> list[Panel]:
     """Return a panel for each measurement."""
     panels = [_deltas(comparison), _losses(comparison, "position"), _losses(comparison, "context")]
-    panels += [_retrieval(comparison), _norms(comparison), _passkeys(comparison)]
+    panels += [_retrieval(comparison, "search"), _retrieval(comparison, "retrieval")]
+    panels += [_norms(comparison), _passkeys(comparison)]
     return [panel for panel in panels if panel is not None]
 
 
@@ -123,7 +124,7 @@ def _deltas(comparison: Comparison) -> Panel | None:
         return None
     styles = [{"color": _colour(number), "alpha": 0.55} for number in range(len(comparison.rows))]
     finals = [(row.method, row.final, style) for row, style in zip(comparison.rows, styles, strict=True)]
-    unit = "nats" if comparison.is_loss else "MRR"
+    unit = "nats" if comparison.is_loss else comparison.metric_names[0]
     deltas = [(method, final.delta or Estimate(0.0, None, 0, 0), style) for method, final, style in finals]
     plots = [figures.bar_plot("Delta vs. best", f"delta vs. best ({unit}, ± 95 %)", deltas)]
     if short := [(method, final.short_inputs, style) for method, final, style in finals if final.short_inputs]:
@@ -151,15 +152,16 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
     return figures.loss_panel(by, comparison.kind, curves, comparison.max_len_before)
 
 
-def _retrieval(comparison: Comparison) -> Panel | None:
-    rows = [(row.method, row.final.evaluation.retrieval) for row in comparison.rows]
+def _retrieval(comparison: Comparison, by: str) -> Panel | None:
+    """Return the scores of each method and of the base by ``search`` or ``retrieval``."""
+    rows = [(row.method, getattr(row.final.evaluation, by)) for row in comparison.rows]
     measured = [(number, method, item) for number, (method, item) in enumerate(rows) if item is not None]
     if not measured:
         return None
     modes = [(name, item.modes[MODEL], {"color": _colour(number), "alpha": 0.55}) for number, name, item in measured]
     base = [(figures.RETRIEVAL_LABELS[mode], item) for mode, item in measured[0][2].modes.items() if mode != MODEL]
     modes += [(name, item, {"color": figures.INK, "alpha": 0.25}) for name, item in base]
-    return figures.retrieval_panel(modes)
+    return figures.retrieval_panel(by, modes)
 
 
 def _norms(comparison: Comparison) -> Panel | None:

@@ -11,10 +11,13 @@ from ctxextend.report.numbers import ONE_WINDOW, NumberFormat
 def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
     """Return one sentence on whether the longer context helps or, if not measured, on another measurement."""
     change, amount, better = None, "", -1
-    contexts, retrieval = evaluation.contexts, evaluation.retrieval
+    contexts, retrieval, search = evaluation.contexts, evaluation.retrieval, evaluation.search
     if contexts and contexts.points and (last := contexts.points[-1]).context > contexts.reference:
         change = last.change
         amount = f"{numbers.change(change)} nats/token at {last.context:,} vs. {contexts.reference:,}"
+    elif search and (change := search.modes[MODEL].change) is not None:
+        better, lengths = 1, f"{search.length:,} vs. {evaluation.base_max_len or 0:,}"
+        amount = f"nDCG@10 {numbers.change(change)} at {lengths}"
     elif retrieval and (change := retrieval.modes[MODEL].change) is not None:
         better, points = 1, numbers.percent(change, signed=True)
         amount = f"recall@1 {points} points at {retrieval.length:,} vs. {evaluation.base_max_len or 0:,}"
@@ -28,6 +31,8 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
         base = evaluation.positions.changes.get(SLIDING)
         compared = f", {numbers.compared(base, 'the base in sliding windows')}" if base else ""
         return f"Perplexity {numbers.perplexity(loss)} at {evaluation.positions.length:,} tokens{compared}."
+    if search:
+        return f"nDCG@10 {numbers.estimate(search.modes[MODEL].scores['nDCG@10'])} at {search.length:,} tokens."
     if evaluation.passkey:
         return f"Passkey retrieval is {'' if evaluation.passkey.is_above_chance else 'not '}above chance."
     if evaluation.shift:
