@@ -17,7 +17,7 @@ from ctxextend.evaluation.evaluation_result import (
     PositionLosses,
     Recall,
     Retrieval,
-    Search,
+    SearchResult,
     SearchScores,
     Shift,
     ShiftPoint,
@@ -102,7 +102,7 @@ def shift(kind: str) -> Shift:
     return Shift(128, 16, 128, share(0.42, 0.0253), tuple(points))
 
 
-def search() -> Search:
+def search() -> SearchResult:
     """Return the scores of a search set."""
 
     def scores(ndcg: float, change: Estimate | None = None) -> SearchScores:
@@ -110,7 +110,7 @@ def search() -> Search:
         return SearchScores({name: share(mean, 0.021) for name, mean in names.items()}, change)
 
     modes = {"truncated": scores(0.425), "chunks": scores(0.619, share(0.194, 0.0236))}
-    return Search(512, 1200, 200, 35, 640, "mean", modes | {"model": scores(0.479, share(0.054, 0.0152))})
+    return SearchResult(512, 1200, 200, 35, 640, "mean", modes | {"model": scores(0.479, share(0.054, 0.0152))})
 
 
 # Name, model type, kind and context length, and the base with its context length.

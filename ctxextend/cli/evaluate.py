@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         Passkey,
         PositionLosses,
         Retrieval,
-        Search,
+        SearchResult,
         Shift,
     )
 
@@ -238,7 +238,7 @@ def _add_shift(page: Page, shift: "Shift") -> None:
     page.text(shift_verdict(shift, numbers), SIGN_STYLES[shift.effect.sign] if is_loss else "")
 
 
-def _add_search(page: Page, search: "Search", base: int | None) -> None:
+def _add_search(page: Page, search: "SearchResult", base: int | None) -> None:
     numbers, rows = page.numbers, []
     page.line()
     page.line(("Search", "title"))

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from ctxextend.errors import counted
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED
-from ctxextend.evaluation.evaluation_result import SLIDING, Estimate, Evaluation, Search
+from ctxextend.evaluation.evaluation_result import SLIDING, Estimate, Evaluation, SearchResult
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.recipe import TRAINABLE
 from ctxextend.tables.method_facts import method_text
@@ -128,7 +128,7 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
         return change is not None and change.sign != 0 and (change.mean > 0) == self.is_loss
 
     @property
-    def search(self) -> Search | None:
+    def search(self) -> SearchResult | None:
         """The search set's counts and the best method's scores; None without a search set."""
         return next((row.final.evaluation.search for row in self.rows), None)
 

@@ -248,7 +248,7 @@ class SearchScores:
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchResult:
     """Search in a corpus with judged queries, as in BEIR."""
 
     length: int  # maximum tokens of a document that the model reads, special tokens included
@@ -285,7 +285,7 @@ class Evaluation(Result, shows="source base max_len tokens complete"):
     contexts: ContextLosses | None = None
     passkey: Passkey | None = None
     retrieval: Retrieval | None = None
-    search: Search | None = None
+    search: SearchResult | None = None
     shift: Shift | None = None
     held_out_rows: HeldOutRows | None = None  # measured by `compare` only
     complete: bool = True  # False if interrupted

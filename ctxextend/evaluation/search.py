@@ -22,7 +22,7 @@ from ctxextend.evaluation.evaluation_result import (
     MODEL,
     TRUNCATED,
     Estimate,
-    Search,
+    SearchResult,
     SearchScores,
     estimate,
 )
@@ -170,7 +170,7 @@ class SearchTask:
     documents: tuple[Ids, ...]  # cut to the model's length
     chunks: tuple[Ids, ...]  # of all documents, as the base reads them; empty without a base
     chunk_counts: tuple[int, ...]  # chunks of each document
-    result: Search  # without scores
+    result: SearchResult  # without scores
     embedded: NDArray[np.float32] | None = None  # queries, shape (q, d)
     found: dict[str, dict[str, Values]] = field(default_factory=dict)
 
@@ -250,7 +250,7 @@ def plan_search(model: Embedder, base: Embedder | None, texts: SearchSet, length
         chunks += [np.concatenate([document[:prompt], document[start : start + size]]) for start in starts]
         counts.append(len(starts))
     longer = [sum(len(text) > size for text in documents) for size in (length - tokenizer.num_special, reader.max_text)]
-    result = Search(
+    result = SearchResult(
         length=length,
         documents=len(documents),
         queries=len(queries),
