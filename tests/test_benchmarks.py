@@ -1,4 +1,4 @@
-"""Ratios, table and exit code of the benchmarks; the benchmarks themselves are not run."""
+"""Ratios, tables, data and exit codes of the benchmarks; the benchmarks themselves are not run."""
 
 import json
 import sys
@@ -6,15 +6,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import transformers
 
 import ctxextend
 from benchmarks import __main__ as benchmarks
-from benchmarks import checkpoints
+from benchmarks import checkpoints, real
 from benchmarks.checkpoints import TABLE, Shape, write
 from benchmarks.files import cmp_command, read_header
 from benchmarks.measure import Cost, Row, alternate, measure, measure_json, python
+from benchmarks.qmsum import write_qmsum
 
 TINY = Shape(64, 2, 10, 16)
 
@@ -87,3 +90,62 @@ def test_cmp_command_compares_everything_except_the_table(
             with pytest.raises(SystemExit, match="failed: sh"):
                 measure(command)
             file.write_bytes(content)
+
+
+def test_qmsum_writes_one_query_per_answer(tmp_path: Path) -> None:
+    answers = {"train/b": ["An answer.", "Another."], "val/a": ["A third.", "Another."]}
+    for name, (general, specific) in answers.items():
+        path = tmp_path / f"{name}.json"
+        path.parent.mkdir()
+        turns = [{"speaker": "A", "content": f"Hello {name}."}, {"speaker": "B", "content": "Bye."}]
+        lists = {"general_query_list": [{"answer": general}], "specific_query_list": [{"answer": specific}]}
+        path.write_text(json.dumps({"meeting_transcripts": turns, **lists}))
+    write_qmsum(tmp_path, tmp_path / "set", ["train", "val"])
+    corpus, queries = ((tmp_path / "set" / f"{name}.jsonl").read_text().splitlines() for name in ("corpus", "queries"))
+    assert json.loads(corpus[1]) == {"_id": "m1", "text": "A: Hello val/a.\nB: Bye."}
+    assert [json.loads(line)["text"] for line in queries] == ["An answer.", "Another.", "A third."]
+    assert (tmp_path / "set" / "qrels.tsv").read_text().splitlines()[1:] == ["q0\tm0\t1", "q1\tm0\t1", "q2\tm1\t1"]
+
+
+def test_real_cuts_reactions_into_the_tokens_of_rxnfp(tmp_path: Path) -> None:
+    vocabulary = "[PAD] [UNK] [CLS] [SEP] [MASK] C Br [C@@H] ( ) >> O %12"
+    (tmp_path / "vocab.txt").write_text(vocabulary.replace(" ", "\n"))
+    (tmp_path / "config.json").write_text("{}")
+    real.add_smiles_tokenizer(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    tokens = ["[CLS]", "C", "(", "Br", ")", "[C@@H]", ">>", "O", "%12", "[UNK]", "[SEP]"]
+    assert tokenizer.convert_ids_to_tokens(tokenizer("C(Br)[C@@H]>>O%12N")["input_ids"]) == tokens
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["model_type"], config["architectures"]) == ("bert", ["BertForMaskedLM"])
+
+
+def test_real_page_contains_every_part_and_the_criterion() -> None:
+    def value(mean: float, error: float = 0.001) -> dict[str, float]:
+        return {"mean": mean, "standard_error": error, "tokens": 9, "samples": 100}
+
+    def result(part: real.Part) -> dict[str, Any]:
+        scores = {"copy": 2.0, "auto": 1.0, f"bands:keep-first={part.before}": 1.5}
+        rows = [
+            {"method": name, "score": value(mean), "against copy": value(mean - 2)} for name, mean in scores.items()
+        ]
+        found = {"metric": "loss", "base": value(0.5), "auto": "bands:sigma=4", "truncated": {}, "rows": rows}
+        if part.text != "qmsum":
+            return found
+        rows = [row | {"MRR": value(0.3), "against copy": value(-0.004)} for row in rows]
+        return found | {"metric": "ndcg@10", "rows": rows, "truncated": {"nDCG@10": value(0.2), "MRR": value(0.1)}}
+
+    text = "\n".join(real.page({part.name: result(part) for part in real.PARTS}))
+    for part in real.PARTS:
+        assert f"{part.model} {part.before} → {part.to}" in text
+    assert "| auto | 2.7183 ± 0.0054 | 2.7183 ± 0.0054 |" in text
+    assert text.count("| bands, learned rows kept |") == 1 + 1 + 1 + 3 + 3 + 2
+    assert "| judge-words 128 → 256 | bands | -1.0000 ± 0.0020 nats/token | -0.9980 | 0.0200 | met |" in text
+    assert "| MiniLM 512 → 1024 | bands | -0.0040 ± 0.0020 nDCG@10 | +0.0060 | 0.0050 | **missed** |" in text
+
+
+def test_real_prints_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks.real", "--help"])
+    with pytest.raises(SystemExit) as exited:
+        real.main()
+    assert exited.value.code == 0
+    assert "--qmsum DIR" in capsys.readouterr().out
