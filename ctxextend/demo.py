@@ -46,7 +46,7 @@ def run_demo(output: str | os.PathLike[str], force: bool = False, threads: int |
         import_module(library)
     from ctxextend.models.load import continue_text, largest_difference, load, run_on_tokens
 
-    plan = plan_model(_open_demo(), Resize(DEMO_LENGTH))
+    plan = plan_model(_open_demo(), Resize(DEMO_LENGTH, method="copy"))
     created = open_checkpoint(resolve_source(plan.execute(output, force=force).output))
     resized, base = (load(checkpoint, plan.checkpoint.model_class).model for checkpoint in (created, plan.checkpoint))
     before, after, table = plan.max_len_before, plan.max_len_after, plan.tables[0].name
