@@ -7,8 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from numpy.typing import NDArray
+
 from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
-from ctxextend.checkpoints.safetensors_file import FLOATS, float_dtype
+from ctxextend.checkpoints.safetensors_file import FLOATS, float_dtype, read_floats
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import SPECIFY_TABLE, CheckpointError, ResizeError, UnsupportedModelError, did_you_mean
 from ctxextend.families.lookup import (
@@ -54,6 +56,12 @@ class OpenedModel:
     def with_code(self) -> "OpenedModel":
         """Return the model with code files in its folder copied instead of skipped."""
         return replace(self, checkpoint=self.checkpoint.with_code())
+
+    def read_table(self) -> NDArray[Any] | None:
+        """Return the first position table, shape (rows, hidden_size); None if it is not stored."""
+        name = self.tables[0].name
+        file = self.checkpoint.names.get(name)
+        return read_floats(file, name) if file else None
 
 
 def open_model(ref: CheckpointRef) -> OpenedModel:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,45 +11,31 @@ import torch
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
-from ctxextend.checkpoints.safetensors_file import read_floats
-from ctxextend.errors import CheckpointError, CtxextendError, TrainingError
+from ctxextend.errors import CheckpointError, CtxextendError, DataError, TrainingError, counted, flag_name
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import read_pooling
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, ModelFiles
 from ctxextend.held_out import NO_HELD_OUT, HeldOut, read_ids, text_key, trained_on_warnings
-from ctxextend.plan.find_tables import OpenedModel, open_model
+from ctxextend.plan.find_tables import open_model
 from ctxextend.recipe import FROZEN, MIN_LENGTH, Train
-from ctxextend.recipe_file import BaseCheckpoint, learned_before
+from ctxextend.recipe_file import BaseCheckpoint, Provenance, learned_before
 from ctxextend.tables.apply import learned_rows
 from ctxextend.training.memory import checkpoint_activations, disable_dropout, micro_batch_sizes
 from ctxextend.training.objectives import Distillation, LanguageModeling
-from ctxextend.training.train_data import (
-    Masking,
-    SequenceDataset,
-    SequenceSettings,
-    Text,
-    check_enough,
-    open_tokens,
-    write_tokens,
-)
+from ctxextend.training.train_data import Masking, SequenceDataset, SequenceSettings, Text, open_tokens, write_tokens
 from ctxextend.training.training_run import RunFolder
 
 if TYPE_CHECKING:
     from accelerate import PartialState
 
-# Peak learning rate of a position table, relative to the root mean square of its values.
-TABLE_RATE = 0.05
-# Peak learning rate of all weights at GPT-2 small's width; narrower models tolerate more.
-RATE, WIDTH = 3e-4, 768
-# Peak learning rate of all weights of an encoder, whose embeddings should change little.
-ENCODER_RATE = 2e-5
-# Sequence length above which activations are recomputed to save memory.
-LONG_SEQUENCE = 1024
+TABLE_RATE = 0.05  # peak learning rate of a position table, relative to the root mean square of its values
+RATE, WIDTH = 3e-4, 768  # peak learning rate of all weights at GPT-2 small's width; narrower models tolerate more
+ENCODER_RATE = 2e-5  # peak learning rate of all weights of an encoder, whose embeddings should change little
+LONG_SEQUENCE = 1024  # tokens above which activations are recomputed to save memory
 # Size of the held-out set: maximum tokens; in short runs, where evaluation would take most of the time, sequences per
 # training step, and their minimum.
 EVAL_TOKENS, EVAL_PER_STEP, MIN_EVAL = 32_768, 2, 4
-# Minimum tokens to read, if the text has as many: one in 20 of them is held out.
-MIN_READ = 20 * 65_536
+MIN_READ = 20 * 65_536  # minimum tokens to read, if the text has as many: one in 20 of them is held out
 
 
 @dataclass(frozen=True)
@@ -62,11 +48,10 @@ class TrainingTask:
     micro_batches: list[int]  # sizes to try, in sequences, largest first
     train: Text
     held_out: Text
-    # For the recipe: the files of ``data`` and ``eval_data``, and which windows are ``held_out``.
-    provenance: Mapping[str, Any]
+    provenance: Mapping[str, Any]  # for the recipe: files of ``data`` and ``eval_data``, ``held_out`` windows
     planned_steps: int  # the steps of the first start; a resumed run may have others
     rows: NDArray[np.bool_] | None = None  # mask of the table's trainable rows, shape (rows,); None is all
-    warnings: tuple[str, ...] = ()  # if the held-out text was trained on before
+    warnings: tuple[str, ...] = ()  # if the held-out text was trained on before, or new rows stay untrained
 
     @property
     def span(self) -> int:
@@ -90,17 +75,16 @@ def open_task(
     devices: "PartialState",
     folder: RunFolder,
     rows: NDArray[np.bool_] | None = None,
+    provenance: Provenance | None = None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> TrainingTask:
     """Fill in unset settings, and tokenize the text into the run folder unless it is there already."""
-    name, maximum, special = files.ref.source, files.max_len, files.tokenizer.num_special
+    source, maximum, special = files.ref.source, files.max_len, files.tokenizer.num_special
     minimum = max(MIN_LENGTH, special + 2)
     for label, length in (("--seq-len", settings.seq_len), ("--window", settings.window), ("A sequence of", minimum)):
         if length is not None and length > maximum:
-            raise TrainingError(
-                f"{label} {length} is more than the {maximum} positions of {name}.",
-                f"Resize it first: ctxextend resize {name} --to {length}",
-            )
+            hint = f"Resize it first: ctxextend resize {source} --to {length}"
+            raise TrainingError(f"{label} {length} is more than the {maximum} positions of {source}.", hint)
     kind, precision, span = devices.device.type, settings.precision, settings.seq_len or maximum
     if kind == "cpu" and precision == "fp16":
         raise TrainingError("Training in fp16 is not supported on a CPU.", "Use --precision bf16 or fp32.")
@@ -123,16 +107,20 @@ def open_task(
             write_tokens(ids, folder.path / f"{name}.bin", notify)
         with os_errors_as_output_error(texts_file), atomic_file(texts_file) as staged:
             staged.write_text(json.dumps(read), "utf-8")
-    provenance = json.loads(texts_file.read_text("utf-8"))
+    facts = json.loads(texts_file.read_text("utf-8"))
     tokens, *others = (open_tokens(folder.path / f"{name}.bin") for name in texts)
-    before, measured = files.trained_on, provenance["eval_data" if others else "data"]
-    seen = [file for file in measured if text_key(file) in before]
+    before = files.trained_on
+    seen = [file for file in facts["eval_data" if others else "data"] if text_key(file) in before]
+    use = "a sequence requires" if others else "one sequence to train on and one to hold out require"
+    required = text_length if others else 2 * text_length
+    for name, text in zip(texts, (tokens, *others), strict=True):
+        if len(text) < required:
+            label = f"The text{f' of {flag_name(name)}' * bool(others)}"
+            hint = "Pass more text with --data, held-out text with --eval-data, or use a shorter --seq-len or --window."
+            raise DataError(f"{label} has {len(text):,} tokens, but {use} {required:,}.", hint)
     if others:
-        check_enough(tokens, text_length, label="The text of --data")
-        check_enough(others[0], text_length, label="The text of --eval-data")
         train, held_out = Text.whole(tokens), Text.whole(others[0])
     else:
-        check_enough(tokens, 2 * text_length, "one sequence to train on and one to hold out require")
         # If there is enough text, hold out windows of full length, which `evaluate` can use too.
         whole = span - special
         chosen = HeldOut.for_text(len(tokens), whole if len(tokens) >= 10 * whole else text_length)
@@ -146,21 +134,24 @@ def open_task(
             case [HeldOut() as rule] if rule.window >= text_length and rule.spans[:1, 0].any():
                 chosen, seen = rule, []
         train, held_out = Text(tokens, chosen.trained_spans), Text(tokens, chosen.spans)
-        provenance["held_out"] = asdict(chosen)
-    planned_steps = folder.planned_steps or settings.steps
-    warnings = trained_on_warnings(
-        files.ref.source, (file["name"] for file in seen), f"{NO_HELD_OUT} text with --eval-data."
-    )
-    return TrainingTask(
-        files, settings, devices, micro_batches, train, held_out, provenance, planned_steps, rows, tuple(warnings)
-    )
+        facts["held_out"] = asdict(chosen)
+    names, planned_steps = [file["name"] for file in seen], folder.planned_steps or settings.steps
+    warnings = trained_on_warnings(source, names, f"{NO_HELD_OUT} text with --eval-data.")
+    warnings += _untrained_row_warnings(files, settings, provenance)
+    data = train, held_out, facts
+    return TrainingTask(files, settings, devices, micro_batches, *data, planned_steps, rows, tuple(warnings))
 
 
-def read_table(opened: OpenedModel) -> NDArray[Any] | None:
-    """Return the first position table of a checkpoint, shape (rows, hidden_size); None if it is not stored."""
-    name = opened.tables[0].name
-    file = opened.checkpoint.names.get(name)
-    return read_floats(file, name) if file else None
+def _untrained_row_warnings(files: ModelFiles, settings: Train, provenance: Provenance | None) -> Iterator[str]:
+    """Yield a warning if no sequence reaches some new rows, unless an earlier run may have trained them."""
+    span, trains_rows = settings.seq_len or files.max_len, settings.trainable not in FROZEN
+    if span < files.max_len and trains_rows and provenance and provenance.trainable in FROZEN:
+        learned = learned_before(provenance.chain, files.table, files.reserved_rows, files.rows)
+        if learned is not None and (rest := int((~learned[span:]).sum())):
+            yield (
+                f"--seq-len {span} leaves {counted(rest, 'new row')} untrained, from position {span} on. Remove it, or "
+                f"use --window {settings.window or span} instead, which trains all positions."
+            )
 
 
 def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None) -> NDArray[np.bool_]:
@@ -173,15 +164,13 @@ def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None) -> NDArray[np.
         if learned is None or len(learned) != files.max_len:
             opened = open_model(base.ref)
             eval_model.check_source(opened.checkpoint, base.ref, base.hashes)
-            before, table = read_table(opened), read_table(files)
+            before, table = opened.read_table(), files.read_table()
             if before is None or table is None or before.shape[1:] != table.shape[1:] or before.dtype != table.dtype:
                 raise CheckpointError(f"The table of {base.ref.source} has another width or dtype.")
             learned = learned_rows(before[reserved:], table[reserved:])
     except CtxextendError as error:
-        raise TrainingError(
-            f"Cannot determine which rows of {name} are new: {error.message}",
-            "Pass its base checkpoint with --base, or train the whole table with --trainable positions.",
-        ) from error
+        hint = "Pass its base checkpoint with --base, or train the whole table with --trainable positions."
+        raise TrainingError(f"Cannot determine which rows of {name} are new: {error.message}", hint) from error
     if learned.all():
         raise TrainingError(f"{name} has no new rows: all are learned rows.", "Train them with --trainable positions.")
     return np.concatenate([np.zeros(reserved, np.bool_), ~learned])
@@ -269,20 +258,16 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
     if model.kind != ENCODER:
         objective = LanguageModeling(model, position_ids=position_ids)
     elif teacher is None:
-        raise TrainingError(
-            f"{model.name} has no LM head, and its base checkpoint is unknown.", "Pass --base to distil from it."
-        )
+        message = f"{model.name} has no LM head, and its base checkpoint is unknown."
+        raise TrainingError(message, "Pass --base to distil from it.")
     else:
         poolings = read_pooling(model.root) if (model.root / eval_model.SENTENCE_MODULES).is_file() else ()
         objective = Distillation(model, teacher, poolings, position_ids=position_ids)
-    # A causal model predicts nothing from its last position.
-    reachable = task.span - (model.kind == CAUSAL)
+    reachable = task.span - (model.kind == CAUSAL)  # a causal model predicts nothing from its last position
     if task.rows is not None and not task.rows[model.reserved_rows :][:reachable].any():
         first = int(task.rows.argmax()) - model.reserved_rows
-        raise TrainingError(
-            f"--seq-len {task.span} does not reach any new row: the first is at position {first}.",
-            f"Use a --seq-len above {first + (model.kind == CAUSAL)}, or remove it.",
-        )
+        message = f"--seq-len {task.span} does not reach any new row: the first is at position {first}."
+        raise TrainingError(message, f"Use a --seq-len above {first + (model.kind == CAUSAL)}, or remove it.")
     trained = _all_names(model, names, settings) if settings.trains_weights else {table: names[table]}
     if settings.trainable in FROZEN:
         tables = {id(model.model.get_parameter(names[name])) for _, name in task.files.tables if name in names}
@@ -311,10 +296,9 @@ def _all_names(model: EvalModel, names: Mapping[str, str], settings: Train) -> M
     trained_ids = {id(model.model.get_parameter(parameter)) for parameter in names.values()}
     others = [(name, value) for name, value in model.model.named_parameters() if "pooler." not in name]
     if missing := [name for name, value in others if id(value) not in trained_ids]:
-        raise CheckpointError(
-            f"{', '.join(missing[:3])} of {model.name} cannot be trained: its weights files do not contain them.",
-            "Train only the table with --trainable positions." if settings.trainable == "all" else None,
-        )
+        message = f"{', '.join(missing[:3])} of {model.name} cannot be trained: its weights files do not contain them."
+        hint = "Train only the table with --trainable positions." if settings.trainable == "all" else None
+        raise CheckpointError(message, hint)
     return names
 
 

@@ -29,41 +29,22 @@ from ctxextend.plan.find_tables import open_model
 from ctxextend.plan.plan import ResizePlan, output_path, table_hash
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import FROZEN, RECIPE_FILE, TRAINABLE, CheckpointRef, Recipe, Train, accepts_settings, split_ref
-from ctxextend.recipe_file import (
-    TABLE_KEYS,
-    Provenance,
-    find_base,
-    learned_before,
-    read_provenance,
-    recipe_values,
-    yaml_text,
-)
+from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe_values, yaml_text
 from ctxextend.report.figures import public_name, training_figure, write_figure
 from ctxextend.text_data import check_texts, empty_files, path_names
 from ctxextend.training.memory import open_devices
-from ctxextend.training.setup import (
-    TrainableParameters,
-    TrainingSetup,
-    TrainingTask,
-    find_new_rows,
-    open_task,
-    read_table,
-    set_up,
-)
+from ctxextend.training.setup import TrainableParameters, TrainingSetup, TrainingTask, find_new_rows, open_task, set_up
 from ctxextend.training.trainer import run_training
 from ctxextend.training.training_run import SAVE, RunFolder, TrainResult, open_run_folder
 from ctxextend.version import __version__
 
-# safetensors' names of the dtypes of --dtype.
-DTYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
-# Config keys of the dtype; older versions of transformers use the second.
-CONFIG_KEYS = ("dtype", "torch_dtype")
+DTYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}  # safetensors' names of the dtypes of --dtype
+CONFIG_KEYS = ("dtype", "torch_dtype")  # config keys of the dtype; older versions of transformers use the second
 
 # Fields of the result that the recipe's provenance contains.
 LOSSES = ("loss_before", "loss_after", "loss_last", "loss_best", "best_step", "saved_step")
 RECORDED = ("objective", "parameters", "tokens", "devices", *LOSSES)
-# Maximum number of text files that a recipe lists, to keep it short.
-MAX_LISTED = 200
+MAX_LISTED = 200  # maximum number of text files that a recipe lists, to keep it short
 OBJECTIVES = {
     "causal": "to predict the next token",
     "masked": "to predict masked tokens",
@@ -139,7 +120,7 @@ def train_recipe(
             source = opened = plan.model if plan is not None else open_model(recipe.checkpoint)
             if recipe.copies_code:
                 source = opened = source.with_code()
-            table = read_table(source)
+            table = source.read_table()
             hashes = {} if table is None else {"sha256_before": table_hash(table)}
             trained = Path(f"{source.checkpoint.source.name}-trained")
             path = output_path(output, plan.default_output if plan is not None else trained)
@@ -166,7 +147,7 @@ def train_recipe(
             base = find_base(provenance, settings.base, opened.ref.tokenizer)
             settings, notes = files.choose_trainable(settings)
             rows = find_new_rows(files, base) if settings.trainable == "new" else None
-            task = open_task(files, settings, devices, folder, rows, notify)
+            task = open_task(files, settings, devices, folder, rows, provenance, notify)
         model, teacher = load_eval_model(files, "fp32", settings.device), None
         names = match_parameters(model.model, opened.checkpoint, [files.table] * (settings.trainable not in FROZEN))
         if base and model.kind == ENCODER:
@@ -176,8 +157,7 @@ def train_recipe(
         notes = (source.checkpoint.source.notes if plan is None else ()) + notes
         notes += tuple(empty_files((*settings.data, *settings.eval_data)))
         notes += ("Nothing to resume: training starts at step 0.",) * (resume and folder.save is None)
-        early_warnings = (*task.warnings, *_untrained_row_warnings(task, provenance))
-        for text in (*notes, *(f"Warning: {text}" for text in early_warnings), _summary(setup)):
+        for text in (*notes, *(f"Warning: {text}" for text in task.warnings), _summary(setup)):
             notify(text)
         if devices.is_main_process:  # the new weights are written while up to two saved states exist
             saves = dict.fromkeys((f"{SAVE}1", f"{SAVE}2"), setup.trainable.save_bytes)
@@ -185,9 +165,8 @@ def train_recipe(
             check_disk_space(nearest_existing_parent(path), sizes | saves)
         with torch_threads(model.model, settings.threads):
             result = run_training(setup, folder, progress, notify)
-        planned_steps = task.planned_steps if task.planned_steps != settings.steps else None
         warnings = plan.warnings if plan is not None else tuple(output_files.file_warnings(opened.checkpoint))
-        warnings += (*early_warnings, *_warnings(settings, planned_steps, result))
+        warnings += (*task.warnings, *_warnings(task, result))
         result = replace(result, output=path, notes=notes, warnings=warnings)
         if devices.is_main_process:
             origin, ref = source.checkpoint.source, recipe.checkpoint
@@ -197,7 +176,7 @@ def train_recipe(
             recipe = replace(recipe, checkpoint=ref, train=filled)
             before = dict(provenance.values) if provenance else {}
             texts = {
-                RECIPE_FILE: _recipe(recipe, before, setup, result, hashes, planned_steps),
+                RECIPE_FILE: _recipe(recipe, before, task, result, hashes),
                 output_files.CARD_FILE: _card(recipe, files, result),
                 LOG_FILE: "".join(f"{json.dumps(line)}\n" for line in result.log),
             }
@@ -217,19 +196,8 @@ def _summary(setup: TrainingSetup) -> str:
     )
 
 
-def _untrained_row_warnings(task: TrainingTask, provenance: Provenance | None) -> Iterator[str]:
-    """Yield a warning if no sequence reaches some new rows, unless an earlier run may have trained them."""
-    files, span, trains_rows = task.files, task.span, task.settings.trainable not in FROZEN
-    if span < files.max_len and trains_rows and provenance and provenance.trainable in FROZEN:
-        learned = learned_before(provenance.chain, files.table, files.reserved_rows, files.rows)
-        if learned is not None and (rest := int((~learned[span:]).sum())):
-            yield (
-                f"--seq-len {span} leaves {counted(rest, 'new row')} untrained, from position {span} on. Remove it, or "
-                f"use --window {task.length} instead, which trains all positions."
-            )
-
-
-def _warnings(settings: Train, planned_steps: int | None, result: TrainResult) -> Iterator[str]:
+def _warnings(task: TrainingTask, result: TrainResult) -> Iterator[str]:
+    settings, planned_steps = task.settings, task.planned_steps
     if not result.best_step or result.loss_last > result.loss_before:
         reason, best = "Training did not lower the held-out loss", ""
         if result.best_step:
@@ -243,7 +211,7 @@ def _warnings(settings: Train, planned_steps: int | None, result: TrainResult) -
     if settings.eval_data and (shared := shared_texts(settings.eval_data, settings.data)):
         names = ", ".join(map(str, shared[:3]))
         yield f"{names} is in both --data and --eval-data: the held-out loss does not measure new text."
-    if planned_steps is not None:
+    if planned_steps != settings.steps:
         yield (
             f"The run was planned for {planned_steps:,} steps and ended at {settings.steps:,}. Before it was resumed, "
             f"the learning rate followed a {planned_steps:,}-step schedule: {RECIPE_FILE} does not reproduce it."
@@ -294,24 +262,16 @@ class TrainedWeights:
         names = [name for name in before if name in self.trainable.names or dtypes[name] != before[name].dtype]
         return plan_layouts(self.checkpoint, {name: before[name].shape for name in names}, dtypes=dtypes)
 
-    def _edited(self) -> dict[str, str]:
-        """Return the config and the shard index if ``--dtype`` changes them, by path."""
-        checkpoint, texts = self.checkpoint, dict[str, str]()
-        if self.dtype is None:
-            return texts
-        if checkpoint.has_config:
+    def write(self, others: Mapping[str, bytes], output: Path, *, force: bool) -> None:
+        """Write the checkpoint folder atomically; `others` are its recipe, card and logs by path."""
+        checkpoint, texts = self.checkpoint, dict(self.checkpoint.generated)
+        if self.dtype is not None and checkpoint.has_config:
             keys = [key for key in CONFIG_KEYS if key in checkpoint.config] or CONFIG_KEYS[:1]
             changes: dict[tuple[str, ...], Any] = {(key,): CONFIG_DTYPES[self.dtype] for key in keys}
             texts[checkpoint.config_file] = edit(checkpoint.text(checkpoint.config_file), changes)
-        if checkpoint.index is not None:
+        if self.dtype is not None and checkpoint.index is not None:
             texts[checkpoint.index_file] = output_files.index_text(checkpoint, self.layouts)
-        return texts
-
-    def write(self, others: Mapping[str, bytes], output: Path, *, force: bool) -> None:
-        """Write the checkpoint folder atomically; `others` are its recipe, card and logs by path."""
-        checkpoint = self.checkpoint
-        edited = {**checkpoint.generated, **self._edited()}
-        data = {name: text.encode() for name, text in edited.items()} | dict(others)
+        data = {name: text.encode() for name, text in texts.items()} | dict(others)
         checkpoint.check_unchanged()
         sizes = file_sizes(checkpoint, self.layouts, data)
         with atomic_folder(output, checkpoint.protected, sizes, force=force) as staged:
@@ -319,21 +279,16 @@ class TrainedWeights:
 
 
 def _recipe(
-    recipe: Recipe,
-    before: dict[str, Any],
-    setup: TrainingSetup,
-    result: TrainResult,
-    hashes: dict[str, str],
-    planned_steps: int | None,
+    recipe: Recipe, before: dict[str, Any], task: TrainingTask, result: TrainResult, hashes: dict[str, str]
 ) -> str:
     """Return the recipe, which includes `before`, the plain values of the source's recipe."""
-    files, values = setup.task.files, recipe_values(recipe)
-    trained = {name: getattr(result, name) for name in RECORDED} | dict(setup.task.provenance)
-    for name, items in setup.task.provenance.items():
+    files, values = task.files, recipe_values(recipe)
+    trained = {name: getattr(result, name) for name in RECORDED} | dict(task.provenance)
+    for name, items in task.provenance.items():
         if len(items) > MAX_LISTED:
             trained |= {name: items[:MAX_LISTED], f"{name}_not_listed": len(items) - MAX_LISTED}
-    if planned_steps is not None:
-        trained["planned_steps"] = planned_steps
+    if task.planned_steps != task.settings.steps:
+        trained["planned_steps"] = task.planned_steps
     trained["versions"] = {name: version(name) for name in ("torch", "transformers", "accelerate")}
     if recipe.resize is not None:
         provenance = before.pop("provenance")

@@ -15,13 +15,11 @@ import torch
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
-from ctxextend.errors import DataError
 from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel
 from ctxextend.held_out import Ids
 
 Tokens = NDArray[np.int32]
-# Tokens between progress messages while a long text is tokenized: a message every few seconds.
-TOKENS_PER_MESSAGE = 10_000_000
+TOKENS_PER_MESSAGE = 10_000_000  # between progress messages while a long text is tokenized
 IGNORE_INDEX = -100  # the label that torch's cross entropy ignores
 # The share of tokens to predict; of these, a random number in [0, 1) below 0.8 masks, and one below 0.9 replaces.
 PREDICTED, IS_MASKED, IS_REPLACED = 0.15, 0.8, 0.9
@@ -56,13 +54,6 @@ def open_tokens(path: Path) -> Tokens:
     if path.stat().st_size == 0:  # an empty file cannot be mapped
         return np.empty(0, np.int32)
     return np.memmap(path, np.int32, mode="r")
-
-
-def check_enough(tokens: Tokens, minimum: int, use: str = "a sequence requires", label: str = "The text") -> None:
-    """Raise DataError if a text has fewer tokens than its use requires."""
-    if len(tokens) < minimum:
-        hint = "Pass more text with --data, held-out text with --eval-data, or use a shorter --seq-len or --window."
-        raise DataError(f"{label} has {len(tokens):,} tokens, but {use} {minimum:,}.", hint)
 
 
 @dataclass(frozen=True)
