@@ -12,44 +12,38 @@ LOGIN = "run `hf auth login`, or set HF_TOKEN"
 LOGS = "runs"  # TensorBoard logs, which contain local paths and the host name
 RETRY = "Run the same command again (complete files are kept)"
 FAILED = "{id} could not be downloaded from the Hub: "
-# Message and hint by exception class or HTTP status; the first match applies.
+# Message and hint by exception classes or HTTP statuses; the first match applies.
 MESSAGES = {
-    "GatedRepoError": (
+    ("GatedRepoError",): (
         "{id} is a gated model on the Hub, and this account has no access.",
         f"Request access on its page, then {LOGIN}.",
     ),
-    "RevisionNotFoundError": ("{id} has no revision {revision!r} on the Hub.", "Check its branches and tags."),
-    "RepositoryNotFoundError": (
+    ("RevisionNotFoundError",): ("{id} has no revision {revision!r} on the Hub.", "Check its branches and tags."),
+    ("RepositoryNotFoundError",): (
         "{id} was not found: no local folder, and no Hub model that this account can access.",
         f"Check the spelling; for a private model, {LOGIN}.",
     ),
-    "RemoteEntryNotFoundError": (
+    ("RemoteEntryNotFoundError",): (
         "{id} lists a file that does not exist on the Hub: {reason}.",
         f"It may have changed in the meantime. {RETRY}, or pass a commit with --revision.",
     ),
-    "OfflineModeIsEnabled": (
+    ("OfflineModeIsEnabled",): (
         "{id} is not a local folder, and not in the Hub cache.",
         "HF_HUB_OFFLINE disables downloads: unset it, or pass a local folder.",
     ),
-    **dict.fromkeys(
-        ("HTTP 401", "HTTP 403"),
-        (
-            FAILED + "this account or token has no access ({reason}).",
-            f"For a private model, {LOGIN}; a fine-grained token needs read access to it.",
-        ),
+    ("HTTP 401", "HTTP 403"): (
+        FAILED + "this account or token has no access ({reason}).",
+        f"For a private model, {LOGIN}; a fine-grained token needs read access to it.",
     ),
-    "HTTP 429": (FAILED + "too many requests ({reason}).", f"Wait a few minutes. {RETRY}."),
-    "HTTP 5xx": (FAILED + "the Hub failed ({reason}).", f"Wait, and check https://status.huggingface.co. {RETRY}."),
-    "HTTP 4xx": (FAILED + "the Hub rejected the request ({reason}).", f"Check HF_ENDPOINT if it is set. {RETRY}."),
-    **dict.fromkeys(
-        ("ConnectError", "ProxyError", "TimeoutException", "UnsupportedProtocol", "InvalidURL"),
-        (
-            FAILED + "the Hub could not be reached: {reason}.",
-            f"Check the path (if local), the connection, HF_ENDPOINT, HTTPS_PROXY and SSL_CERT_FILE. {RETRY}.",
-        ),
+    ("HTTP 429",): (FAILED + "too many requests ({reason}).", f"Wait a few minutes. {RETRY}."),
+    ("HTTP 5xx",): (FAILED + "the Hub failed ({reason}).", f"Wait, and check https://status.huggingface.co. {RETRY}."),
+    ("HTTP 4xx",): (FAILED + "the Hub rejected the request ({reason}).", f"Check HF_ENDPOINT if it is set. {RETRY}."),
+    ("ConnectError", "ProxyError", "TimeoutException", "UnsupportedProtocol", "InvalidURL"): (
+        FAILED + "the Hub could not be reached: {reason}.",
+        f"Check the path (if local), the connection, HF_ENDPOINT, HTTPS_PROXY and SSL_CERT_FILE. {RETRY}.",
     ),
-    "errno": (FAILED + "{reason}.", "Free space in the Hub cache, or set HF_HOME to another folder."),
-    "Exception": (
+    ("errno",): (FAILED + "{reason}.", "Free space in the Hub cache, or set HF_HOME to another folder."),
+    ("Exception",): (
         FAILED + "{reason}.",
         f"{RETRY}. A proxy or a network's login page may have answered instead of the Hub: open "
         "https://huggingface.co in a browser, and check HF_ENDPOINT and HTTPS_PROXY.",
@@ -93,7 +87,7 @@ def download(
     except Exception as error:  # errors of huggingface_hub and HTTP, and any error from a malformed response
         kinds, reason = _error_kinds(error)
         kinds |= {"errno"} if isinstance(error, OSError) and error.errno is not None else set()
-        message, hint = next(texts for kind, texts in MESSAGES.items() if kind in kinds)
+        message, hint = next(texts for names, texts in MESSAGES.items() if kinds.intersection(names))
         raise SourceError(message.format(id=hub_id, revision=revision, reason=reason), hint) from error
 
 
