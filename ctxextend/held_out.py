@@ -18,12 +18,10 @@ from ctxextend.recipe_file import YAML_ERRORS
 from ctxextend.text_data import Paths, TextSource, check_paths, read_chunks
 
 Ids = NDArray[np.int64]
-
 TextKey = tuple[Any, Any]  # the size and SHA-256 of a file, or the name of a Hub dataset
 # How a text was trained on: what was held out of the whole text that it is part of (None: nothing), the tokens before
 # it there, and its text field.
 TrainedText = tuple["HeldOut | None", int, str]
-
 HASHED_BYTES = 64 << 20  # maximum bytes of a file to hash: later changes that keep the size go unnoticed
 MAX_WINDOWS = 1_000_000  # maximum held-out windows of a recipe: an untrusted one may state more than fit in memory
 # Ends the warning about a text that was trained on if no held-out part of it can be used.

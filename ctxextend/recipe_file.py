@@ -357,9 +357,6 @@ def _non_defaults(settings: Any) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
 
 
-# ---- the recipe of an output
-
-
 @dataclass(frozen=True)
 class Provenance:
     """How an output was created, according to its recipe."""

@@ -27,17 +27,14 @@ SUFFIXES = (".txt", ".md", ".rst", ".text", *JSON_LINES, *TABULAR)  # files of a
 
 CHUNK_SIZE = 1 << 20  # characters per chunk: a tokenizer needs about 160 bytes per token
 ROWS = 64  # rows of a Parquet file to decode at a time
-
 SET_FIELD = "Set the text field with --text-field."
 HUB_FORMAT = "hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"
 HUB_NAME = re.compile(
     r"hf:(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<config>[^/:@]+))?(?::(?P<split>[^:@]+))?(?:@(?P<revision>.+))?"
 )
 
-
 Paths: TypeAlias = Sequence[str | os.PathLike[str]]  # files, folders, and names of Hub datasets
-# A file, or the name of a Hub dataset with its split.
-TextSource: TypeAlias = Path | str
+TextSource: TypeAlias = Path | str  # a file, or the name of a Hub dataset with its split
 _T = TypeVar("_T")
 
 

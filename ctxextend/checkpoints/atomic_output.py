@@ -80,9 +80,6 @@ def atomic_file(output: Path) -> Iterator[Path]:
                 sync(output.parent)
 
 
-# ---- checks
-
-
 def check_output(output: Path, sources: Iterable[Path], files: Mapping[str, int], *, force: bool) -> None:
     """Raise OutputError if `atomic_folder` would reject the output; change nothing."""
     with os_errors_as_output_error(output):
@@ -173,9 +170,6 @@ def os_errors_as_output_error(
         raise OutputError(message, hint or taken + advice) from error
 
 
-# ---- the rename
-
-
 @contextlib.contextmanager
 def created_folders(folder: Path) -> Iterator[None]:
     """Create a folder and its parents; if the block fails, remove those that were created and are empty."""
@@ -257,9 +251,6 @@ def _defer_signals() -> Iterator[None]:
                 signal.signal(number, lambda number, frame: received.append(number))
                 stack.callback(signal.signal, number, before)
         yield
-
-
-# ---- temporary folders and locks
 
 
 def _new_temporary_path(output: Path, kind: str) -> Path:

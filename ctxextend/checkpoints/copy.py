@@ -18,9 +18,7 @@ OnWrite: TypeAlias = Callable[[BinaryIO, int], None]
 # Size in bytes, modification time and inode change time in ns. Programs cannot set the change time, so it also detects
 # a replacement of equal size and modification time.
 Fingerprint: TypeAlias = tuple[int, int, int]
-
-# Bytes per call: small enough to report progress and to react to Ctrl-C.
-CHUNK = 1 << 24
+CHUNK = 1 << 24  # bytes per call: small enough to report progress and to react to Ctrl-C
 BUFFER = 1 << 20
 DISK_BLOCK = 4096  # the block size of nearly all disks; reflinks share whole blocks
 

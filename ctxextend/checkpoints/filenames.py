@@ -39,9 +39,7 @@ STALE = {pattern: f"{kind}, not rewritten" for kind, patterns in STALE_KINDS.ite
 
 # Files of version control, download tools and desktops, at any depth.
 IGNORED_NAMES = {
-    ".git": "version control",
-    ".cache": "a download cache",
-    "__pycache__": "a cache",
+    **{".git": "version control", ".cache": "a download cache", "__pycache__": "a cache"},
     ".DS_Store": "desktop metadata",
 }
 

@@ -22,7 +22,6 @@ CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
 MODULES = "modules.json"
 ADAPTER_PREFIX = "base_model.model."  # PEFT's prefix of the base model's module names
-
 WEIGHTS_SUFFIXES = {".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors"}
 # Weights that only transformers up to version 4 loads, with the packages and the flag that it needs for them.
 FOREIGN = {"tf_model*.h5*": ("tensorflow tf-keras", "from_tf=True"), "flax_model*.msgpack*": ("flax", "from_flax=True")}
@@ -31,10 +30,7 @@ FOREIGN = {"tf_model*.h5*": ("tensorflow tf-keras", "from_tf=True"), "flax_model
 LM_CLASSES = ("LM", "LMHeadModel", "HeadsModel", "EncoderDecoderModel", "ForPreTraining", "ForConditionalGeneration")
 
 SAMPLE = 4096  # bytes per sample of a fingerprint: the start, the middle and the end of a tensor
-
-# Why files are skipped.
-CODE = "code, never executed"
-LINKED = "a symlink to a folder"
+CODE, LINKED = "code, never executed", "a symlink to a folder"  # why files are skipped
 
 
 @dataclass(frozen=True)
@@ -266,9 +262,6 @@ def _no_config(folder: Path, notes: tuple[str, ...]) -> CheckpointError:
     return CheckpointError(f"{folder} has no config.json.", " ".join((*notes, hint)))
 
 
-# ---- weights
-
-
 def _find_index(folder: Path, source: Source) -> str | None:
     """Return the name of the index that lists the passed file as a shard; None if there is none."""
     for path in sorted(folder.glob("*.index*.json")) if source.file is not None else ():
@@ -367,9 +360,6 @@ def _model_class(config: Mapping[str, Any]) -> str | None:
     first = stated[0] if isinstance(stated, list) and stated else None
     # The name is untrusted, and is shown in commands that users paste.
     return first if isinstance(first, str) and first.isidentifier() and first.isascii() else None
-
-
-# ---- which files are copied
 
 
 def _reason_omitted(source: Source, model: PurePosixPath, name: str) -> str | None:

@@ -12,7 +12,6 @@ from ctxextend.errors import CheckpointError
 
 MAX_BYTES = 100_000_000  # far more than any side file needs; also safetensors' limit for headers
 MAX_DEPTH = 100  # nested objects and lists: more than any config has, and below Python's recursion limit
-
 _DECODER = json.JSONDecoder()
 
 

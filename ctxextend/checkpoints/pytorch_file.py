@@ -24,9 +24,7 @@ from ctxextend.errors import CheckpointError
 
 DATA = re.compile(r"[^/]+/data/[^/]+")  # the zip's records of tensor data
 BYTE_ORDER = re.compile(r"[^/]+/byteorder")  # the record that states their byte order
-
 SAVE_TENSORS = "Save only dense tensors in the program that wrote it: torch.save(model.state_dict(), NAME)."
-
 NESTED = ("state_dict", "model")  # keys of the model's tensors in training checkpoints
 WRAPPERS = ("module.", "_orig_mod.")  # prefixes that DataParallel and torch.compile add to all names
 # Names in models ported from TensorFlow; transformers renames them on loading.
@@ -38,11 +36,8 @@ TIED_ON_LOADING = re.compile(
     r"|(?:encoder|decoder)\.(?:embed_tokens|word_embeddings)\.weight|entity_predictions\.decoder\.weight"
     r"|(?:generator_lm_head|output_projection|pred_layer\.proj|proj_out|vocab_projector)\.weight)"
 )
-# transformers saves a tied tensor under its embedding's name; RoBERTa-like models have the head before it.
-LM_HEAD = ".lm_head."
-
-# Bytes that a tensor may have beyond those stored: a stride of 0 expands a few bytes to terabytes.
-MAX_EXPANSION = 1 << 30
+LM_HEAD = ".lm_head."  # sorted last: a tied tensor has its embedding's name, but RoBERTa's head is before it
+MAX_EXPANSION = 1 << 30  # bytes of a tensor beyond those stored: a stride of 0 expands a few bytes to terabytes
 
 # Safetensors' names of torch's dtypes.
 DTYPES: Mapping[str, str] = {

@@ -114,11 +114,8 @@ def _is_logarithmic(curves: Sequence[Curve]) -> bool:
 
 
 def _dot_bits(heights: NDArray[np.float64], mark: Mark, size: tuple[int, int, int]) -> NDArray[np.intp]:
-    """Return the sum of dot bits of each character of a curve, shape (lines from the top, columns).
-
-    `heights` are relative, shape (n,); `size` is the number of lines, of columns, and of positions on the axis.
-    """
-    weights, (height, columns, length) = np.array(mark[0]), size
+    """Return the sum of dot bits of each character, (lines from the top, columns), from relative heights, (n,)."""
+    weights, (height, columns, length) = np.array(mark[0]), size  # in lines, columns and positions
     across, up = weights.shape
     steps = np.where(np.isnan(heights), -1, np.minimum(heights * height * up, height * up - 1)).astype(int)
     dots = np.zeros((columns * across, height * up), dtype=int)

@@ -14,8 +14,7 @@ from ctxextend.families.unsupported import OTHER_TYPE, POSITION_SCHEMES
 Keys = tuple[str, ...]
 
 ABSOLUTE = Requirement("position_embedding_type", "absolute", OTHER_TYPE)
-# No model of transformers is nested more deeply.
-MAX_DEPTH = 3
+MAX_DEPTH = 3  # no model of transformers is nested more deeply
 FAMILIES_HINT = "List supported model types with `ctxextend families`."
 
 

@@ -77,10 +77,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
 
 
 def _fix_command(ref: CheckpointRef, table: TableReport, tables: Collection[TableReport]) -> str | None:
-    """Return the command that makes all limits agree with a table.
-
-    None if tables of different lengths share a config key: no value fits them all.
-    """
+    """Return the command that makes all limits agree with a table; None if tables of other lengths share its key."""
     sharing = [other for other in tables if other.config_key == table.config_key]
     if len({other.location.key_value(other.positions) for other in sharing}) > 1:
         return None
@@ -109,8 +106,7 @@ def _report(checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None
     fit = None if stats.nonfinite else fit_layout(values[first:], location.layout)
     if fit and fit.first_deviating_row is not None:
         fit = replace(fit, first_deviating_row=fit.first_deviating_row + first)
-    # The new rows of a resize and the length before it, from the recipe.
-    new_rows: tuple[RowRange, ...] | None = None
+    new_rows: tuple[RowRange, ...] | None = None  # of a resize, and the length before it, from the recipe
     old_length = None
     before, after = recipe.rows.get(name, (0, 0)) if recipe else (0, 0)
     if recipe is not None and after == rows and before > first:

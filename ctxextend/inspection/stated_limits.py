@@ -41,8 +41,7 @@ TOKENIZER_FILES = {
 MAX_POSITION_KEYS = ("max_position_embeddings", "n_positions")
 
 NOT_LOADED = "the model does not load"
-# Appended to a key that is missing in the config, so that transformers uses its default.
-NOT_SET = " (not set)"
+NOT_SET = " (not set)"  # appended to a key that is missing in the config, so that transformers uses its default
 
 
 def find_limits(model: OpenedModel, tables: Sequence[TableReport]) -> tuple[Limit, ...]:

@@ -14,8 +14,7 @@ from ctxextend.recipe import FROZEN
 from ctxextend.tables.sinusoids import LayoutFit
 from ctxextend.tables.stats import Repetition, RowRange, TableStats, describe_range, describe_rows, row_ranges
 
-# Maximum number of duplicate groups, and of outliers, that are listed one by one.
-MAX_LISTED = 6
+MAX_LISTED = 6  # maximum number of duplicate groups, and of outliers, that are listed one by one
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -142,8 +141,7 @@ class Limit:
 
     file: str  # relative to the checkpoint folder
     key: str  # dotted path of keys, or a tensor name
-    # A number, a tensor's length, a padding strategy, or any other value as text; None if the key is not set.
-    value: Any
+    value: Any  # a number, a tensor's length, a padding strategy, or any other value as text; None if it is not set
     tokens: int | None  # the value in tokens; None if it sets no limit
     used_by: str  # the library that uses it, or ``none``
     table: str  # the position table that it refers to
@@ -219,8 +217,7 @@ class Inspection(Result, shows="source model_type verdict"):
         return f"{', '.join(dict.fromkeys(parts.values()))} positions, {files}; {(*findings, state)[0]}."
 
 
-# A model and one of its tables.
-ModelTable = tuple[Inspection, TableReport]
+ModelTable = tuple[Inspection, TableReport]  # a model and one of its tables
 
 
 def short_names(inspections: Sequence[Inspection]) -> dict[int, str]:

@@ -100,8 +100,7 @@ def _length_attributes(
 ) -> Iterator[tuple["torch.nn.Module", str, Any]]:
     """Yield the module, name and new value of every attribute and buffer that depends on the edited config values.
 
-    They are the differences between two models on the meta device, with the old and the new config. Buffers are
-    initialised as in from_pretrained, with `_init_weights`.
+    They are the differences between two models on the meta device, with the old and the new config.
     """
     import torch
 

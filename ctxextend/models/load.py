@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 # Names of a module's token inputs, in the order of preference.
 TOKEN_INPUTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))
-
-# Layer norm parameters in old TensorFlow checkpoints.
-OLD_NAMES = {"gamma": "weight", "beta": "bias"}
+OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # layer norm parameters in old TensorFlow checkpoints
 
 
 @dataclass(frozen=True)
@@ -123,8 +121,7 @@ def run_on_tokens(model: Any, table: str, tokens: "int | torch.Tensor") -> "torc
                 try:
                     return _first_output(module, names, model.config, tokens)
                 except (IndexError, RuntimeError, ValueError) as error:
-                    # An outer submodule may contain a shorter table, so try the next inner one.
-                    failure = error
+                    failure = error  # an outer submodule may contain a shorter table: try the next inner one
                     break
     if failure is not None:
         raise failure
@@ -154,8 +151,7 @@ def _token_ids(config: Any, length: int) -> "torch.Tensor":
     import torch
 
     vocab_size = int(getattr(config.get_text_config(), "vocab_size", None) or 32)
-    # Avoid padding, which several model types do not count as positions.
-    first = min(vocab_size // 2, 100)
+    first = min(vocab_size // 2, 100)  # not padding, which several model types do not count as positions
     return first + torch.arange(length).unsqueeze(0) % max(vocab_size - first - 1, 1)
 
 

@@ -165,8 +165,7 @@ class Panel:
     key: str  # unique id in the report: its kind, and a number after a hyphen
     title: str
     plots: Sequence[Plot]
-    # The data as a table, header first; empty if the plots or the ranking show all numbers.
-    rows: Sequence[Sequence[str]] = ()
+    rows: Sequence[Sequence[str]] = ()  # the data, header first; empty if the plots or the ranking show all numbers
 
     @property
     def is_small(self) -> bool:
@@ -215,9 +214,6 @@ def add_legend(axes: "Axes", title: str = "") -> None:
 def error_bar(estimate: Estimate) -> float:
     """Return half the width of the 95 % confidence interval; 0 if unknown."""
     return estimate.ci95 if estimate.ci95 is not None and math.isfinite(estimate.ci95) else 0.0
-
-
-# Panels of evaluate and compare
 
 
 class LossCurve(NamedTuple):
@@ -298,10 +294,7 @@ def _mark_base_length(axes: "Axes", x: float, text: str = "") -> None:
 
 
 def upper_limit(values: Iterable[float], leading: Iterable[float]) -> float | None:
-    """Return an axis limit that clips extreme values; None if no value needs clipping.
-
-    The leading values fill at least a third of the axis.
-    """
+    """Return an axis limit that clips extreme values, or None; leading values fill at least a third of the axis."""
     finite = [value for value in values if math.isfinite(value)]
     visible = [value for value in leading if math.isfinite(value)] or finite
     if not finite:
@@ -311,10 +304,7 @@ def upper_limit(values: Iterable[float], leading: Iterable[float]) -> float | No
 
 
 def bar_plot(title: str, label: str, bars: Sequence[tuple[str, Estimate, Style]]) -> Plot:
-    """Return a horizontal bar plot with 95 % error bars, the first bar on top.
-
-    Extreme bars in the last quarter are clipped.
-    """
+    """Return a horizontal bar plot with 95 % error bars, the first on top; extreme bars in the last quarter are cut."""
     ends = [value.mean + sign * error_bar(value) for _, value, _ in bars for sign in (-1, 1)]
     limit = upper_limit([0.0, *ends], [0.0, *ends[: 2 * (len(bars) - len(bars) // 4)]])
 
@@ -347,10 +337,7 @@ def retrieval_panel(by: str, modes: Sequence[tuple[str, ScoredMode, Style]]) -> 
 
 
 def draw_passkey(axes: "Axes", passkey: Passkey, base_max_len: int | None) -> None:
-    """Draw passkey accuracy in percent as a heat map over context length (x) and depth (y).
-
-    Lengths beyond the base's are right of a dashed line.
-    """
+    """Draw passkey accuracy in percent over context length (x) and depth (y); a dashed line ends the base's lengths."""
     from matplotlib.patches import Rectangle
 
     axes.set(ylabel="depth (%)", xlabel="context length (tokens)")
@@ -448,7 +435,7 @@ def inspection_panels(inspections: Sequence[Inspection]) -> list[Panel]:
         for key, title, draw in (
             ("norms", "Row norm by position", partial(_draw_by_position, statistic="norms")),
             ("cosines", "Cosine similarity to the next position", partial(_draw_by_position, statistic="cosines")),
-            ("spectrum", "Spectrum", partial(_draw_spectra)),
+            ("spectrum", "Spectrum", _draw_spectra),
         ):
             plot = Plot(f"{title}{part}", partial(draw, tables=tables), (PANEL_SIZE[0], height))
             panels.append(Panel(f"{key}-{len(panels)}", plot.title, [plot]))
@@ -466,10 +453,7 @@ def tables_figure(inspections: Sequence[Inspection]) -> "Figure":
 
 
 def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], statistic: Literal["norms", "cosines"]) -> None:
-    """Draw values by position; mark outliers, new rows, and zero or non-finite rows.
-
-    Norms of reserved rows are drawn at negative positions.
-    """
+    """Draw values by position, reserved rows at negative ones; mark outliers, new, zero and non-finite rows."""
     outliers, bands = list[tuple[int, float]](), 0
     for number, (table, name, style) in enumerate(tables):
         first, values, colour = table.reserved_rows, getattr(table.stats, statistic), {"color": style["color"]}
@@ -479,14 +463,12 @@ def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], statistic: Li
         every = max(len(values) // 8, 1)
         axes.plot(values, label=name, markevery=(every * (number % 4) // 4, every), **style)
         outliers += [(position, values[position]) for position in table.outliers if position < len(values)]
-        # Hatched band along the bottom over new rows.
-        for start, stop in table.new_rows or ():
+        for start, stop in table.new_rows or ():  # a hatched band along the bottom
             band: dict[str, Any] = {"facecolor": "none", "edgecolor": style["color"], "hatch": "/////"}
             band |= {"ymin": BAND * bands, "ymax": BAND * (bands + 0.8), "label": f"new rows of {name}"}
             axes.axvspan(start - first - 0.5, stop - first - 0.5, **band)
         bands += bool(table.new_rows)
-        # Crosses along the top at zero and non-finite rows.
-        if invalid := sorted({*table.stats.zeros, *table.stats.nonfinite}):
+        if invalid := sorted({*table.stats.zeros, *table.stats.nonfinite}):  # crosses along the top
             cross: dict[str, Any] = {"linestyle": "", "marker": "x", "clip_on": False, **colour}
             cross |= {"transform": axes.get_xaxis_transform(), "label": f"zero or non-finite rows of {name}"}
             axes.plot(invalid, [1.0] * len(invalid), **cross)

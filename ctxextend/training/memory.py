@@ -19,11 +19,9 @@ except ImportError as error:
     hint = "pip install 'ctxextend[train]'"
     raise TrainingError("Training requires accelerate, which is not installed.", hint) from error
 
-# Environment variables of launchers that shard a model across devices, which is not supported.
-SHARDED = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
+SHARDED = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}  # by the launcher's variable
 CPU_TOKENS, ACCELERATOR_TOKENS = 4096, 16_384  # maximum tokens per micro-batch: larger ones are not faster
-# Maximum logits per chunk of the loss: 64 MiB of float32, 333 tokens with GPT-2's vocabulary of 50,257.
-CHUNK_LOGITS = 2**24
+CHUNK_LOGITS = 2**24  # maximum logits per chunk of the loss: 64 MiB of float32, 333 tokens with GPT-2's vocabulary
 # transformers' activation functions that consist of several operations.
 MULTI_OP_ACTIVATIONS = (
     *("NewGELUActivation", "FastGELUActivation", "QuickGELUActivation", "AccurateGELUActivation"),

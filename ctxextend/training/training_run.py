@@ -177,8 +177,7 @@ class TrainResult(Result, shows="source output steps loss_before loss_after"):
     peak_bytes: int | None  # peak memory of a process, or of its accelerator if it has one; None if unknown
     precision: str  # of the computation
     notes: tuple[str, ...] = ()  # how the reference was resolved, skipped files, …
-    # One mapping per logged step or evaluation.
-    log: tuple[Mapping[str, Any], ...] = field(default=(), metadata=not_in_json)
+    log: tuple[Mapping[str, Any], ...] = field(default=(), metadata=not_in_json)  # one per logged step or evaluation
     is_first: bool = field(default=True, metadata=not_in_json)  # whether this process wrote the output
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
 

@@ -32,9 +32,7 @@ from ctxextend.tables.stats import describe_rows
 
 Table = NDArray[Any]
 Mask = NDArray[np.bool_]
-
-# Bytes read at a time: two blocks stay in the CPU cache until they are compared.
-BLOCK = 1 << 18
+BLOCK = 1 << 18  # bytes read at a time: two blocks stay in the CPU cache until they are compared
 # Keys that transformers writes to config.json for information; no model uses them.
 INFORMATIONAL_KEYS = {("transformers_version",), ("_name_or_path",)}
 # Files that may be added, removed or changed without affecting the model.
@@ -61,12 +59,10 @@ class ExpectedResize:
 class Check:
     """One check and its evidence."""
 
-    # ``readable``, ``tensors``, ``table``, ``files``, or with ``--deep`` also ``loads``, ``runs``, ``outputs``.
-    name: str
+    name: str  # ``readable``, ``tensors``, ``table``, ``files``; with ``--deep`` also ``loads``, ``runs``, ``outputs``
     passed: bool
     evidence: tuple[str, ...]  # findings, failures first
-    # Whether it failed only because the method is not registered.
-    is_unchecked: bool = field(default=False, metadata=not_in_json)
+    is_unchecked: bool = field(default=False, metadata=not_in_json)  # failed only since its method is not registered
 
 
 def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no_progress) -> Check:

@@ -11,7 +11,6 @@ from ctxextend.plan.plan import ResizePlan
 from ctxextend.verification.checks import Check, ExpectedResize
 
 NOT_DEEP_HINT = "Run verify without --deep."
-
 # Outputs by table name and input: a tensor, None if the model cannot run on text only, or an error message.
 Outputs = Mapping[tuple[str, str], Any]
 
@@ -99,10 +98,10 @@ def _check_outputs(expected: ExpectedResize, before: Outputs, after: Outputs) ->
         text += parts[name]
         if not hasattr(new, "shape"):
             diffs[text] = f"fails ({new})"
+        elif new.shape != old.shape:
+            diffs[text] = f"shape {list(new.shape)} instead of {list(old.shape)}"
         else:
-            is_same_shape = new.shape == old.shape
-            shapes = f"shape {list(new.shape)} instead of {list(old.shape)}"
-            diffs[text] = largest_difference(old, new) if is_same_shape else shapes
+            diffs[text] = largest_difference(old, new)
     if not diffs:
         return []
     if not any(diffs.values()):

@@ -26,8 +26,7 @@ from ctxextend.verification.checks import Check, ExpectedResize, check_files, ch
 
 NO_OUTPUT = "No output was written. Run the same command again; if it fails again, please report this message."
 TRAINING_UNVERIFIED = "The recipe states what was trained; this was not verified."
-# `ExpectedResize.how` if no method recreates all rows.
-CLOSEST = "closest of all methods"
+CLOSEST = "closest of all methods"  # `ExpectedResize.how` if no method recreates all rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -173,8 +172,7 @@ def _open_resized(source: Source, base: Checkpoint) -> Checkpoint:
 def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedResize:
     """Find the resize that created a checkpoint: from its recipe, or by trying each method."""
     recipe, reasons = read_provenance(resized), list[str]()
-    # Use the newest recipe that applies to this base.
-    chain = recipe.chain if recipe else ()
+    chain = recipe.chain if recipe else ()  # the newest recipe that applies to this base counts
     for index, step in enumerate(chain):
         try:
             plan = plan_model(model, step.settings, step.methods)
