@@ -111,7 +111,7 @@ class Part:
 
 
 PARTS = (
-    *(Part(RXNFP, "reactions", before, 256, True, 32_768) for before in (128, 64)),
+    *(Part(RXNFP, "reactions", before, 256, True, 24_576) for before in (128, 64)),
     Part(MINILM, "all docs", 256, 512, True),
     *(Part(name, "docs", before, 128, True) for name in (BUNDLED, *JUDGED) for before in (64, 32)),
     *(Part(name, "docs", 128, to, False, 32_768) for name in JUDGED for to in (256, 512)),
