@@ -7,7 +7,8 @@
 - DIR of --qmsum: corpus.jsonl, queries.jsonl and qrels.tsv, as benchmarks.qmsum writes them.
 - CSV: file or URL with a column `rxn`, by default the examples of rxnmapper.
 
-Writes one JSON file per part, which a second run reuses, and the page results.md with all of them.
+Writes one JSON file per part, which a second run reuses, and the page results.md with all of them; prints the short
+table of the README.
 """
 
 import argparse
@@ -276,6 +277,19 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield from (criterion_row(part, results[part.name]) for part in longer)
 
 
+def short_table(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a table of some methods on held-out rows, for the README."""
+    yield f"| held-out rows | reference | {AUTO} | linear | {COPY} |\n|---|---:|---:|---:|---:|"
+    for part in PARTS:
+        if part.hold_out and part.name in results and part.to == 2 * part.before:
+            result = results[part.name]
+            scores = {row["method"]: row["score"] for row in result["rows"]}
+            cells = (
+                score_text(result, values) for values in (result["base"], *map(scores.get, (AUTO, "linear", COPY)))
+            )
+            yield f"| {part.model}, {part.before} → {part.to} | {' | '.join(cells)} |"
+
+
 def main() -> None:
     """Measure the parts whose inputs were given, and write the page."""
     parser = argparse.ArgumentParser(
@@ -311,6 +325,7 @@ def main() -> None:
     files = [out / f"{part.name}.json" for part in PARTS]
     results = {path.stem: json.loads(path.read_text("utf-8")) for path in files if path.exists()}
     (out / "results.md").write_text("\n".join(page(results)) + "\n", "utf-8")
+    print("\n".join(short_table(results)))
 
 
 if __name__ == "__main__":

@@ -134,13 +134,16 @@ def test_real_page_contains_every_part_and_the_criterion() -> None:
         rows = [row | {"MRR": value(0.3), "against copy": value(-0.004)} for row in rows]
         return found | {"metric": "ndcg@10", "rows": rows, "truncated": {"nDCG@10": value(0.2), "MRR": value(0.1)}}
 
-    text = "\n".join(real.page({part.name: result(part) for part in real.PARTS}))
+    results = {part.name: result(part) for part in real.PARTS}
+    text, short = "\n".join(real.page(results)), [*real.short_table(results)]
     for part in real.PARTS:
         assert f"{part.model} {part.before} → {part.to}" in text
     assert "| auto | 2.7183 ± 0.0054 | 2.7183 ± 0.0054 |" in text
     assert text.count("| bands, learned rows kept |") == 1 + 1 + 1 + 3 + 3 + 2
     assert "| judge-words 128 → 256 | bands | -1.0000 ± 0.0020 nats/token | -0.9980 | 0.0200 | met |" in text
     assert "| MiniLM 512 → 1024 | bands | -0.0040 ± 0.0020 nDCG@10 | +0.0060 | 0.0050 | **missed** |" in text
+    assert len(short) == 1 + 1 + 1 + 4
+    assert short[1] == "| rxnfp's BERT, 128 → 256 | 1.6487 ± 0.0033 | 2.7183 ± 0.0054 |  | 7.389 ± 0.015 |"
 
 
 def test_real_prints_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
