@@ -4,6 +4,7 @@ import inspect
 import math
 import os
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import wraps
@@ -269,6 +270,12 @@ class Recipe:
     def copies_code(self) -> bool:
         """Whether code files are copied to the output."""
         return any(step is not None and step.copy_code for step in (self.resize, self.train))
+
+
+def resize_command(ref: CheckpointRef, **flags: Any) -> str:
+    """Return the command that resizes a checkpoint, with the flags that are not None."""
+    values = {key.replace("_", "-"): getattr(ref, key) or None for key in REF_KEYS if key != "tokenizer"}
+    return shlex.join(["ctxextend", "resize", ref.source, *flag_words(values | flags)])
 
 
 def flag_words(values: Mapping[str, Any]) -> list[str]:

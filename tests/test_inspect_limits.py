@@ -393,7 +393,7 @@ def test_inspect_fix_repeats_the_flags_of_an_explicit_table(make_pico: MakePico)
     pico.edit_json(folder / TOKENIZER, model_max_length=3)
     table: dict[str, Any] = {"tensor": "transformer.wpe.weight", "config_key": "n_positions"}
     assert inspect(folder, **table).model_type == "customgpt"
-    flags = ["--to", "16", "--tensor", "transformer.wpe.weight", "--config-key", "n_positions", "--fix-limits"]
+    flags = ["--tensor", "transformer.wpe.weight", "--config-key", "n_positions", "--to", "16", "--fix-limits"]
     assert fix_commands(folder, **table) == [["resize", str(folder), *flags]]
 
 

@@ -12,6 +12,8 @@ from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
 from ctxextend.json_output import to_json
 
+RETRIEVAL_COLUMNS = {"MRR": "reciprocal_rank", "recall@1": "recall"}
+
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison, Row
     from ctxextend.report.numbers import NumberFormat
@@ -187,13 +189,8 @@ def _add_ranking(page: Page, comparison: "Comparison") -> None:
 def _against_reference(row: "Row", numbers: "NumberFormat") -> dict[str, tuple[str, str]]:
     """Return a row's cells with held-out rows, and those of the reference, by column; empty without them."""
     held_out = row.final.evaluation.held_out_rows
-    if held_out is None:
-        return {}
-    if held_out.buckets:
-        return {"delta vs. reference (nats)": (numbers.change(held_out.beyond.change), "-")}
-    ranks = {"MRR": held_out.reciprocal_rank, "recall@1": held_out.recall}
-    return {
-        name: (numbers.estimate(scores.model), numbers.estimate(scores.reference))
-        for name, scores in ranks.items()
-        if scores is not None
-    }
+    scores = held_out.scores if held_out else {}
+    if held_out and held_out.buckets:
+        return {"delta vs. reference (nats)": (numbers.change(scores["beyond"].change), "-")}
+    ranks = [(name, scores[key]) for name, key in RETRIEVAL_COLUMNS.items() if key in scores]
+    return {name: (numbers.estimate(score.model), numbers.estimate(score.reference)) for name, score in ranks}

@@ -1,7 +1,6 @@
 """Rank methods on one model, one text and one seed."""
 
 import os
-import shlex
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -40,14 +39,13 @@ from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
     MIN_LENGTH,
-    REF_KEYS,
     CheckpointRef,
     Evaluate,
     Recipe,
     Resize,
     Train,
     accepts_settings,
-    flag_words,
+    resize_command,
     split_ref,
 )
 from ctxextend.recipe_file import TABLE_KEYS, recipe_values, yaml_text
@@ -296,7 +294,7 @@ class ComparisonRun:
         base: list[Estimate] = [item.positions.losses[SLIDING] for item in evaluations if item.positions]
         base += [item.search.modes[CHUNKS].scores["nDCG@10"] for item in evaluations if item.search]
         base += [item.retrieval.modes[CHUNKS].reciprocal_rank for item in evaluations if item.retrieval]
-        base += [item.held_out_rows.beyond.reference for item in evaluations if item.held_out_rows]
+        base += [item.held_out_rows.scores["beyond"].reference for item in evaluations if item.held_out_rows]
         return Comparison(
             source=self.files.ref.source,
             model_type=model.model_type,
@@ -311,7 +309,7 @@ class ComparisonRun:
             skipped=self.skipped,
             hold_out=hold_out,
             is_quick=self.settings.seconds is not None,
-            next_command=self._command(rows[0].method) if rows else "",
+            next_command=resize_command(self.files.ref, to=self.to, method=rows[0].method) if rows else "",
             steps=train.steps if train else 0,
             trainable=str(train.trainable) if train else "positions",
             seq_len=self.trainer.task.span if self.trainer else None,
@@ -324,13 +322,6 @@ class ComparisonRun:
             warnings=(*dict.fromkeys(warning for item in evaluations for warning in item.warnings), *self.failures),
             notes=self.evaluation.notes,
         )
-
-    def _command(self, method: str) -> str:
-        """Return the command that resizes the base with a method."""
-        ref = self.files.ref
-        flags = {key.replace("_", "-"): getattr(ref, key) or None for key in REF_KEYS if key != "tokenizer"}
-        words = flag_words({**flags, "to": self.to, "method": method})
-        return shlex.join(["ctxextend", "resize", ref.source, *words])
 
 
 def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> ComparisonRun:
@@ -473,7 +464,7 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
         points = contexts.points if contexts else ()
         short = [point.against_base for point in points if point.context == evaluation.base_max_len]
         if evaluation.held_out_rows is not None:
-            change = evaluation.held_out_rows.short.change
+            change = evaluation.held_out_rows.scores["short"].change
             short = [replace(change, mean=sign * change.mean)]
         return Outcome(mean(measured.scores), delta, next(iter(short), None), evaluation)
 

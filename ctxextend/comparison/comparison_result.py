@@ -55,7 +55,7 @@ class Outcome:
         positions, held_out = self.evaluation.positions, self.evaluation.held_out_rows
         retrieval = self.evaluation.search or self.evaluation.retrieval
         if held_out is not None:
-            return held_out.beyond.change
+            return held_out.scores["beyond"].change
         if positions is not None:
             return positions.changes.get(SLIDING)
         return None if retrieval is None else retrieval.against_chunks
@@ -124,7 +124,7 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     @property
     def pieces_win(self) -> bool:
         """Whether the base in sliding windows or chunks is better than the best method before training."""
-        change = self.rows[0].untrained.against_base if self.rows else None
+        change = self.rows[0].untrained.against_base if self.rows and self.hold_out is None else None
         return change is not None and change.sign != 0 and (change.mean > 0) == self.is_loss
 
     @property

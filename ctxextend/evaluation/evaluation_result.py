@@ -230,12 +230,10 @@ class HeldOutRows:
     hold_out: int  # the first held-out row: rows beyond it are new
     length: int  # maximum number of tokens of a text, special tokens included
     texts: int  # each has more than `hold_out` tokens
-    # Losses of the tokens at positions from `hold_out` on. Encoders: cosines of embeddings to those of the reference.
-    beyond: AgainstReference
-    short: AgainstReference  # the same of the first `hold_out` tokens of each text, read by themselves
-    # Of queries cut from beyond `hold_out`, embedded with the reference rows. None for language models or short texts.
-    recall: AgainstReference | None
-    reciprocal_rank: AgainstReference | None
+    # ``beyond``: losses of tokens at positions from `hold_out` on, or cosines of embeddings to those of the reference;
+    # ``short``: the same of the first `hold_out` tokens by themselves; ``recall`` (at 1) and ``reciprocal_rank`` of
+    # queries cut from beyond `hold_out` and embedded with the reference rows.
+    scores: Mapping[str, AgainstReference]
     buckets: tuple[Bucket, ...]  # losses by position, `MODEL` and `REFERENCE`; empty for encoders
 
 

@@ -142,29 +142,16 @@ class ReferenceTask:
 
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that this task measures."""
-        is_loss = isinstance(self.evaluator, Scorer)
-        mean = estimate_loss if is_loss else estimate
-        new, old = self._values(self.current), self._values(self.reference)
-        scores = {
-            name: AgainstReference(
-                mean(new[name]), mean(old[name]), estimate([a - b for a, b in zip(new[name], old[name], strict=True)])
-            )
-            for name in new
-        }
-        is_finite = all(np.isfinite(value).all() for value in [*self.current["beyond"], *self.reference["beyond"]])
-        return {
-            "held_out_rows": HeldOutRows(
-                self.hold_out,
-                self.length,
-                len(self.texts),
-                scores["beyond"],
-                scores["short"],
-                scores.get("recall"),
-                scores.get("reciprocal_rank"),
-                tuple(self._buckets()) if is_loss else (),
-            ),
-            "warnings": [] if is_finite else [NOT_FINITE],
-        }
+        is_loss, scores = isinstance(self.evaluator, Scorer), dict[str, AgainstReference]()
+        mean, references = estimate_loss if is_loss else estimate, self._values(self.reference)
+        for name, values in self._values(self.current).items():
+            change = estimate([new - old for new, old in zip(values, references[name], strict=True)])
+            scores[name] = AgainstReference(mean(values), mean(references[name]), change)
+        buckets = tuple(self._buckets()) if is_loss else ()
+        is_finite = all(np.isfinite(values).all() for values in self.current["beyond"])
+        warnings = [] if is_finite else [NOT_FINITE]
+        held_out_rows = HeldOutRows(self.hold_out, self.length, len(self.texts), scores, buckets)
+        return {"held_out_rows": held_out_rows, "warnings": warnings}
 
     def _buckets(self) -> Iterator[Bucket]:
         """Yield the losses of whole texts by position."""
@@ -172,10 +159,8 @@ class ReferenceTask:
         buckets = [(self._targets(i) + before) // width for i in range(len(self.texts))]
         losses_of = {MODEL: self.current["beyond"], REFERENCE: self.reference["beyond"]}
         for number in sorted({*np.concatenate(buckets).tolist()}):
-            losses = {
-                name: estimate_loss([text[inside == number] for text, inside in zip(losses, buckets, strict=True)])
-                for name, losses in losses_of.items()
-            }
+            pairs = {name: zip(losses, buckets, strict=True) for name, losses in losses_of.items()}
+            losses = {name: estimate_loss([text[at == number] for text, at in pair]) for name, pair in pairs.items()}
             yield Bucket(number * width, min((number + 1) * width, self.length), losses)
 
 

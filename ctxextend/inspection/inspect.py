@@ -2,7 +2,6 @@
 
 import math
 import os
-import shlex
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,7 @@ from ctxextend.families.lookup import nested
 from ctxextend.inspection.stated_limits import find_limits, library_limits
 from ctxextend.inspection.table_report import Inspection, TableReport
 from ctxextend.plan.find_tables import FoundTable, OpenedModel, check_rows, describe_table, open_model, tables_of_part
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings, flag_words
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings, resize_command
 from ctxextend.recipe_file import Provenance, read_provenance
 from ctxextend.tables.sinusoids import fit_layout, sinusoidal_rows
 from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
@@ -82,12 +81,8 @@ def _fix_command(ref: CheckpointRef, table: TableReport, tables: Collection[Tabl
     if len({other.location.key_value(other.positions) for other in sharing}) > 1:
         return None
     with_part = len({other.positions for other in tables}) > 1
-    flags = {
-        **{"revision": ref.revision, "subfolder": ref.subfolder, "variant": ref.variant, "model-type": ref.model_type},
-        **{"part": table.part or None if with_part else None, "to": table.positions},
-        **{"tensor": ref.tensor, "reserved-rows": ref.reserved_rows or None, "config-key": ref.config_key},
-    }
-    return shlex.join(["ctxextend", "resize", ref.source, *flag_words(flags), "--fix-limits"])
+    command = resize_command(ref, part=table.part or None if with_part else None, to=table.positions)
+    return f"{command} --fix-limits"
 
 
 def _report(checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None, parameters: int) -> TableReport:

@@ -229,7 +229,8 @@ class LossCurve(NamedTuple):
 def losses_by(by: str, evaluation: Evaluation, mode: str) -> dict[tuple[int, ...], Estimate]:
     """Return the losses of a reading mode by ``position`` or ``context``; by context, the base is `SLIDING`."""
     if by == "position":
-        buckets = evaluation.positions.buckets if evaluation.positions else ()
+        measured = evaluation.positions or evaluation.held_out_rows
+        buckets = measured.buckets if measured else ()
         return {(bucket.start, bucket.stop): bucket.losses[mode] for bucket in buckets if mode in bucket.losses}
     points = evaluation.contexts.points if evaluation.contexts else ()
     losses = [(point.context, {MODEL: point.loss, SLIDING: point.base}.get(mode)) for point in points]
@@ -237,11 +238,11 @@ def losses_by(by: str, evaluation: Evaluation, mode: str) -> dict[tuple[int, ...
 
 
 def loss_panel(
-    by: str, kind: str, curves: Sequence[LossCurve], base_max_len: int | None, *, has_legend: bool = False
+    by: str, kind: str, curves: Sequence[LossCurve], mark: int | None, name: str = "base", *, has_legend: bool = False
 ) -> Panel:
     """Return a panel of losses by ``position`` (steps) or by ``context`` length (points), for a `kind` of models.
 
-    Confidence bands are drawn for the first curve or, with a legend, for all; a dashed line marks `base_max_len`.
+    Confidence bands are drawn for the first curve or, with a legend, for all; a dashed line at `mark` has a name.
     """
     all_means = [(loss.mean, curve.sets_limit) for curve in curves for loss in curve.losses.values()]
     limit = upper_limit([mean for mean, _ in all_means], [mean for mean, sets_limit in all_means if sets_limit])
@@ -252,12 +253,12 @@ def loss_panel(
         axes.set(xlabel="context length (tokens)" if by == "context" else "position", ylabel="loss (nats/token)")
         axes.grid(visible=False, axis="x")
         markers: Style = {"marker": "o", "markerfacecolor": "white", "markersize": 4} if by == "context" else {}
-        for number, (name, losses, style, is_labelled, _) in enumerate(curves):
+        for number, (label, losses, style, is_labelled, _) in enumerate(curves):
             ends = np.array([end for span in losses for end in span], np.float64)
             values = [loss for span, loss in losses.items() for _ in span]
             means, errors = np.array([loss.mean for loss in values]), np.array([error_bar(loss) for loss in values])
-            label = short_name(name) * is_labelled
-            (line,) = axes.plot(ends, means, label=label, zorder=2 + is_labelled, **markers, **style)
+            text = short_name(label) * is_labelled
+            (line,) = axes.plot(ends, means, label=text, zorder=2 + is_labelled, **markers, **style)
             if has_legend or number == 0:
                 band: dict[str, Any] = {"color": line.get_color(), "alpha": 0.15, "linewidth": 0}
                 axes.fill_between(ends, means - errors, means + errors, **band)
@@ -270,8 +271,8 @@ def loss_panel(
             axes.set_xlim(0, max(longest, 1))
         if limit is not None:
             axes.set_ylim(min(axes.get_ylim()[0], limit - 0.1), limit)
-        if base_max_len is not None and base_max_len <= longest:
-            _mark_base_length(axes, base_max_len, f"base: {base_max_len:,}")
+        if mark is not None and mark <= longest:
+            _mark_base_length(axes, mark, f"{name}: {mark:,}")
         if has_legend:
             add_legend(axes, "shaded: 95 % CI")
 

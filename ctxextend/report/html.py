@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.errors import printable
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Evaluation
+from ctxextend.evaluation.evaluation_result import MODEL, REFERENCE, SLIDING, Estimate, Evaluation
 from ctxextend.inspection.table_report import Inspection
 from ctxextend.recipe_file import without_folders
 from ctxextend.report import figures
@@ -124,13 +124,17 @@ def _deltas(comparison: Comparison) -> Panel | None:
         return None
     styles = [{"color": _colour(number), "alpha": 0.55} for number in range(len(comparison.rows))]
     finals = [(row.method, row.final, style) for row, style in zip(comparison.rows, styles, strict=True)]
-    unit = "nats" if comparison.is_loss else comparison.metric_names[0]
+    unit, other = "nats" if comparison.is_loss else comparison.metric_names[0], "best"
     deltas = [(method, final.delta or Estimate(0.0, None, 0, 0), style) for method, final, style in finals]
-    plots = [figures.bar_plot("Delta vs. best", f"delta vs. best ({unit}, ± 95 %)", deltas)]
+    if comparison.hold_out is not None:
+        other, against = REFERENCE, [(name, final.against_base, style) for name, final, style in finals]
+        deltas = [(REFERENCE, Estimate(0.0, None, 0, 0), {})]
+        deltas += [(name, value, style) for name, value, style in against if value]
+    plots = [figures.bar_plot(f"Delta vs. {other}", f"delta vs. {other} ({unit}, ± 95 %)", deltas)]
     if short := [(method, final.short_inputs, style) for method, final, style in finals if final.short_inputs]:
         title = f"Cost on short inputs ({comparison.max_len_before:,} tokens)"
-        plots.append(figures.bar_plot(title, "cost on short inputs (nats, ± 95 %)", short))
-    return Panel("delta", "Delta vs. best, and cost on short inputs" if short else "Delta vs. best", plots)
+        plots.append(figures.bar_plot(title, f"cost on short inputs ({unit}, ± 95 %)", short))
+    return Panel("delta", f"Delta vs. {other}{', and cost on short inputs' * bool(short)}", plots)
 
 
 def _losses(comparison: Comparison, by: str) -> Panel | None:
@@ -139,17 +143,19 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
     losses_by_method = [(row.method, losses_of(row.final.evaluation, MODEL)) for row in comparison.rows]
     if not any(losses for _, losses in losses_by_method):
         return None
-    base = next(filter(None, (losses_of(row.final.evaluation, SLIDING) for row in comparison.rows)), {})
+    name, mode = (BASE, SLIDING) if comparison.hold_out is None else (REFERENCE, REFERENCE)
+    base = next(filter(None, (losses_of(row.final.evaluation, mode) for row in comparison.rows)), {})
     # The axis shows the better half of the methods completely.
     curves, better = list[LossCurve](), -(-len(losses_by_method) // 2)
-    for number, (name, losses) in enumerate(losses_by_method):
+    for number, (method, losses) in enumerate(losses_by_method):
         is_labelled = number < len(COLOURS)
         style: dict[str, Any] = {"color": _colour(number), "linestyle": figures.DASHES[number] if is_labelled else "-"}
         style |= {"linewidth": (2.4 if number == 0 else 1.4) if is_labelled else 0.7}
-        curves.append(LossCurve(name, losses, style, is_labelled, sets_limit=number < better))
+        curves.append(LossCurve(method, losses, style, is_labelled, sets_limit=number < better))
     if base:
-        curves.append(LossCurve(BASE, base, figures.BASE_STYLE))
-    return figures.loss_panel(by, comparison.kind, curves, comparison.max_len_before)
+        curves.append(LossCurve(name, base, figures.BASE_STYLE))
+    mark = BASE if comparison.hold_out is None else "held out"
+    return figures.loss_panel(by, comparison.kind, curves, comparison.max_len_before, mark)
 
 
 def _retrieval(comparison: Comparison, by: str) -> Panel | None:
