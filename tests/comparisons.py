@@ -6,10 +6,13 @@ from dataclasses import replace
 from ctxextend.comparison.comparison_result import LOSS, NDCG, RECIPROCAL_RANK, Comparison, Outcome, Row
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
+    REFERENCE,
     SLIDING,
+    AgainstReference,
     Bucket,
     Estimate,
     Evaluation,
+    HeldOutRows,
     PositionLosses,
     Recall,
 )
@@ -156,6 +159,22 @@ def unknown_intervals() -> Comparison:
     return replace(found, rows=(found.rows[0], replace(found.rows[1], untrained=single)), skipped={})
 
 
+def held_out_rows() -> Comparison:
+    """Return a comparison with the rows of the checkpoint itself."""
+    rows, found = [], comparison(("bands", "linear", "copy"))
+    for row in found.rows:
+        old, new = estimate(0.4, 0.02), estimate(0.4 + METHODS[row.method][0] + 0.15, 0.025)
+        scores = {
+            "beyond": AgainstReference(new, old, Estimate(new.mean - old.mean, 0.006, 1536, 48)),
+            "short": AgainstReference(new, old, Estimate(METHODS[row.method][1], 0.002, 1536, 48)),
+        }
+        measured = HeldOutRows(BEFORE, AFTER, 48, scores, (Bucket(0, AFTER, {MODEL: new, REFERENCE: old}),))
+        evaluation = replace(row.untrained.evaluation, positions=None, contexts=None, held_out_rows=measured)
+        rows.append(replace(row, untrained=replace(row.untrained, score=new, evaluation=evaluation)))
+    command = "ctxextend resize tiny-gpt2 --to 4x --method bands"
+    return replace(found, rows=tuple(rows), base=estimate(0.4, 0.02), hold_out=BEFORE, next_command=command, skipped={})
+
+
 def interrupted_comparison() -> Comparison:
     """Return a comparison interrupted before the last training."""
     found = comparison(("bands", "stretch --keep-first 20", "copy"), steps=100)
@@ -166,6 +185,7 @@ COMPARISONS = {
     "compare-untrained": comparison(),
     "compare-encoders": encoders(),
     "compare-search": searched(),
+    "compare-held-out-rows": held_out_rows(),
     "compare-one-window": unknown_intervals(),
     "compare-interrupted": interrupted_comparison(),
     "compare-nothing-measured": replace(comparison(), rows=(), base=None, complete=False),

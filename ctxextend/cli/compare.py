@@ -26,9 +26,7 @@ def compare(
     ] = None,
     to: Annotated[str | None, options.basic("--to N", "New context length, e.g. 4096, 4k or 4x.", False)] = None,
     quick: Annotated[bool, options.basic("--quick", "Advice within a minute; --to is 2x by default.")] = False,
-    hold_out: Annotated[
-        int | None, options.basic("--hold-out N", "Cut the table to N rows and judge methods by the others.")
-    ] = None,
+    hold_out: options.HoldOut = None,
     method: Annotated[
         list[str] | None,
         measures("--method NAME", "Method, e.g. stretch:keep-first=5.", "all", autocompletion=complete_method),

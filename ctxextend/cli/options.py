@@ -67,6 +67,7 @@ def output_folder(default: str | bool, help_text: str = "Output folder.") -> Any
 
 Model = Annotated[str, model("Local folder, bundled model (tiny-gpt2) or Hub id.")]
 To = Annotated[str, basic("--to N", "New context length, e.g. 4096, 4k or 4x.")]
+HoldOut = Annotated[int | None, basic("--hold-out N", "Judge methods by the rows from N on.")]
 Part = Annotated[str | None, basic("--part PART", "Only this table: encoder, decoder, ... (see families).")]
 Base = Annotated[
     str | None, basic("--base MODEL", "Base checkpoint.", "from ctxextend.yaml", autocompletion=complete_model)

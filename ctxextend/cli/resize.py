@@ -31,7 +31,8 @@ def resize(
         str | None,
         basic("--method NAME", "E.g. linear or bands:gain=1.2 (see methods).", "auto", autocompletion=complete_method),
     ] = None,
-    data: Annotated[list[str] | None, basic("--data PATH", "Tune bands on this text.")] = None,
+    data: Annotated[list[str] | None, basic("--data PATH", "Tune bands, or choose a method, on this text.")] = None,
+    hold_out: options.HoldOut = None,
     keep_first: Annotated[int | None, basic("--keep-first K", "Keep the first K rows.", "0; stretch: 20")] = None,
     drop_last: Annotated[int, basic("--drop-last K", "Create no new rows from the last K learned ones.")] = 0,
     part: options.Part = None,
@@ -67,6 +68,8 @@ def resize(
 
     if data and method not in (None, DEFAULT_METHOD):
         raise typer.BadParameter("--data requires --method auto, the default. Remove --method, or --data.")
+    if hold_out is not None and not data:
+        raise typer.BadParameter("--hold-out requires --data. Add --data, or remove --hold-out.")
     if bool(train) != (steps is not None):
         raise typer.BadParameter("--train and --steps must be used together. Add the other, or remove both.")
     if train and verify:
@@ -80,11 +83,22 @@ def resize(
     sink.note(*plan.notes)
     sink.warning(*plan.warnings)
     more, warned = dict[str, Any](), tuple[str, ...]()
-    if data:
+    if data and not (dry_run or training):
+        plan.check_output(output, force=force)  # fail before the measurements
+    if data and hold_out is not None:
+        from ctxextend.comparison.compare import choose_method
+        from ctxextend.report.numbers import NumberFormat
+        from ctxextend.report.verdicts import comparison_verdict
+
+        with sink.progress("Choosing", unit="tokens") as progress:
+            chosen, comparison = choose_method(plan, Evaluate(tuple(data)), hold_out, progress)
+        sink.note(comparison_verdict(comparison, NumberFormat()).replace("`", ""))
+        sink.warning(*comparison.warnings)
+        more["comparison"], warned = to_json(comparison), comparison.warnings
+        plan = plan_model(plan.model, replace(plan.settings, method=chosen))
+    elif data:
         from ctxextend.comparison.calibrate import calibrate_model
 
-        if not (dry_run or training):
-            plan.check_output(output, force=force)  # fail before the calibration
         with sink.progress("Tuning", unit="tokens") as progress:
             calibration = calibrate_model(plan.model, plan.settings, Evaluate(tuple(data)), progress, sink.warning)
         sink.note(*(note for note in calibration.notes if note not in plan.notes), calibration_text(calibration))
