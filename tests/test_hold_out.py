@@ -157,7 +157,7 @@ def test_compare_hold_out_rejects_tables_that_follow_a_formula(model_type: str) 
 
 
 def test_resize_auto_chooses_by_held_out_rows() -> None:
-    write_texts(150, 10)
+    write_texts(60, 8)
     flags = ["resize", "tiny-gpt2", "--to", "4x", "--method", "auto", "--hold-out", 64]
     done = invoke(*flags, "--data", "texts.jsonl", "--output", "new", "--json")
     assert done.exit_code == 0, done.stderr
@@ -168,5 +168,5 @@ def test_resize_auto_chooses_by_held_out_rows() -> None:
     assert values["method"] == best["method"].partition(":")[0]
     assert "With 64 of 128 rows held out, " in done.stderr
     assert f"method: {values['method']}" in Path("new/ctxextend.yaml").read_text()
-    for wrong in (flags, [*flags[:4], "--data", "texts.jsonl", "--hold-out", 64]):
+    for wrong in (flags, [*flags[:4], "--method", "copy", "--data", "texts.jsonl", "--hold-out", 64]):
         assert invoke(*wrong).exit_code == 2
