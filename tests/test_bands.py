@@ -20,7 +20,7 @@ from ctxextend.tables.bands import (
     choose_auto,
     choose_bands,
     choose_split,
-    default_gain,
+    default_gains,
     find_repeats,
     smoothed,
 )
@@ -152,11 +152,34 @@ def test_bands_without_high_frequencies_is_linear_scaled_around_the_mean() -> No
     assert np.isfinite(bands(TWO_BANDS, 256, sigma=1e9)).all()  # a filter wider than the table
 
 
-def test_default_gain_grows_per_doubling_up_to_a_maximum() -> None:
+def test_default_gains_grow_per_doubling_up_to_a_maximum_without_a_high_frequency_part() -> None:
     local, far = BandSplit(0, 128, is_local=True), BandSplit(0, 128)
-    assert [default_gain(local, 128, rows) for rows in (128, 256, 512)] == pytest.approx([1, 1.2, 1.4])
-    assert [default_gain(far, 128, rows) for rows in (256, 512)] == pytest.approx([1.1, 1.2])
-    assert default_gain(local, 128, 128 * 1024) == 1.6
+    assert [default_gains(local, 128, rows)[0] for rows in (128, 256, 512)] == pytest.approx([1, 1.2, 1.4])
+    assert [default_gains(far, 128, rows)[0] for rows in (256, 512)] == pytest.approx([1.1, 1.2])
+    assert default_gains(local, 128, 128 * 1024) == (1.6, 1.6)
+
+
+def test_default_gains_restore_the_ratio_of_low_to_high_frequencies() -> None:
+    def gains(high_share: float, rows: int, keep: int = 0) -> tuple[float, float]:
+        return default_gains(BandSplit(0, 128, True, 16.0, 1.0, high_share, (32, 96), 0.9), 128, rows, keep)
+
+    assert gains(0.5, 128) == (1, 1)
+    assert gains(0.8, 128 * 8) == pytest.approx((8 / 3, 2**0.5))  # 2/3 · 2 · sqrt(0.8 / 0.2)
+    assert gains(0.1, 512)[0] == pytest.approx(4**0.25)
+    assert gains(0.99, 512)[0] == pytest.approx(4**0.75)
+    assert gains(0.8, 128 * 64) == gains(0.8, 128 * 8)
+    assert gains(0.8, 512, keep=127) == gains(0.8, 512)
+    assert gains(0.8, 512, keep=128) == pytest.approx((1.4, 1.4))
+
+
+def test_bands_scales_each_part_by_its_gain() -> None:
+    fixed = {"sigma": 8.0, "repeat": (20, 80), "within": (0, 128)}
+    both, same, other = (bands(TWO_BANDS, 300, **fixed, gain=1.5, high_gain=high) for high in (None, 1.5, 3.0))
+    assert same.tobytes() == both.tobytes()
+    low = bands(TWO_BANDS, 300, **fixed, gain=1.5, high_gain=1e-12)
+    np.testing.assert_allclose(other - low, 2 * (both - low), rtol=0, atol=1e-9)
+    mean = smoothed(TWO_BANDS, 8.0).mean(axis=0)
+    np.testing.assert_allclose(low - mean, 1.5 * (methods.linear(smoothed(TWO_BANDS, 8.0), 300) - mean), atol=1e-9)
 
 
 @pytest.mark.parametrize("kept", [1, 20, 100, 128])
@@ -251,7 +274,7 @@ def test_choose_settings_returns_settings_that_create_identical_rows(
     if chosen.method != "copy":  # which `auto` chooses for a table of 20 rows
         assert "gain=" in chosen.method
         assert "within=" in chosen.method
-    for name in ("_typical_rows", "_valley_sigma", "_best_ranges", "default_gain"):
+    for name in ("_typical_rows", "_valley_sigma", "_best_ranges", "default_gains"):
         monkeypatch.setattr(f"ctxextend.tables.bands.{name}", None)
     assert resize_table(
         table, 300, MethodOptions(method=chosen.method, keep_first=keep, drop_last=dropped)

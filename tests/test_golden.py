@@ -1,6 +1,7 @@
 """Golden test: outputs of every method for every checkpoint form are those of commit 420734f.
 
-Those of `spline`, `zero` and `sinusoidal:scope=all` are from the commits that added or last changed them.
+Those of `spline`, `zero`, `sinusoidal:scope=all`, and of `bands` and `auto` with chosen settings, are from the commits
+that added or last changed them; the gain in `bands` is the one that commit chose.
 ``golden.json`` contains digests of all tensors and files, except weight headers, model cards and recipes. To regenerate
 it from any commit::
 
@@ -52,6 +53,8 @@ APPROXIMATE = ("spectral", "rotation", "bands")
 # Arguments of `resize` by name of the request; the names are keys of golden.json.
 REQUESTS: dict[str, Values] = {
     **{method: {"to": NEW, "method": method} for method in (*EXACT, *APPROXIMATE)},
+    "bands": {"to": NEW, "method": f"bands:gain={1 + 0.2 * np.log2(NEW / OLD)}"},
+    "bands, chosen settings": {"to": NEW, "method": "bands"},
     "copy, rows left out": {"to": NEW, "method": "copy", "keep_first": 3, "drop_last": 2},
     "linear, rows left out": {"to": NEW, "method": "linear", "keep_first": 3, "drop_last": 2},
     "mirror, rows left out": {"to": NEW, "method": "mirror", "keep_first": 1, "drop_last": 4},

@@ -257,7 +257,7 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
         ({"method": "linear:alpha=0.3"}, "has no setting 'alpha'. Settings of linear: keep-first, drop-last."),
         (
             {"method": "bands:sgima=3"},
-            "has no setting 'sgima'. Did you mean sigma.* sigma, repeat, gain, within,",
+            "has no setting 'sgima'. Did you mean sigma.* sigma, repeat, gain, high-gain, within,",
         ),
         ({"method": "bands:sigma=3,sigma=4"}, "--method bands: sigma is given twice. Remove one"),
         (
@@ -288,6 +288,7 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
         ({"method": "bands:repeat=5:5"}, "repeat must be A:B"),
         ({"method": "bands:repeat=4"}, "repeat must be A:B"),
         ({"method": "bands:repeat=3:9,sigma=0"}, "repeat has no effect with sigma=0. Remove one"),
+        ({"method": "bands:high-gain=2,sigma=0"}, "high-gain has no effect with sigma=0. Remove one"),
     ],
 )
 def test_method_options_rejects_invalid_settings(options: dict[str, Any], message: str) -> None:
@@ -338,5 +339,5 @@ def test_method_options_normalizes_the_spelling_of_settings() -> None:
 def test_full_method_round_trips_floats(sigma: float, gain: float, first: int) -> None:
     options = MethodOptions(method="bands").with_settings(sigma=sigma, gain=gain, repeat=(first, first + 9))
     assert MethodOptions(method=options.full_method).settings == {
-        **{"sigma": sigma, "repeat": (first, first + 9), "gain": gain, "within": None}
+        **{"sigma": sigma, "repeat": (first, first + 9), "gain": gain, "high_gain": None, "within": None}
     }

@@ -50,11 +50,11 @@ def test_search_returns_settings_with_lowest_loss() -> None:
     first, _, found = search(lambda settings: windows(abs(log((settings.settings["sigma"] or 0.1) / 16.0))))
     tried = [candidate.settings for candidate in found.scores]
     others = [one["repeat"] for one in tried if one["sigma"] == 16.0 and one["repeat"] != first.settings["repeat"]]
-    expected = first.with_settings(sigma=16.0, gain=1.45, repeat=others[0])
+    expected = first.with_settings(sigma=16.0, gain=1.5, repeat=others[0])
 
     def measure(settings: Resize) -> tuple[Values, ...]:
-        sigma, repeat, gain, _ = settings.settings.values()
-        distance = abs(log((sigma or 0.1) / 16.0)) + abs(gain - 1.45)
+        sigma, repeat, gain, *_ = settings.settings.values()
+        distance = abs(log((sigma or 0.1) / 16.0)) + abs(gain - 1.5)
         return windows(distance + (repeat != others[0]), seed_of(settings), spread=0.01)
 
     assert search(measure)[:2] == (first, expected)

@@ -35,10 +35,10 @@ MIN_SAMPLES, WINDOWS, DOCUMENTS = 8, 16, 64
 # Values tried next to those estimated from the table; a sigma, in rows, is at most this share of the table.
 SIGMAS, MAX_SHARE = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0), 1 / 4
 REPEATS = 4  # ranges to tile
-GAINS = (1.0, 1.15, 1.3, 1.45, 1.6, 1.8, 2.1)
+GAINS, HIGH_GAINS = (1.0, 1.15, 1.3, 1.5, 1.8, 2.2, 2.7), (1.0, 1.2, 1.4)
 MIN_CHANGE = 0.1  # a sigma that differs by less than this share creates almost the same rows
 # The estimate, a sigma of 0, and all of the above; among the ranges also the longest.
-MAX_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS)
+MAX_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS) + len(HIGH_GAINS)
 
 
 @accepts_settings(CheckpointRef, Resize, without=TABLE_KEYS)
@@ -174,13 +174,13 @@ class Search:
     is_only: bool = False  # whether there is one table; with more, each estimates `within`
 
     def run(self) -> Resize:
-        """Return the best settings: sigma is tuned first, then the range to tile, then the gain.
+        """Return the best settings: sigma is tuned first, then the range to tile, then the gains.
 
         The best of about twenty trials is ahead partly by chance: a lead of at most one standard error does not count.
         """
-        current = self._complete(self.requested.settings["sigma"], self.requested.settings["gain"])
+        current = self._complete(self.requested.settings["sigma"])
         self.scores[current] = self.measure(current)
-        for name in ("sigma", "repeat", "gain"):
+        for name in ("sigma", "repeat", "gain", "high_gain"):
             best, lead = current, 0.0
             for other in self._others(name, current) if self.requested.settings[name] is None else ():
                 if other not in self.scores:
@@ -197,21 +197,24 @@ class Search:
         return estimate([self.sign * (before - after) for before, after in pairs])
 
     def _others(self, name: str, current: Resize) -> Iterator[Resize]:
-        """Yield candidates with other values of one setting; another sigma comes with the range estimated for it."""
-        sigma, gain = current.settings["sigma"], current.settings["gain"]
+        """Yield candidates with other values of one setting; with another sigma, the others are estimated again."""
+        sigma = current.settings["sigma"]
         if name == "gain":
             yield from (current.with_settings(gain=other) for other in GAINS)
+        elif name == "high_gain":
+            if current.settings[name]:  # None if it equals a gain that was given
+                yield from (current.with_settings(high_gain=other) for other in HIGH_GAINS)
         elif name == "sigma":
             for other in SIGMAS if self.requested.settings["repeat"] else (0.0, *SIGMAS):  # at 0, nothing is tiled
                 if other <= MAX_SHARE * len(self.table) and abs(other - sigma) > MIN_CHANGE * other:
-                    yield self._complete(other, gain)
+                    yield self._complete(other)
         elif sigma:
             for repeat in find_repeats(self.table, sigma, REPEATS, keep=self.requested.kept_first):
                 yield current.with_settings(repeat=repeat)
 
-    def _complete(self, sigma: float | None, gain: float | None) -> Resize:
+    def _complete(self, sigma: float | None) -> Resize:
         """Return a candidate with the settings that are None estimated from the table."""
-        values = self.requested.settings | {"sigma": sigma, "gain": gain}
+        values = self.requested.settings | {"sigma": sigma}
         method, _ = choose_bands(self.table, self.rows, keep=self.requested.kept_first, **values)
         candidate = replace(self.requested, method=method)
         return candidate if self.is_only else candidate.with_settings(within=values["within"])

@@ -105,8 +105,10 @@ class MethodOptions:
         if self.drop_last and not self.facts.reads_learned_rows:
             message = f"--drop-last has no effect with --method {name}, which reads no learned rows."
             yield ResizeError(message, "Remove --drop-last.")
-        if name == "bands" and settings.get("sigma") == 0 and "repeat" in settings:
-            yield ResizeError("--method bands: repeat has no effect with sigma=0.", "Remove one of them.")
+        for key in settings.keys() & {"repeat", "high_gain"} if name == "bands" and settings.get("sigma") == 0 else ():
+            yield ResizeError(
+                f"--method bands: {key.replace('_', '-')} has no effect with sigma=0.", "Remove one of them."
+            )
 
     @property
     def facts(self) -> Method:

@@ -40,30 +40,39 @@ MIN_REPEAT_SHARE, LENGTHS = 1 / 2, 512
 LOCAL_SHARE = 1 / 8
 # Gain around the mean per doubling of the length, for local rows and for others, and the maximum.
 GAIN, FAR_GAIN, MAX_GAIN = 0.2, 0.1, 1.6
+# Standard deviation of the low-frequency part, as a multiple of the high-frequency part's, that its gain restores; the
+# powers of the ratio of the lengths by which this, the least and the greatest gain, and the high-frequency gain grow.
+LOW_TO_HIGH, LOW_POWER, LOW_POWERS, HIGH_POWER = 2 / 3, 1 / 3, (1 / 4, 3 / 4), 1 / 6
+MAX_RATIO = 8  # of the lengths, up to which gains grow
 MIN_NORM = 0.2  # rows at the ends whose norm is below this share of the median are untrained
 COLUMNS = 64  # columns whose spectra are computed at once, to limit memory
 # Effect of both methods on inputs beyond the old length.
 SIMILAR = "order is kept, and local structure if there is a high-frequency part, but more positions have similar rows"
 
 
-def has_free_settings(*, sigma: Any = None, repeat: Any = None, gain: Any = None, within: Any = None) -> bool:
-    """Whether settings of `bands` other than `within` are unset; at sigma 0, `repeat` is not used."""
+def has_free_settings(*, sigma: Any = None, repeat: Any = None, gain: Any = None, **_: Any) -> bool:
+    """Whether settings of `bands` are unset that others do not determine; at sigma 0, `repeat` is not used."""
     return gain is None or (sigma != 0 and None in (sigma, repeat))
 
 
-def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = None, **given: Any) -> tuple[str, str]:
+def choose_bands(
+    table: Rows, rows: int, *, keep: int = 0, gain: float | None = None, high_gain: float | None = None, **given: Any
+) -> tuple[str, str]:
     """Choose the unset settings of `bands` for a table; returns the method as text, and the reason."""
     split = choose_split(table, keep=keep, **given)
+    low, high = (gain, high_gain) if gain is not None else default_gains(split, len(table), rows, keep)
     chosen = {
         "sigma": split.sigma,
         "repeat": (given.get("repeat") or split.repeat) if split.sigma else None,
-        "gain": default_gain(split, len(table), rows) if gain is None else gain,
+        "gain": low,
+        "high_gain": (high if high_gain is None else high_gain) if split.sigma else None,
         "within": (split.head, split.stop),
     }
     why = "distant rows are dissimilar" if split.is_local else "distant rows are similar"
     if not has_free_settings(gain=gain, **given):
         return method_text("bands", chosen), ""
-    used_gain = f"gain {chosen['gain']:.3g} ({'as given' if gain is not None else why})"
+    used_gain = f"gain {low:.3g}" + (f", high-gain {chosen['high_gain']:.3g}" if chosen["high_gain"] else "")
+    used_gain += f" ({'as given' if gain is not None else why})"
     residual = f"{100 * split.high_share:.0f} % residual variance, noise distance {split.noise_distance:.2g}"
     if not _can_be_split(table[split.head : split.stop]):
         reason = "bands without a high-frequency part (too few rows, or NaN or infinity): plain interpolation"
@@ -88,11 +97,12 @@ def choose_bands(table: Rows, rows: int, *, keep: int = 0, gain: float | None = 
         ),
         "repeat": Setting("rows A to B-1 of the high-frequency part to tile", "A:B with 0 <= A < B", None, read_rows),
         "gain": Setting("factor that scales rows around their mean", "above 0", None, float, lambda g: 0 < g < np.inf),
+        "high_gain": Setting("gain of the high-frequency part", "above 0", None, float, lambda g: 0 < g < np.inf),
         "within": Setting("rows A to B-1 to split, excluding end outliers", "A:B with 0 <= A < B", None, read_rows),
     },
     keeps_learned_rows=False,
     convention="low-pass: local linear regression with Gaussian weights, interpolated; residual: tiled, cross-faded "
-    "over 16 rows; the sum is scaled around the mean by the gain; unset values are chosen from the table",
+    "over 16 rows; each is scaled around the mean by its gain; unset values are chosen from the table",
     long_inputs=SIMILAR,
     when="long inputs must work without training, and outputs for short ones may change",
     reads_kept_rows=True,
@@ -107,17 +117,18 @@ def bands(
     sigma: float | None = None,
     repeat: tuple[int, int] | None = None,
     gain: float | None = None,
+    high_gain: float | None = None,
     within: tuple[int, int] | None = None,
 ) -> Rows:
     """Interpolate the low-frequency part of the learned rows, and tile the high-frequency part.
 
     The low-frequency part L is the output of a Gaussian low-pass filter of `sigma` rows (local linear regression, which
-    is unbiased at the ends); the high-frequency part H is the residual. Row t is mean + gain·(L(u) - mean + H(v)): u is
-    the position that linear interpolation with aligned ends reads, v advances row by row and jumps from the end of
-    `repeat` back to its start, cross-faded over 8 rows on either side. Rows outside `within` are not used; rows before
-    it and the first `keep` rows are kept, and interpolation starts at the last of them. At sigma 0 this is linear
-    interpolation, scaled by `gain`. Like YaRN, it interpolates low frequencies and keeps high ones. See `choose_split`
-    and `default_gain` for settings that are None.
+    is unbiased at the ends); the high-frequency part H is the residual. Row t is mean + gain·(L(u) - mean) +
+    high_gain·H(v): u is the position that linear interpolation with aligned ends reads, v advances row by row and jumps
+    from the end of `repeat` back to its start, cross-faded over 8 rows on either side. Rows outside `within` are not
+    used; rows before it and the first `keep` rows are kept, and interpolation starts at the last of them. At sigma 0
+    this is linear interpolation, scaled by `gain`. Like YaRN, it interpolates low frequencies and keeps high ones. See
+    `choose_split` and `default_gains` for settings that are None; with only `gain` given, `high_gain` equals it.
 
     Source: ctxextend; after YaRN, Peng et al. 2023, sections 3.2 and 3.4, arXiv:2309.00071 (rotary positions).
     """
@@ -128,7 +139,8 @@ def bands(
     low = smoothed(source, split.sigma) if split.sigma else source
     finite = np.isfinite(low).all(axis=1)  # one non-finite row must not make the mean NaN
     mean = low[finite].mean(axis=0) if finite.any() else np.zeros(table.shape[1])
-    gain = default_gain(split, len(table), rows) if gain is None else gain
+    low_gain, default = default_gains(split, len(table), rows, keep) if gain is None else (gain, gain)
+    more = (default if high_gain is None else high_gain) - low_gain  # gain of the high-frequency part beyond `low_gain`
     # Rows up to `fixed` keep their position in the low-frequency part; later ones are spread evenly up to its last row.
     first, fixed, last = max(split.head, keep), max(split.head, keep - 1), split.stop - 1
     steps = np.maximum(np.arange(rows) - fixed, 0)
@@ -140,12 +152,14 @@ def bands(
     result[:first] = table[:first]
     for start in range(first, rows, BLOCK_ROWS):
         block = np.arange(start, min(start + BLOCK_ROWS, rows))
-        values = (1 - weight[block]) * low[lower[block]] + weight[block] * low[upper[block]]
+        lows = values = (1 - weight[block]) * low[lower[block]] + weight[block] * low[upper[block]]
         if split.sigma:
             before, after, share = _tiled_rows(split, block)
-            values += (1 - share[:, None]) * (source[before] - low[before])
+            values = lows + (1 - share[:, None]) * (source[before] - low[before])
             values += share[:, None] * (source[after] - low[after])
-        result[block] = values + (gain - 1) * (values - mean)
+        result[block] = values + (low_gain - 1) * (values - mean)
+        if split.sigma and more:
+            result[block] += more * (values - lows)
     return result
 
 
@@ -261,10 +275,25 @@ def find_repeats(table: Rows, sigma: float, maximum: int, *, keep: int = 0) -> l
     return [*chosen, (split.head, split.stop)]
 
 
-def default_gain(split: BandSplit, learned: int, rows: int) -> float:
-    """Return 1 plus `GAIN` (`FAR_GAIN` if rows are not local) per doubling of the length, at most `MAX_GAIN`."""
-    doublings = np.log2(max(rows / max(learned, 1), 1))
-    return float(min(1 + (GAIN if split.is_local else FAR_GAIN) * doublings, MAX_GAIN))
+def default_gains(split: BandSplit, learned: int, rows: int, keep: int = 0) -> tuple[float, float]:
+    """Return the gains of the low-frequency and of the high-frequency part.
+
+    Interpolation flattens the low-frequency part, whose differences tell repeats of the high-frequency part apart. Its
+    gain therefore restores a ratio of the standard deviations of both parts, 2/3 times the cube root of r = rows /
+    learned, but is between r^(1/4) and r^(3/4). The other gain is r^(1/6): as in YaRN, attention sharpens with the
+    length. From r = 8 on, both stay. Without a high-frequency part, if rows are not local, or if all are kept, both are
+    1 plus `GAIN` (`FAR_GAIN` if rows are not local) per doubling of the length, at most `MAX_GAIN`.
+
+    Source: ctxextend; after YaRN, Peng et al. 2023, section 3.4, arXiv:2309.00071 (attention temperature).
+    """
+    ratio = max(rows / max(learned, 1), 1.0)
+    if not split.is_local or not 0 < split.high_share < 1 or not split.sigma or keep >= split.stop:
+        both = float(min(1 + (GAIN if split.is_local else FAR_GAIN) * np.log2(ratio), MAX_GAIN))
+        return both, both
+    ratio = min(ratio, MAX_RATIO)
+    restored = LOW_TO_HIGH * ratio**LOW_POWER * np.sqrt(split.high_share / (1 - split.high_share))
+    least, greatest = (ratio**power for power in LOW_POWERS)
+    return float(np.clip(restored, least, greatest)), ratio**HIGH_POWER
 
 
 def smoothed(rows: Rows, sigma: float) -> Rows:
