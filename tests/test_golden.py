@@ -1,7 +1,7 @@
 """Golden test: outputs of every method for every checkpoint form are those of commit 420734f.
 
-Those of `spline`, `zero`, `sinusoidal:scope=all`, and of `bands` and `auto` with chosen settings, are from the commits
-that added or last changed them; the gain in `bands` is the one that commit chose.
+Those of `spline`, `zero`, `sinusoidal:scope=all` and `bands` with chosen settings are from the commits that added or
+last changed them; the gain in `bands` is the one that commit 420734f chose.
 ``golden.json`` contains digests of all tensors and files, except weight headers, model cards and recipes. To regenerate
 it from any commit::
 
@@ -299,7 +299,7 @@ def test_resize_writes_the_golden_bytes(
     settings = REQUESTS.get(request_, {"to": NEW, "method": request_})
     resize(sources[form], output=tmp_path / "out", **settings, **FORMS[form][1])
     if request_ == "auto":  # it chooses another method; only nanoGPT's checkpoints state a class with an LM head here
-        request_ = "bands" if form == "nanogpt" else "copy"
+        request_ = "bands, chosen settings" if form == "nanogpt" else "copy"
     observed = observe(tmp_path / "out", approximate=is_approximate(request_))
     expected = golden[form]["shared"].get(str(REQUESTS[request_]["to"]), {}) | golden[form][request_]
     for name in [name for name, value in expected.items() if value in golden["tables"]]:
