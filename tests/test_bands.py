@@ -2,6 +2,7 @@
 
 import re
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,7 +174,7 @@ def test_default_gains_restore_the_ratio_of_low_to_high_frequencies() -> None:
 
 
 def test_bands_scales_each_part_by_its_gain() -> None:
-    fixed = {"sigma": 8.0, "repeat": (20, 80), "within": (0, 128)}
+    fixed: dict[str, Any] = {"sigma": 8.0, "repeat": (20, 80), "within": (0, 128)}
     both, same, other = (bands(TWO_BANDS, 300, **fixed, gain=1.5, high_gain=high) for high in (None, 1.5, 3.0))
     assert same.tobytes() == both.tobytes()
     low = bands(TWO_BANDS, 300, **fixed, gain=1.5, high_gain=1e-12)
