@@ -1,21 +1,20 @@
 """Look up the position tables of a model from its config, or why it has none."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mean
 from ctxextend.families.registry import FAMILIES, SIGNATURES
-from ctxextend.families.schema import Buffer, Family, Part, PositionTable, Requirement, ReservedRows
-from ctxextend.families.unsupported import OTHER_TYPE, POSITION_SCHEMES
+from ctxextend.families.schema import Buffer, Family, Part, PositionTable, Requirement
+from ctxextend.families.unsupported import FAMILIES_HINT, OTHER_TYPE, POSITION_SCHEMES
 
 Keys = tuple[str, ...]
 
 ABSOLUTE = Requirement("position_embedding_type", "absolute", OTHER_TYPE)
 MAX_DEPTH = 3  # no model of transformers is nested more deeply
-FAMILIES_HINT = "List supported model types with `ctxextend families`."
 
 
 @dataclass(frozen=True)
@@ -134,6 +133,16 @@ class Architecture:
     locations: tuple[TableLocation, ...]  # all tables that it can have; files may contain only some
     unsupported: tuple[UnsupportedPart, ...] = ()
 
+    def unsupported_error(self) -> UnsupportedModelError:
+        """Return the error for a model without position tables to resize."""
+        parts, model_type = self.unsupported, self.family.model_type
+        advice = " ".join(dict.fromkeys(part.advice for part in parts if part.advice))
+        hint = f"{advice} {FAMILIES_HINT}".strip()
+        if len(parts) == 1 and not parts[0].part:
+            return UnsupportedModelError(parts[0].message, hint)
+        reasons = "; ".join(f"its {part.part}: {part.message[0].lower()}{part.message[1:-1]}" for part in parts)
+        return UnsupportedModelError(f"This {model_type} model has nothing to resize: {reasons}.", hint)
+
 
 def nested(config: Mapping[str, Any], path: Keys) -> Any:
     """Return the value at a path of keys; None if the path does not exist."""
@@ -165,9 +174,10 @@ def find_architecture(
             continue
         is_read = not item.tokenizer and any(part.reads_tokens for part in unsupported)  # that part reads the tokens
         locations.append(replace(item, tokenizer=None) if is_read else item)
+    architecture = Architecture(FAMILIES.get(model_type, root.family), tuple(locations), tuple(unsupported))
     if not locations:
-        raise unsupported_error(model_type, unsupported)
-    return Architecture(FAMILIES[model_type], tuple(locations), tuple(unsupported))
+        raise architecture.unsupported_error()
+    return architecture
 
 
 def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
@@ -193,26 +203,6 @@ def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ..
     stated = str(classes[0]) if isinstance(classes, list) and classes else ""
     named = [name for name in matching if re.match(rf"(?i:{re.sub('[-_]', '', name)})(?![a-z])", stated)]
     return [max(named, key=len)] if named else list(dict.fromkeys(matching))
-
-
-def unsupported_error(model_type: str, parts: Sequence[UnsupportedPart]) -> UnsupportedModelError:
-    """Return the error for a model without position tables to resize."""
-    advice = " ".join(dict.fromkeys(part.advice for part in parts if part.advice))
-    hint = f"{advice} {FAMILIES_HINT}".strip()
-    if len(parts) == 1 and not parts[0].part:
-        return UnsupportedModelError(parts[0].message, hint)
-    reasons = "; ".join(f"its {part.part}: {part.message[0].lower()}{part.message[1:-1]}" for part in parts)
-    return UnsupportedModelError(f"This {model_type} model has nothing to resize: {reasons}.", hint)
-
-
-def custom_architecture(
-    config: Mapping[str, Any], table: str, config_key: str, reserved_rows: int, inside_key: bool
-) -> Architecture:
-    """Return the architecture of a model that is not in the registry, from its table's full name and length key."""
-    *path, key = config_key.split(".")
-    family = Family(str(config.get("model_type") or "unknown"))
-    entry = PositionTable(table, key, reserved=ReservedRows(reserved_rows, inside_key=inside_key))
-    return Architecture(family, (TableLocation(entry, family, "", ("",), tuple(path), (), config),))
 
 
 def _search(

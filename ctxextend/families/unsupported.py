@@ -7,6 +7,7 @@ from ctxextend.families.schema import PositionScheme
 
 NO_CHANGE = "It accepts longer inputs without changes."
 NO_TOKENS = "It has no token positions to resize."
+FAMILIES_HINT = "List supported model types with `ctxextend families`."
 SET_ROPE = "set rope_parameters in config.json (rope_scaling before transformers 5), in the text config if there is one"
 
 ROTARY = PositionScheme(

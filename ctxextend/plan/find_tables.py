@@ -13,18 +13,10 @@ from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkp
 from ctxextend.checkpoints.safetensors_file import FLOATS, float_dtype, read_floats
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import SPECIFY_TABLE, CheckpointError, ResizeError, UnsupportedModelError, did_you_mean
-from ctxextend.families.lookup import (
-    FAMILIES_HINT,
-    Architecture,
-    TableLocation,
-    custom_architecture,
-    find_architecture,
-    matching_types,
-    nested,
-    unsupported_error,
-)
+from ctxextend.families.lookup import Architecture, TableLocation, find_architecture, matching_types, nested
 from ctxextend.families.registry import FAMILIES
-from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.families.schema import Family, PositionTable, ReservedRows
+from ctxextend.families.unsupported import FAMILIES_HINT, POSITION_SCHEMES
 from ctxextend.recipe import CheckpointRef, flag_words
 
 # Which tensors and config keys to suggest for a model type that is not in the registry.
@@ -154,7 +146,7 @@ def find_tables(architecture: Architecture, names: Collection[str], where: str) 
             raise CheckpointError(message, "Save the model again with save_pretrained, which writes one.")
         tables += [FoundTable(location, name) for name in matches]
     if not tables and architecture.unsupported:
-        raise unsupported_error(architecture.family.model_type, architecture.unsupported)
+        raise architecture.unsupported_error()
     if not tables:
         expected = " or ".join(dict.fromkeys(name for location in architecture.locations for name in location.names))
         message = f"{where}: no position table found; in a {architecture.family.model_type} model it is {expected}."
@@ -251,7 +243,10 @@ def _from_flags(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
         message = f"config.json: {key} is {stated!r}, but {table} has {rows} rows, {reserved} of them reserved."
         about = table
     else:
-        return custom_architecture(checkpoint.config, table, key or "max_position_embeddings", reserved, stated == rows)
+        *path, last = (key or "max_position_embeddings").split(".")
+        family = Family(str(checkpoint.config.get("model_type") or "unknown"))
+        entry = PositionTable(table, last, reserved=ReservedRows(reserved, inside_key=stated == rows))
+        return Architecture(family, (TableLocation(entry, family, "", ("",), tuple(path), (), checkpoint.config),))
     is_known = not shape and checkpoint.config.get("model_type") in FAMILIES
     hint = "Remove --tensor: the tables of this type are known." if is_known else _suggestions(checkpoint, about)
     raise CheckpointError(message, hint or "Check --tensor, --config-key and --reserved-rows.")
