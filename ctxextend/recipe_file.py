@@ -485,19 +485,17 @@ def table_methods(file: RecipeFile) -> dict[str, str]:
     return {name: replace(resize, method=method).full_method for name, method in methods.items()}
 
 
-def learned_before(
-    chain: Sequence[Provenance], table: str, reserved_rows: int, maximum: int
-) -> NDArray[np.bool_] | None:
+def learned_before(chain: Sequence[Provenance], table: str, reserved: int, maximum: int) -> NDArray[np.bool_] | None:
     """Return a mask of the rows that were learned before a chain of resizes, shape (positions,); None if unknown."""
     oldest_first = chain[::-1]
     rows = [resize.rows.get(table, (0, 0)) for resize in oldest_first]
-    are_known = [reserved_rows < count <= maximum for counts in rows for count in counts]
+    are_known = [reserved < count <= maximum for counts in rows for count in counts]
     if not are_known or not all(are_known) or any(resize.unregistered for resize in chain):
         return None
     with suppress(ResizeError):  # an impossible resize
         steps = [
-            (after - reserved_rows, replace(resize.settings, method=resize.methods.get(table, resize.settings.method)))
+            (after - reserved, replace(resize.settings, method=resize.methods.get(table, resize.settings.method)))
             for (_, after), resize in zip(rows, oldest_first, strict=True)
         ]
-        return learned_rows_after(rows[0][0] - reserved_rows, steps)
+        return learned_rows_after(rows[0][0] - reserved, steps)
     return None

@@ -16,10 +16,8 @@ MIXES_PADDING = "mixes padding into all outputs"
 
 # Positions start after padding_idx, and the key includes all rows: fairseq's `utils.make_positions`.
 AFTER_PADDING = ReservedRows(rows=1, config_key="pad_token_id", inside_key=True)
-# No reserved rows, but the key, shared with another table, is the number of rows.
-KEY_IS_ROWS = ReservedRows(inside_key=True)
-# fairseq's offset of two reserved rows, independent of the pad id.
-TWO_COUNTED = ReservedRows(rows=2, inside_key=True)
+KEY_IS_ROWS = ReservedRows(inside_key=True)  # none, but the key, shared with another table, is the number of rows
+TWO_COUNTED = ReservedRows(rows=2, inside_key=True)  # fairseq's offset of two reserved rows, independent of the pad id
 TWO_EXTRA = ReservedRows(rows=2)
 PADDING_EXTRA = ReservedRows(rows=1, config_key="pad_token_id")
 

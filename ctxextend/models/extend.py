@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import no_lm_head
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.families.lookup import find_architecture
+from ctxextend.families.lookup import Keys, find_architecture
 from ctxextend.plan.edits import config_changes, plan_tables, with_length
 from ctxextend.plan.find_tables import FoundTable, TableShape, computed_shape, find_tables
 from ctxextend.recipe import Resize, accepts_settings
@@ -74,9 +74,7 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
     set_length(model, weights, config_changes(config, architecture, tables))
 
 
-def set_length(
-    model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"], edits: Mapping[tuple[str, ...], Any]
-) -> None:
+def set_length(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"], edits: Mapping[Keys, Any]) -> None:
     """Replace a model's tables, and update everything that depends on their length, in place.
 
     `weights` have the device and dtype of the old tables; `edits` are the config values from `config_changes`.
@@ -95,9 +93,7 @@ def set_length(
     set_tables(model, weights)
 
 
-def _length_attributes(
-    model: Any, edits: Mapping[tuple[str, ...], Any]
-) -> Iterator[tuple["torch.nn.Module", str, Any]]:
+def _length_attributes(model: Any, edits: Mapping[Keys, Any]) -> Iterator[tuple["torch.nn.Module", str, Any]]:
     """Yield the module, name and new value of every attribute and buffer that depends on the edited config values.
 
     They are the differences between two models on the meta device, with the old and the new config.
@@ -129,7 +125,7 @@ def _length_attributes(
                 yield module, name, new.get_buffer(name).clone().to(current.device, current.dtype)
 
 
-def _set_config(config: Any, edits: Mapping[tuple[str, ...], Any]) -> None:
+def _set_config(config: Any, edits: Mapping[Keys, Any]) -> None:
     """Set values in a config and in nested configs, by path of keys."""
     for (*path, key), value in edits.items():
         target = config

@@ -116,10 +116,10 @@ def run_on_tokens(model: Any, table: str, tokens: "int | torch.Tensor") -> "torc
         parameters = inspect.signature(module.forward).parameters
         for names in (names for names in TOKEN_INPUTS if {*names} <= parameters.keys()):
             with suppress(Exception):  # model classes raise many types if other inputs are missing
-                if _first_output(module, names, model.config, 2) is None:
+                if _run(module, names, model.config, 2) is None:
                     continue
                 try:
-                    return _first_output(module, names, model.config, tokens)
+                    return _run(module, names, model.config, tokens)
                 except (IndexError, RuntimeError, ValueError) as error:
                     failure = error  # an outer submodule may contain a shorter table: try the next inner one
                     break
@@ -155,9 +155,7 @@ def _token_ids(config: Any, length: int) -> "torch.Tensor":
     return first + torch.arange(length).unsqueeze(0) % max(vocab_size - first - 1, 1)
 
 
-def _first_output(
-    module: Any, names: tuple[str, ...], config: Any, tokens: "int | torch.Tensor"
-) -> "torch.Tensor | None":
+def _run(module: Any, names: tuple[str, ...], config: Any, tokens: "int | torch.Tensor") -> "torch.Tensor | None":
     """Run a module on token ids and return its first float output with a value per token, else the first."""
     import torch
 
