@@ -9,7 +9,7 @@ from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import EvalModel
 from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Estimate, Retrieval
-from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval, recall_at_1
+from ctxextend.evaluation.retrieval import RetrievalTask, plan_retrieval
 from tests.mock_models import counts, mock_model
 
 
@@ -32,7 +32,7 @@ def test_plan_retrieval_cuts_queries_beyond_base_context(
 ) -> None:
     documents = [np.arange(length), np.arange(5000), np.arange(length - 3)]
     task = plan(minilm, replace(minilm, max_len=base_len), documents, length)
-    assert (task.starts, task.query_tokens) == (starts, query_tokens)
+    assert [(query[0], len(query)) for query in task.queries] == [(start, query_tokens) for start in starts] * 2
     assert [len(document) for document in task.documents] == [length - 2] * 2
 
 
@@ -68,12 +68,18 @@ def test_retrieval_task_ranks_documents_of_mock_encoders(minilm: EvalModel) -> N
     # The test text of `open_embedder`, queries, the start and full chunks, the last chunk, the whole document.
     assert set(lengths) == {3, 42, 62, 22, 202}
     task.measure(progress.append)
-    assert [ids.shape[1] for ids in counter.model.inputs[len(lengths) :]] == [202] * 5  # the base is not run again
+    assert [ids.shape[1] for ids in counter.model.inputs[len(lengths) :]] == [202]  # the base is not run again
     assert task.report()["retrieval"] == report
 
 
-def test_recall_at_1_equals_manual_computation() -> None:
-    recall = recall_at_1(np.array([[1, 2], [1, 1], [4, 2]]), np.array([[1, 1], [3, 2], [2, 3]]))
+def test_report_of_retrieval_equals_manual_computation(minilm: EvalModel) -> None:
+    documents = [np.arange(2048), np.arange(1, 2049), np.arange(2, 2050)]
+    task = plan(minilm, replace(minilm, max_len=2005), documents, 2048)
+    assert task.sample == 2
+    ranks = {MODEL: [1, 2, 1, 1, 4, 2], TRUNCATED: [1, 1, 3, 2, 2, 3], CHUNKS: [1] * 6}
+    for mode, values in ranks.items():
+        task.found[mode] = {"MRR": 1 / np.array(values), "recall@1": np.equal(values, 1).astype(np.float64)}
+    recall = task.report()["retrieval"].modes[MODEL]
     assert recall.recall.mean == 0.5
     assert recall.reciprocal_rank.mean == pytest.approx((0.75 + 1 + 0.375) / 3)
     # Means per document are 1/2, 1 and 0, and 1, 0 and 0 with truncation: changes are -1/2, 1 and 0.
@@ -81,4 +87,4 @@ def test_recall_at_1_equals_manual_computation() -> None:
     assert recall.change is not None
     assert recall.change.mean == pytest.approx(1 / 6)
     assert recall.change.standard_error == pytest.approx(np.std([-0.5, 1, 0], ddof=1) / 3**0.5)
-    assert recall_at_1(np.array([[1]]), None).recall.ci95 is None
+    assert [values.tolist() for values in task.scores] == [[1, 0.5], [1, 1], [0.25, 0.5]]

@@ -15,7 +15,8 @@ import ctxextend
 from ctxextend.errors import DataError, ResizeError
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import EvalModel
-from ctxextend.evaluation.search import plan_search, read_search_set, score_rankings
+from ctxextend.evaluation.retrieval import score_rankings
+from ctxextend.evaluation.search import plan_search, read_search_set
 from ctxextend.recipe import Evaluate
 from tests.trainings import invoke, make_encoder, make_source
 from tests.word_tokenizer import text_of
@@ -79,16 +80,16 @@ def test_search_equals_sentence_transformers_with_prompts(minilm: EvalModel, tmp
     expected = InformationRetrievalEvaluator(
         {str(i): text for i, text in enumerate(texts.queries)},
         {str(i): text for i, text in enumerate(texts.documents)},
-        {str(i): set(map(str, relevant)) for i, relevant in enumerate(texts.gains)},
+        {str(i): set(map(str, relevant)) for i, relevant in enumerate(texts.relevant)},
         mrr_at_k=[12],
         ndcg_at_k=[10],
         precision_recall_at_k=[1, 10],
     )(reference)
     assert task.embedded == pytest.approx(reference.encode_query(list(texts.queries)), abs=5e-7)
-    binary = [dict.fromkeys(relevant, 1) for relevant in texts.gains]
-    task = replace(task, gains=tuple(binary))
+    binary = [dict.fromkeys(relevant, 1) for relevant in texts.relevant]
+    task = replace(task, relevant=tuple(binary))
     task.measure(progress.append)
-    for name, value in task.report()["search"].modes["model"].scores.items():
+    for name, value in task.report()["search"].scores["model"].items():
         key = "MRR@12" if name == "MRR" else name
         assert value.mean == pytest.approx(expected[f"cosine_{key.lower()}"])
 
@@ -97,7 +98,7 @@ def test_read_search_set_reads_every_format() -> None:
     jsonl = read_search_set(Evaluate(**FILES))
     assert jsonl is not None
     assert jsonl.documents[0].startswith("w0 w")  # the title, a space and the text
-    assert (len(jsonl.queries), jsonl.gains[0], jsonl.gains[2]) == (6, {0: 1, 9: 1}, {2: 3})
+    assert (len(jsonl.queries), jsonl.relevant[0], jsonl.relevant[2]) == (6, {0: 1, 9: 1}, {2: 3})
     assert jsonl.notes == ("1 of 7 queries have no relevant document and are left out.",)
     corpus = [json.loads(line) for line in Path("corpus.jsonl").read_text().splitlines()]
     rows = (f"{item['text']}\t{item['_id']}\t{item['title']}\n" for item in corpus)
@@ -123,7 +124,7 @@ def test_read_search_set_reads_every_format() -> None:
         (
             "qrels.tsv",
             "q0 d0 1\n",
-            r"Line 1 of qrels.tsv does not have the fields query-id, corpus-id, score. Separate",
+            r"Line 1 of qrels.tsv does not have the fields query-id, corpus-id, score. Write",
         ),
         ("qrels.tsv", "q0\td0\t0\n", r"No query in queries.tsv has a relevant document in qrels.tsv"),
         ("qrels.tsv", "query-id\tcorpus-id\tscore\n", r"qrels.tsv has no rows"),
@@ -156,21 +157,18 @@ def test_evaluate_and_compare_score_a_search_set(tmp_path: Path) -> None:
     search = found.search
     assert search is not None
     assert (search.documents, search.queries, search.longer_than_base, search.longer_than_model) == (12, 6, 10, 4)
-    scores = {mode: values.scores["nDCG@10"].mean for mode, values in search.modes.items()}
+    scores = {mode: values["nDCG@10"] for mode, values in search.scores.items()}
     for mode in ("chunks", "model"):
-        change = search.modes[mode].change
-        assert change is not None
-        assert change.mean == pytest.approx(scores[mode] - scores["truncated"])
+        assert search.changes[mode].mean == pytest.approx(scores[mode].mean - scores["truncated"].mean)
     assert (found.documents, found.retrieval) == (0, None)
     compared = ctxextend.compare(source, 32, methods=["linear", "copy"], **FILES)
-    assert (compared.metric, compared.base) == ("ndcg@10", search.modes["chunks"].scores["nDCG@10"])
+    assert (compared.metric, compared.base) == ("ndcg@10", scores["chunks"])
     (linear,) = (row for row in compared.rows if row.method == "linear")
     assert linear.final.evaluation.search == search
-    assert linear.final.score == search.modes["model"].scores["nDCG@10"]
+    assert linear.final.score == scores["model"]
     without_base = ctxextend.evaluate(source, **FILES).search
     assert without_base is not None
-    assert [*without_base.modes] == ["model"]
-    assert without_base.modes["model"].scores == search.modes["truncated"].scores
+    assert (without_base.scores, without_base.changes) == ({"model": search.scores["truncated"]}, {})
 
 
 def test_compare_trains_on_data_and_evaluates_on_a_search_set(tmp_path: Path) -> None:

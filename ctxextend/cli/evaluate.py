@@ -244,9 +244,7 @@ def _add_search(page: Page, search: "SearchResult", base: int | None) -> None:
     page.line(("Search", "title"))
     longer = f"; {search.longer_than_base:,} longer than the base's {base:,} tokens" if base else ""
     page.text(f"{search.summary} to {search.length:,} tokens{longer}; {search.pooling} pooling")
-    for name, mode in search.modes.items():
-        change = [numbers.change(mode.change)] if base else []
-        label = RETRIEVAL_MODES[name] if base else name
-        rows.append([label, *map(numbers.estimate, mode.scores.values()), *change])
-    columns = [*next(iter(search.modes.values())).scores, *["nDCG@10 vs. truncated"] * bool(base)]
-    page.table(["model", *map(numbers.head, columns)], rows)
+    for mode, scores in search.scores.items():
+        cells = [*map(numbers.estimate, scores.values()), numbers.change(search.changes.get(mode))]
+        rows.append([RETRIEVAL_MODES[mode] if base else mode, *cells])
+    page.table(["model", *map(numbers.head, (*search.scores["model"], "nDCG@10 vs. truncated"))], rows)

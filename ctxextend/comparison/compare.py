@@ -304,7 +304,7 @@ class ComparisonRun:
         rows = rank(self.candidates, metric)
         evaluations = [outcome.evaluation for row in rows for outcome in (row.untrained, row.trained) if outcome]
         base: list[Estimate] = [item.positions.losses[SLIDING] for item in evaluations if item.positions]
-        base += [item.search.modes[CHUNKS].scores["nDCG@10"] for item in evaluations if item.search]
+        base += [item.search.scores[CHUNKS]["nDCG@10"] for item in evaluations if item.search]
         base += [item.retrieval.modes[CHUNKS].reciprocal_rank for item in evaluations if item.retrieval]
         base += [item.held_out_rows.scores["beyond"].reference for item in evaluations if item.held_out_rows]
         return Comparison(

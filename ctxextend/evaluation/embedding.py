@@ -1,6 +1,6 @@
 """Embed texts with an encoder, pooled as its sentence-transformers config says, and rank documents by cosine."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,10 +80,18 @@ class Embedder:
             advance(ids.numel())
         return np.stack([embeddings[i] for i in range(len(texts))])
 
-    def embed_chunks(self, text: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the normalized mean embedding of a text's chunks of `model.max_text` tokens, shape (d,)."""
+    def embed_chunks(
+        self, texts: Sequence[NDArray[np.int64]], advance: Callable[[int], None] = lambda tokens: None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the embeddings of the first `model.max_text` tokens of texts, and normalized means over all chunks.
+
+        Both have shape (texts, d).
+        """
         size = self.model.max_text
-        return normalize(self.embed([text[start : start + size] for start in range(0, len(text), size)]).mean(axis=0))
+        chunks = [[text[start : start + size] for start in range(0, max(len(text), 1), size)] for text in texts]
+        counts = np.array([len(own) for own in chunks])
+        embedded, first = self.embed([chunk for own in chunks for chunk in own], advance), counts.cumsum() - counts
+        return embedded[first], normalize(np.add.reduceat(embedded, first))
 
 
 def open_embedder(model: EvalModel, batch_size: int | None = None) -> Embedder:
@@ -146,19 +154,15 @@ def ranks(queries: NDArray[np.float32], documents: NDArray[np.float32], owners: 
     Ties and NaN count against the own document: a model that embeds all documents alike retrieves none of them.
     Queries, (q, d), and documents, (n, d), have length 1; `owners`, (q,), are indices of documents.
     """
+    pairs = zip(cosines(queries, documents), owners, strict=True)
+    return np.array([np.count_nonzero(~(similar < similar[owner])) for similar, owner in pairs], np.int64)
+
+
+def cosines(queries: NDArray[np.float32], documents: NDArray[np.float32]) -> Iterator[NDArray[np.float64]]:
+    """Yield the cosines of each query with all documents, shape (n,), given (q, d) and (n, d) of length 1."""
     exact = documents.astype(np.float64)
-    result = np.empty(len(queries), np.int64)
-    for i, (query, owner) in enumerate(zip(queries, owners, strict=True)):
-        similar = cosines(query, exact)
-        result[i] = np.count_nonzero(~(similar < similar[owner]))
-    return result
-
-
-def cosines(query: NDArray[np.float32], documents: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the cosines of a query, (d,), and documents, (n, d), all of length 1: shape (n,)."""
     # Row by row, because a matrix product can give two equal documents cosines that differ in the last bit.
-    similar: NDArray[np.float64] = (documents * query).sum(axis=1)
-    return similar
+    yield from ((exact * query).sum(axis=1) for query in queries)
 
 
 def read_prompts(root: Path) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,14 +159,6 @@ class Passkey:
         return sum(tail) < unlikely
 
 
-class ScoredMode(Protocol):
-    """The scores of documents that were embedded in one mode."""
-
-    @property
-    def scores(self) -> Mapping[str, Estimate]:
-        """Scores by name."""
-
-
 @dataclass(frozen=True)
 class Recall:
     """Retrieval of documents that were embedded in one mode; documents are the samples."""
@@ -174,11 +166,6 @@ class Recall:
     recall: Estimate  # recall@1 of queries
     reciprocal_rank: Estimate  # mean reciprocal rank (MRR) of queries
     change: Estimate | None = None  # recall minus recall with truncation, paired by query; None for truncation itself
-
-    @property
-    def scores(self) -> Mapping[str, Estimate]:
-        """Both scores by name."""
-        return {"mean reciprocal rank": self.reciprocal_rank, "recall@1": self.recall}
 
 
 @dataclass(frozen=True)
@@ -192,6 +179,12 @@ class Retrieval:
     pooling: str  # how hidden states become one embedding
     modes: Mapping[str, Recall]  # by how documents are embedded: `TRUNCATED` and `CHUNKS` with the base, `MODEL`
     against_chunks: Estimate | None = None  # MRR of `MODEL` minus that of `CHUNKS`, paired by query
+
+    @property
+    def scores(self) -> Mapping[str, Mapping[str, Estimate]]:
+        """Scores by mode and name."""
+        names = {"mean reciprocal rank": "reciprocal_rank", "recall@1": "recall"}
+        return {mode: {name: getattr(item, key) for name, key in names.items()} for mode, item in self.modes.items()}
 
 
 @dataclass(frozen=True)
@@ -238,14 +231,6 @@ class HeldOutRows:
 
 
 @dataclass(frozen=True)
-class SearchScores:
-    """Search with documents that were embedded in one mode; queries are the samples."""
-
-    scores: Mapping[str, Estimate]  # by name: ``nDCG@10``, ``MRR`` of the first relevant document, ``recall@k``
-    change: Estimate | None = None  # nDCG@10 minus that with truncation, paired by query; None for truncation itself
-
-
-@dataclass(frozen=True)
 class SearchResult:
     """Search in a corpus with judged queries, as in BEIR."""
 
@@ -255,7 +240,10 @@ class SearchResult:
     longer_than_model: int  # documents of more than `length` tokens
     longer_than_base: int | None  # documents longer than the base's context length; None without a base
     pooling: str  # how hidden states become one embedding
-    modes: Mapping[str, SearchScores]  # as in `Retrieval`; without a base, only `MODEL`
+    # By mode, as in `Retrieval`, and by name: ``nDCG@10``, ``MRR`` and ``recall@k``; queries are the samples. Without a
+    # base, only `MODEL`.
+    scores: Mapping[str, Mapping[str, Estimate]]
+    changes: Mapping[str, Estimate]  # nDCG@10 by mode minus that of `TRUNCATED`, paired by query; empty without a base
     against_chunks: Estimate | None = None  # nDCG@10 of `MODEL` minus that of `CHUNKS`, paired by query
 
     @property

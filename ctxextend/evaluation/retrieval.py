@@ -4,7 +4,7 @@ Queries are embedded by the base. Documents are embedded in three modes: by the 
 by the base, as the mean embedding of consecutive chunks; and by the model, in full. Documents are ranked by cosine.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,82 +12,120 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import DataError
-from ctxextend.evaluation.embedding import Embedder, ranks
-from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Recall, Retrieval, estimate
+from ctxextend.evaluation.embedding import Embedder, cosines
+from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Estimate, Recall, Retrieval, estimate
 from ctxextend.held_out import Ids
+
+Values = NDArray[np.float64]
 
 QUERY_TOKENS = 40  # or the context length of the base, if shorter
 SIXTHS = (2, 3, 4, 5)  # query starts, in sixths between the base's context length and the end of the document
+
+NDCG, RANK, FIRST = "nDCG@10", "MRR", "recall@1"  # names of scores
 
 SKIPPED = "Retrieval was skipped: "
 
 
 @dataclass
-class RetrievalTask:
-    """Documents, their queries, and the ranks so far."""
+class DocumentTask:
+    """Documents with queries, and the scores so far; all texts are without special tokens."""
 
     model: Embedder
-    base: Embedder
-    length: int  # tokens of a document, special tokens included
-    documents: tuple[Ids, ...]  # without special tokens, all equally long
-    starts: tuple[int, ...]  # where queries start in a document
-    query_tokens: int  # without special tokens
-    queries: NDArray[np.float32] = field(init=False)  # embedded by the base, document by document, shape (q, d)
-    # Rank of each query's own document among all documents, by mode, shape (documents, queries per document).
-    ranks: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    base: Embedder | None  # None: the model also embeds the queries, and no other mode is measured
+    length: int  # maximum tokens of a document that the model reads, special tokens included
+    documents: tuple[Ids, ...]
+    queries: tuple[Ids, ...]
+    relevant: tuple[Mapping[int, int], ...]  # of each query: relevance above 0, by index of the document
+    sample: int = 1  # consecutive queries that are one sample, because they are not independent
+    embedded: NDArray[np.float32] | None = None  # queries, shape (q, d)
+    found: dict[str, dict[str, Values]] = field(default_factory=dict)  # scores of queries, (q,), by mode and name
+
+    def __post_init__(self) -> None:
+        self.special = self.model.model.tokenizer.num_special
+        self.whole = [document[: self.length - self.special] for document in self.documents]
 
     @property
     def tokens(self) -> int:
         """The number of tokens that the model reads."""
-        return self.length * len(self.documents)
+        return sum(len(text) + self.special for text in (*self.whole, *(() if self.base else self.queries)))
 
-    base_tokens = tokens
+    @property
+    def base_tokens(self) -> int:
+        """The number of tokens that the base reads."""
+        size, texts = (self.base.model.max_text, (*self.queries, *self.documents)) if self.base else (1, ())
+        return sum(len(text) + self.special * max(-(-len(text) // size), 1) for text in texts)
 
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Embed queries and documents with the base, whose results are reused for each model."""
-        queries, truncated, chunks = [], [], []
-        for document in self.documents:
-            texts = [document[start : start + self.query_tokens] for start in self.starts]
-            queries.append(self.base.embed(texts))
-            truncated.append(self.base.embed([document[: self.base.model.max_text]])[0])
-            chunks.append(self.base.embed_chunks(document))
-            advance(self.length)
-        self.queries = np.concatenate(queries)
-        self.ranks = {TRUNCATED: self._ranks(truncated), CHUNKS: self._ranks(chunks)}
+        if self.base is not None:
+            self.embedded = self.base.embed(self.queries, advance)
+            truncated, chunks = self.base.embed_chunks(self.documents, advance)
+            self.found = {TRUNCATED: self._score(truncated), CHUNKS: self._score(chunks)}
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Embed full documents with the model, after the base if it was not measured yet."""
-        self.ranks.pop(MODEL, None)
-        if not self.ranks:
+        self.found.pop(MODEL, None)
+        if not self.found:
             self.run_base(advance)
-        embeddings = []
-        for document in self.documents:
-            embeddings.append(self.model.embed([document])[0])
-            advance(self.length)
-        self.ranks[MODEL] = self._ranks(embeddings)
+        if self.base is None:
+            self.embedded = self.model.embed(self.queries, advance)
+        self.found[MODEL] = self._score(self.model.embed(self.whole, advance))
 
-    def _ranks(self, documents: Sequence[NDArray[np.float32]]) -> NDArray[np.int64]:
-        """Return the rank of each query's own document, given the embeddings of documents, each of shape (d,)."""
-        shape = len(self.documents), len(self.starts)
-        return ranks(self.queries, np.stack(documents), np.repeat(np.arange(shape[0]), shape[1])).reshape(shape)
+    def _score(self, documents: NDArray[np.float32]) -> dict[str, Values]:
+        """Return the scores of each query by name, given the embeddings of documents, shape (documents, d)."""
+        assert self.embedded is not None
+        return score_rankings(cosines(self.embedded, documents), self.relevant)
+
+    def mean(self, name: str, mode: str, other: str | None = None) -> Estimate:
+        """Return the mean of a score, or of its difference to another mode, paired by query."""
+        values = self.found[mode][name] - (self.found[other][name] if other else 0)
+        return estimate([*values.reshape(-1, self.sample)])
+
+
+class RetrievalTask(DocumentTask):
+    """Documents that are equally long, with queries cut from them."""
 
     @property
-    def scores(self) -> tuple[NDArray[np.float64], ...]:
+    def scores(self) -> tuple[Values, ...]:
         """The values that rank models: 1 / rank for each document's queries, shape (k,)."""
-        return tuple(1 / self.ranks[MODEL])
+        return tuple(self.found[MODEL][RANK].reshape(-1, self.sample))
 
     def report(self) -> dict[str, Any]:
         """Return the field of `Evaluation` that this task measures."""
-        if MODEL not in self.ranks:
+        if MODEL not in self.found:
             return {}
-        truncated = self.ranks[TRUNCATED]
-        modes = {
-            mode: recall_at_1(values, None if mode == TRUNCATED else truncated) for mode, values in self.ranks.items()
-        }
-        pooling = " + ".join(self.base.poolings)
-        sizes = self.length, len(self.documents), truncated.size, self.query_tokens
-        against_chunks = estimate(list(1 / self.ranks[MODEL] - 1 / self.ranks[CHUNKS]))
-        return {"retrieval": Retrieval(*sizes, pooling, modes, against_chunks)}
+        modes = dict[str, Recall]()
+        for mode in self.found:
+            change = None if mode == TRUNCATED else self.mean(FIRST, mode, TRUNCATED)
+            modes[mode] = Recall(self.mean(FIRST, mode), self.mean(RANK, mode), change)
+        counts = self.length, len(self.documents), len(self.queries), len(self.queries[0])
+        against_chunks = self.mean(RANK, MODEL, CHUNKS)
+        return {"retrieval": Retrieval(*counts, " + ".join(self.model.poolings), modes, against_chunks)}
+
+
+def score_rankings(similar: Iterable[Values], relevant: Sequence[Mapping[int, int]]) -> dict[str, Values]:
+    """Return the scores of queries by name, each of shape (q,), given the cosines of each with all documents.
+
+    Of equally similar documents, the least relevant ranks first; so do irrelevant documents if a cosine is NaN: a model
+    that embeds all documents alike finds none.
+
+    Source: trec_eval's ndcg_cut_10 (gain: the relevance; discount: log2(rank + 1); ideal: the best order of all
+        documents), recip_rank (without a cutoff) and recall_k, as in BEIR and MTEB.
+    """
+    found: dict[str, list[float]] = {}
+    for values, gains in zip(similar, relevant, strict=True):
+        gain = np.zeros(len(values))
+        gain[[*gains]] = [*gains.values()]
+        values = np.where(np.isnan(values), np.where(gain > 0, -np.inf, np.inf), values)
+        ranked, ideal = gain[np.lexsort((gain, -values))], np.sort(gain)[::-1]
+        discount = 1 / np.log2(np.arange(2, len(gain[:10]) + 2))
+        scores: dict[str, Any] = {NDCG: ranked[:10] @ discount / (ideal[:10] @ discount)}
+        scores[RANK] = 1 / (1 + np.argmax(ranked > 0))
+        # Recall at the number of documents is always 1.
+        scores |= {f"recall@{k}": np.count_nonzero(ranked[:k]) / len(gains) for k in (1, 10, 100) if k < len(gain)}
+        for name, value in scores.items():
+            found.setdefault(name, []).append(value)
+    return {name: np.array(values) for name, values in found.items()}
 
 
 def plan_retrieval(model: Embedder, base: Embedder | None, documents: Sequence[Ids], length: int) -> RetrievalTask:
@@ -104,7 +142,10 @@ def plan_retrieval(model: Embedder, base: Embedder | None, documents: Sequence[I
     if len(chosen) < 2:
         count = f"{len(chosen)} of {len(documents):,} documents"
         raise DataError(f"{SKIPPED}it needs two documents of at least {size:,} tokens, but {count} are that long.")
-    return RetrievalTask(model, base, length, chosen, query_starts(base_len, length, last), query_tokens)
+    starts = query_starts(base_len, length, last)
+    queries = tuple(document[start : start + query_tokens] for document in chosen for start in starts)
+    relevant = tuple({index: 1} for index in range(len(chosen)) for _ in starts)
+    return RetrievalTask(model, base, length, chosen, queries, relevant, sample=len(starts))
 
 
 def query_starts(first: int, stop: int, last: int) -> tuple[int, ...]:
@@ -113,10 +154,3 @@ def query_starts(first: int, stop: int, last: int) -> tuple[int, ...]:
     if starts[-1] > last:  # evenly spaced up to the last start that leaves room for a query
         starts = [first + (last - first) * i // (len(SIXTHS) - 1) for i in range(len(SIXTHS))] if last >= first else []
     return tuple(dict.fromkeys(starts))
-
-
-def recall_at_1(query_ranks: NDArray[np.int64], truncated: NDArray[np.int64] | None) -> Recall:
-    """Return recall@1, MRR and the change from truncation, given ranks of shape (documents, queries per document)."""
-    first = (query_ranks == 1).astype(np.float64)
-    change = None if truncated is None else estimate(list(first - (truncated == 1)))
-    return Recall(estimate(list(first)), estimate(list(1 / query_ranks)), change)

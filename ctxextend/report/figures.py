@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_file, check_disk_space, os_errors_as_output_error
 from ctxextend.errors import OutputError, printable
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey, ScoredMode
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey
 from ctxextend.inspection.table_report import Inspection, TableReport, short_names, tables_by_part
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.tables.stats import describe_range, needs_log_scale
@@ -326,14 +326,14 @@ def bar_plot(title: str, label: str, bars: Sequence[tuple[str, Estimate, Style]]
     return Plot(title, draw, (PANEL_SIZE[0], len(bars) * BAR_HEIGHT + 0.6), is_clipped=limit is not None)
 
 
-def retrieval_panel(by: str, modes: Sequence[tuple[str, ScoredMode, Style]]) -> Panel:
+def retrieval_panel(by: str, modes: Sequence[tuple[str, Mapping[str, Estimate], Style]]) -> Panel:
     """Return a panel of the scores of ``retrieval`` or ``search`` per reading mode; the first two are drawn."""
-    title, names = PANEL_TITLES[by], [*modes[0][1].scores]
+    title, names = PANEL_TITLES[by], [*modes[0][1]]
     plots = []
     for name in names[:2]:
-        bars = [(label, item.scores[name], style) for label, item, style in modes]
+        bars = [(label, scores[name], style) for label, scores, style in modes]
         plots.append(bar_plot(f"{by.title()}: {name}", f"{name} (± 95 %)", bars))
-    rows = [[label, *map(NUMBERS.estimate, item.scores.values())] for label, item, _ in modes]
+    rows = [[label, *map(NUMBERS.estimate, scores.values())] for label, scores, _ in modes]
     return Panel(by, title, plots, [["", *names], *rows])
 
 
@@ -387,7 +387,7 @@ def evaluation_panels(evaluation: Evaluation) -> list[Panel]:
     style: Style = {"color": COLOURS[0], "alpha": 0.55}
     for by, found in (("search", evaluation.search), ("retrieval", evaluation.retrieval)):
         if found is not None:
-            modes = [(RETRIEVAL_LABELS[mode], scores, style) for mode, scores in found.modes.items()]
+            modes = [(RETRIEVAL_LABELS[mode], scores, style) for mode, scores in found.scores.items()]
             panels.append(retrieval_panel(by, modes))
     if (shift := evaluation.shift) is not None:
         bars = [(describe_range(one.start, one.start + shift.size), one.effect, style) for one in shift.points]

@@ -164,8 +164,8 @@ def _retrieval(comparison: Comparison, by: str) -> Panel | None:
     measured = [(number, method, item) for number, (method, item) in enumerate(rows) if item is not None]
     if not measured:
         return None
-    modes = [(name, item.modes[MODEL], {"color": _colour(number), "alpha": 0.55}) for number, name, item in measured]
-    base = [(figures.RETRIEVAL_LABELS[mode], item) for mode, item in measured[0][2].modes.items() if mode != MODEL]
+    modes = [(name, item.scores[MODEL], {"color": _colour(number), "alpha": 0.55}) for number, name, item in measured]
+    base = [(figures.RETRIEVAL_LABELS[mode], item) for mode, item in measured[0][2].scores.items() if mode != MODEL]
     modes += [(name, item, {"color": figures.INK, "alpha": 0.25}) for name, item in base]
     return figures.retrieval_panel(by, modes)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ctxextend.evaluation.evaluation_result import Estimate
 
+LOSS_UNIT = "nats/token"
 ONE_WINDOW = "based on a single window (no confidence interval)"
 
 
@@ -49,9 +50,8 @@ class NumberFormat:
         scaled = (None, None) if share is None else (100 * share.mean, share.ci95 and 100 * share.ci95)
         return self.number(*scaled, signed=signed)
 
-    def compared(self, change: Estimate, other: str, *, is_loss: bool = True) -> str:
-        """Describe a difference of losses, or of mean reciprocal ranks, to `other`."""
-        unit = "nats/token" if is_loss else "MRR"
+    def compared(self, change: Estimate, other: str, unit: str = LOSS_UNIT) -> str:
+        """Describe a difference of losses, or of scores with another unit, to `other`."""
         amount = f"{self.number(abs(change.mean), change.ci95)} {unit}"
         if not math.isfinite(change.mean):
             return f"not comparable with {other}: a loss is not finite"
@@ -60,7 +60,7 @@ class NumberFormat:
             return f"{amount} {direction} than {other}, {ONE_WINDOW}"
         if change.sign == 0:
             return f"tied with {other} ({self.change(change)} {unit})"
-        return f"{'better' if (change.mean < 0) == is_loss else 'worse'} than {other} by {amount}"
+        return f"{'better' if (change.mean < 0) == (unit == LOSS_UNIT) else 'worse'} than {other} by {amount}"
 
 
 def _decimals(step: float) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Evaluation, Shift
-from ctxextend.report.numbers import ONE_WINDOW, NumberFormat
+from ctxextend.report.numbers import LOSS_UNIT, ONE_WINDOW, NumberFormat
 
 
 def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
@@ -15,9 +15,11 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
     if contexts and contexts.points and (last := contexts.points[-1]).context > contexts.reference:
         change = last.change
         amount = f"{numbers.change(change)} nats/token at {last.context:,} vs. {contexts.reference:,}"
-    elif search and (change := search.modes[MODEL].change) is not None:
+    elif search and (change := search.changes.get(MODEL)) is not None:
         better, lengths = 1, f"{search.length:,} vs. {evaluation.base_max_len or 0:,}"
         amount = f"nDCG@10 {numbers.change(change)} at {lengths}"
+        if search.against_chunks is not None:
+            amount += f"; {numbers.compared(search.against_chunks, 'the base in chunks', 'nDCG@10')}"
     elif retrieval and (change := retrieval.modes[MODEL].change) is not None:
         better, points = 1, numbers.percent(change, signed=True)
         amount = f"recall@1 {points} points at {retrieval.length:,} vs. {evaluation.base_max_len or 0:,}"
@@ -32,7 +34,7 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
         compared = f", {numbers.compared(base, 'the base in sliding windows')}" if base else ""
         return f"Perplexity {numbers.perplexity(loss)} at {evaluation.positions.length:,} tokens{compared}."
     if search:
-        return f"nDCG@10 {numbers.estimate(search.modes[MODEL].scores['nDCG@10'])} at {search.length:,} tokens."
+        return f"nDCG@10 {numbers.estimate(search.scores[MODEL]['nDCG@10'])} at {search.length:,} tokens."
     if evaluation.passkey:
         return f"Passkey retrieval is {'' if evaluation.passkey.is_above_chance else 'not '}above chance."
     if evaluation.shift:
@@ -62,7 +64,8 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
     hold_out, (_, metric) = comparison.hold_out, comparison.metric_names
     score, unit = (numbers.perplexity, " nats/token") if comparison.is_loss else (numbers.estimate, "")
     windows = f"{'sliding windows' if comparison.is_loss else 'chunks'} of {comparison.max_len_before:,} tokens"
-    against_base = best.against_base and numbers.compared(best.against_base, "the base", is_loss=comparison.is_loss)
+    metric_unit = LOSS_UNIT if comparison.is_loss else comparison.metric_names[0]
+    against_base = best.against_base and numbers.compared(best.against_base, "the base", metric_unit)
     if comparison.is_quick and comparison.base and best.against_base:
         advice = "Keep reading in pieces, or train" if comparison.pieces_win else f"Use {name}"
         advice += " or keep reading in pieces" if best.against_base.sign == 0 else ""
