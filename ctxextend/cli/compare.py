@@ -67,7 +67,8 @@ def compare(
 
     Ranks language models by loss on windows of N tokens, and encoders by document retrieval, or by nDCG@10 in a search
     set (--corpus, --queries, --qrels). With --steps, each method is first trained on the rest of the text. With
-    --quick, five methods at 2x the length on text that comes with Python.
+    --quick, five methods at 2x the length on text that comes with Python. With --hold-out, rows that were cut off are
+    the reference.
     """
     flags = locals()
     used = [f"--{name}" for name in ("steps", "method", "length", "measure", "hold_out", "corpus") if flags[name]]

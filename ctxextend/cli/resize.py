@@ -86,7 +86,7 @@ def resize(
     if data and not (dry_run or training):
         plan.check_output(output, force=force)  # fail before the measurements
     if data and hold_out is not None:
-        from ctxextend.comparison.compare import choose_method
+        from ctxextend.comparison.quick import choose_method
         from ctxextend.report.numbers import NumberFormat
         from ctxextend.report.verdicts import comparison_verdict
 

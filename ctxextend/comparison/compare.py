@@ -61,7 +61,6 @@ HELD_OUT = (
 )
 
 MIN_WINDOWS = 2  # of a quick comparison
-CHOICES = ("copy", "linear", "stretch", "bands")  # of `choose_method`; and `bands` with all learned rows kept
 ALL = "all"  # every method of the registry with its defaults
 
 # Settings of the evaluation, those that the training shares, and those of training that only apply to written output.
@@ -221,18 +220,6 @@ def compare_model(opened: OpenedModel, settings: Compare, progress: Progress = n
         except KeyboardInterrupt:
             raise ComparisonInterrupted(run.report(complete=False)) from None
         return run.report(complete=True)
-
-
-def choose_method(
-    plan: ResizePlan, text: Evaluate, hold_out: int, progress: Progress = no_progress
-) -> tuple[str, Comparison]:
-    """Choose the method of a resize with held-out rows, at the same factor if the table is long enough."""
-    before, kept = plan.max_len_before, f"bands:keep-first={hold_out}"
-    to = min(hold_out * plan.max_len_after // before, before)
-    methods = tuple(MethodSpec(name, Resize(to, method=name), is_named=False) for name in (*CHOICES, kept))
-    comparison = compare_model(plan.model, Compare(to, text, methods, None, hold_out), progress)
-    best = comparison.rows[0].method
-    return f"bands:keep-first={before}" if best == kept else best, comparison
 
 
 class Measurement(NamedTuple):

@@ -14,12 +14,12 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-from ctxextend.comparison.compare import Compare, compare_model
+from ctxextend.comparison.compare import Compare, MethodSpec, compare_model
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.plan.find_tables import OpenedModel
-from ctxextend.plan.plan import plan_model
+from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import Resize
+from ctxextend.recipe import Evaluate, Resize
 
 # The last one keeps all learned rows; `formula` only applies to sinusoids.
 METHODS = ("copy", "linear", "stretch", "bands", "bands:keep-first={}", "formula")
@@ -62,6 +62,18 @@ def compare_quickly(
     command, texts = comparison.next_command, "".join(f" --train {shlex.quote(path)}" for path in data or ["TEXT"])
     command += f"{texts} --steps 200" * comparison.pieces_win
     return replace(comparison, notes=tuple(notes), next_command=command)
+
+
+def choose_method(
+    plan: ResizePlan, text: Evaluate, hold_out: int, progress: Progress = no_progress
+) -> tuple[str, Comparison]:
+    """Choose the method of a resize with held-out rows, at the same factor if the table is long enough."""
+    before = plan.max_len_before
+    to = min(hold_out * plan.max_len_after // before, before)
+    names = {name.format(hold_out): name.format(before) for name in METHODS}
+    specs = tuple(MethodSpec(name, Resize(to, method=name), is_named=False) for name in names)
+    comparison = compare_model(plan.model, Compare(to, text, specs, None, hold_out), progress)
+    return names[comparison.rows[0].method], comparison
 
 
 def default_documents(opened: OpenedModel) -> list[str]:

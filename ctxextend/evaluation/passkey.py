@@ -50,7 +50,7 @@ class PasskeyTask:
     notes: tuple[str, ...]
     cells: dict[tuple[int, float], float] = field(default_factory=dict)  # accuracy by length and depth
 
-    base_tokens, scores = 0, ()  # of the model alone, and too coarse to rank models by
+    base_tokens, scores = 0, ()  # of the model only, and too coarse to rank models by
 
     @property
     def tokens(self) -> int:
