@@ -1,73 +1,91 @@
-"""A guided demo on the bundled checkpoint: resize, generate past the old limit, and compare all methods."""
+"""A guided demo on the bundled checkpoint: compare methods, train the best one, and write past the old end."""
 
+import inspect
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.source import bundled_source, resolve_source
-from ctxextend.comparison.compare import Compare, compare_model
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.comparison.quick import is_held_out, python_documents, write_documents
+from ctxextend.comparison.quick import compare_quickly, is_held_out, python_documents, write_documents
+from ctxextend.evaluation.eval_model import TextTokenizer
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, identify_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import CheckpointRef, Resize
+from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
+from ctxextend.training.train import train_recipe
 
 DEMO_SOURCE = "tiny-gpt2"
-DEMO_LENGTH = 512
-DEMO_PROMPT = "Return a new list containing the items of the sequence. If the optional argument is given,"
-DEMO_TOKENS = 8192  # 16 windows of text to compare methods on
+DEMO_STEPS = 80  # about 20 seconds
+DEMO_TEXT = inspect.getfullargspec  # whose documentation was not trained on
+WRITTEN_TOKENS = 64
 
 
 @dataclass(frozen=True)
 class Demo:
-    """The result of the demo."""
+    """The result of the training in the demo."""
 
     source: str
     method: str
     max_len_before: int
     max_len_after: int
-    failure_before: str  # the error of transformers for one token more than the base checkpoint's positions
-    same_outputs: bool  # whether both models' logits at the old length are identical bit for bit
-    tokens: int  # prompt and generated tokens
-    text_within: str  # prompt and generated text up to the old length
-    text_beyond: str  # generated text after the old length
-    consequences: str  # effect of the resize before any training
-
-
-def run_demo(output: str | os.PathLike[str], force: bool = False, threads: int | None = None) -> Demo:
-    """Resize the bundled checkpoint to 512 positions, load it in transformers and generate past position 128."""
-    for library in ("torch", "transformers"):  # fail before anything is written
-        import_module(library)
-    from ctxextend.models.load import continue_text, largest_difference, load, run_on_tokens
-
-    plan = plan_model(_open_demo(), Resize(DEMO_LENGTH, method="copy"))
-    created = open_checkpoint(resolve_source(plan.execute(output, force=force).output))
-    resized, base = (load(checkpoint, plan.checkpoint.model_class).model for checkpoint in (created, plan.checkpoint))
-    before, after, table = plan.max_len_before, plan.max_len_after, plan.tables[0].name
-    with torch_threads(base, threads):
-        outputs: list[Any] = [run_on_tokens(model, table, before) for model in (base, resized)]
-        failure = "it did not fail"
-        try:
-            run_on_tokens(base, table, before + 1)
-        except (IndexError, RuntimeError) as error:
-            failure = f"{type(error).__name__}: {error}"
-        within, beyond, tokens = continue_text(resized, DEMO_PROMPT, after, before)
-    is_same = largest_difference(*outputs) == 0
-    return Demo(DEMO_SOURCE, plan.method, before, after, failure, is_same, tokens, within, beyond, plan.consequences)
+    steps: int  # of training all weights
+    loss_before: float  # on held-out text at the new length, before training
+    loss_after: float  # the same after training
+    prompt: str  # text that takes all positions of the base checkpoint
+    failure: str  # the error of transformers when the base checkpoint gets one token more
+    text_before: str  # what the resized checkpoint writes after the prompt before training
+    text_after: str  # the same after training
 
 
 def compare_demo(progress: Progress = no_progress, threads: int | None = None) -> Comparison:
-    """Compare every method on the bundled checkpoint at 512 positions, on held-out Python documentation."""
+    """Compare methods on the bundled checkpoint as ``compare --quick`` does."""
+    for library in ("torch", "transformers"):  # fail before anything is written
+        import_module(library)
+    return replace(compare_quickly(_open_demo(), progress=progress, threads=threads), notes=(), warnings=())
+
+
+def train_demo(
+    to: int,
+    method: str,
+    output: str | os.PathLike[str],
+    force: bool = False,
+    threads: int | None = None,
+    steps: int = DEMO_STEPS,
+    progress: Progress = no_progress,
+) -> Demo:
+    """Resize the bundled checkpoint, train it on Python's documentation, and continue a text past the old end."""
+    from ctxextend.models.load import continue_text, load, run_on_tokens
+
+    plan = plan_model(_open_demo(), Resize(to, method=method))
+    length, table = plan.max_len_before, plan.tables[0].name
     with tempfile.TemporaryDirectory() as folder:
-        path = write_documents(Path(folder) / "documents.jsonl", filter(is_held_out, python_documents()))
-        settings = Compare.from_flags(DEMO_LENGTH, [path], tokens=DEMO_TOKENS, threads=threads)
-        return compare_model(_open_demo(), settings, progress)
+        documents = python_documents()
+        held_out = write_documents(Path(folder) / "held-out.jsonl", filter(is_held_out, documents))
+        text = write_documents(Path(folder) / "text.jsonl", (item for item in documents if not is_held_out(item)))
+        settings = Train(
+            (text,), steps, trainable="all", eval_data=(held_out,), eval_every=steps, save_every=steps, threads=threads
+        )
+        recipe = Recipe(plan.ref, plan.settings, settings)
+        trained = train_recipe(recipe, output, plan=plan, force=force, progress=progress)
+        untrained = plan.execute(Path(folder) / "untrained").output
+        checkpoints = [open_checkpoint(resolve_source(path)) for path in (untrained, trained.output)]
+        models = [load(checkpoint, plan.checkpoint.model_class).model for checkpoint in (plan.checkpoint, *checkpoints)]
+    tokenizer = TextTokenizer.open(plan.checkpoint.root).tokenizer
+    failure, prompt = "it did not fail", (inspect.getdoc(DEMO_TEXT) or "")[: 3 * length]
+    with torch_threads(models[0], threads):
+        try:
+            run_on_tokens(models[0], table, length + 1)
+        except (IndexError, RuntimeError) as error:
+            failure = f"{type(error).__name__}: {error}"
+        written = [continue_text(model, tokenizer, prompt, length, WRITTEN_TOKENS) for model in models[1:]]
+    (prompt, before), (_, after) = written
+    losses = trained.loss_before, trained.loss_after
+    return Demo(DEMO_SOURCE, method, length, plan.max_len_after, steps, *losses, prompt, failure, before, after)
 
 
 def _open_demo() -> OpenedModel:

@@ -1,7 +1,7 @@
 """`ctxextend compare`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -99,9 +99,7 @@ def compare(
     show_comparison(sink, "compare", result, report, plot)
 
 
-def show_comparison(
-    sink: Output, command: str, result: "Comparison", report: Path | None, plot: Path | None = None, value: Any = None
-) -> None:
+def show_comparison(sink: Output, command: str, result: "Comparison", report: Path | None, plot: Path | None) -> None:
     """Write the report and the figure, and print the comparison."""
     from ctxextend.report.figures import write_figure
     from ctxextend.report.html import comparison_figure, write_report
@@ -113,7 +111,7 @@ def show_comparison(
     files = [(report, lambda path: write_report(result, path, options.command_line())), figure] if result.rows else []
     for reason in dict.fromkeys(result.skipped.values()):
         sink.note(f"Skipped {', '.join(name for name, other in result.skipped.items() if other == reason)}: {reason}")
-    sink.measurement(command, result, page.lines, files, to_json(value or result) | {"verdict": verdict})
+    sink.measurement(command, result, page.lines, files, to_json(result) | {"verdict": verdict})
 
 
 def add_comparison(page: Page, comparison: "Comparison") -> None:

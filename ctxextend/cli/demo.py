@@ -1,19 +1,22 @@
 """`ctxextend demo`."""
 
+import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from ctxextend.cli import options
-from ctxextend.cli.compare import show_comparison
+from ctxextend.cli.compare import add_comparison
 from ctxextend.cli.output import Output
+from ctxextend.cli.tables import Page
+from ctxextend.errors import counted
 from ctxextend.json_output import to_json
 
 REPORT = "ctxextend-demo.html"
 
 
 def demo(
-    output: Annotated[Path | None, options.output_folder(True, "Keep the resized checkpoint here.")] = None,
+    output: Annotated[Path | None, options.output_folder(True, "Keep the trained checkpoint here.")] = None,
     report: Annotated[
         Path | None, options.files("--report FILE.html", "Write an HTML report.", REPORT, readable=False)
     ] = None,
@@ -26,33 +29,50 @@ def demo(
 
     Examples:
         ctxextend demo
-        ctxextend demo --output tiny-gpt2-512
+        ctxextend demo --output tiny-gpt2-256
     """
-    from ctxextend.comparison.compare import ComparisonInterrupted
-    from ctxextend.demo import compare_demo, run_demo
+    from ctxextend.demo import DEMO_SOURCE, compare_demo, train_demo
     from ctxextend.report import figures
+    from ctxextend.report.html import write_report
 
     sink = Output(as_json, quiet)
     target = report
     if target is None and not figures.REPORT.missing():
         target = (output.parent if output else Path()) / REPORT
     options.check_files(report=target)
-    with TemporaryDirectory() as temporary:
-        result = run_demo(output or Path(temporary) / "tiny-gpt2-512", force, threads)
-    before, after = result.max_len_before, result.max_len_after
-    same = "identical bit for bit" if result.same_outputs else "DIFFERENT"
-    sink.data(
-        f"Before: {result.source} accepts {before} tokens and fails at {before + 1}: {result.failure_before}\n"
-        f"After:  it accepts {after} tokens; base and resized outputs for {before} tokens are {same}.\n\n"
-        f"{result.text_within}\n---- position {before}: the base checkpoint ends here ----\n{result.text_beyond}\n\n"
-        f"{result.tokens} tokens. {result.consequences}\n"
+    sink.note(f"Comparing methods on {DEMO_SOURCE} and Python's documentation ...")
+    with sink.progress("Comparing", unit="tokens") as progress:
+        comparison = compare_demo(progress, threads)
+    add_comparison(page := Page.for_stdout(), comparison)
+    sink.screen(page.lines)
+    method, to = comparison.rows[0].method, comparison.max_len_after
+    sink.note(f"Training {method} at {to} tokens ...")
+    with TemporaryDirectory() as folder, sink.progress("Training", unit="tokens") as progress:
+        path = output or Path(folder) / f"{DEMO_SOURCE}-{to}"
+        result = train_demo(to, method, path, force, threads, progress=progress)
+    before, after = math.exp(result.loss_before), math.exp(result.loss_after)
+    pieces = page.numbers.perplexity(comparison.base)
+    page = Page.for_stdout()
+    page.line()
+    windows = f"sliding windows of {result.max_len_before} tokens"
+    change = f"the perplexity at {to} tokens from {before:.1f} to {after:.1f}"
+    page.text(
+        f"Training for {counted(result.steps, 'step')} changes {change}. The base in sliding windows of {result.max_len_before} tokens: {pieces}.",
+        "title",
     )
-    sink.note("Comparing all methods on Python's documentation (about a minute) ...")
-    try:
-        with sink.progress("Comparing", unit="tokens") as progress:
-            comparison = compare_demo(progress, threads)
-    except ComparisonInterrupted as stop:
-        comparison = stop.comparison
+    for title, text in (
+        (f"A prompt of {result.max_len_before} tokens, as many as {result.source} accepts", result.prompt),
+        ("The base, with one more token", result.failure),
+        (f"{method} at {to} tokens, before training", result.text_before),
+        ("After training", result.text_after),
+    ):
+        page.line()
+        page.line((f"{title}:", "label"))
+        for line in text.splitlines():
+            page.line(line)
+    page.line()
+    page.text("A model of 0.9 million parameters writes no sense at any length; its perplexity is what improves.")
     values = to_json(result) | {"output": str(output) if output else None, "comparison": to_json(comparison)}
-    show_comparison(sink, "demo", comparison, target, value=values)
+    files = [(target, lambda path: write_report(comparison, path, options.command_line()))]
+    sink.measurement("demo", comparison, page.lines, files, values)
     sink.note(f"Open {target} in a browser." if target else "For an HTML report: pip install 'ctxextend[plot]'")

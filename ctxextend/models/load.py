@@ -174,17 +174,10 @@ def largest_difference(first: "torch.Tensor", second: "torch.Tensor") -> float:
     return float(difference.max())
 
 
-def continue_text(model: Any, prompt: str, length: int, boundary: int) -> tuple[str, str, int]:
-    """Generate text with a causal language model up to `length` tokens, including the prompt.
-
-    Returns the text before token `boundary`, the text from there on, and the number of tokens.
-    """
-    import torch
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model.name_or_path, trust_remote_code=False)
-    end = tokenizer.eos_token_id
-    flags = {"max_length": length, "suppress_tokens": [end], "pad_token_id": end, "do_sample": True, "temperature": 0.7}
-    torch.manual_seed(0)
-    ids = model.generate(**tokenizer(prompt, return_tensors="pt"), **flags)[0]
-    return str(tokenizer.decode(ids[:boundary])), str(tokenizer.decode(ids[boundary:])), len(ids)
+def continue_text(model: Any, tokenizer: Any, text: str, prompt_tokens: int, new_tokens: int) -> tuple[str, str]:
+    """Return the first tokens of a text, and what a causal language model writes after them with beam search."""
+    end, prompt = tokenizer.eos_token_id, tokenizer(text, return_tensors="pt")["input_ids"][:, :prompt_tokens]
+    flags = {"max_new_tokens": new_tokens, "suppress_tokens": [end], "pad_token_id": end}
+    with quiet_transformers():
+        ids = model.generate(prompt, **flags, do_sample=False, num_beams=4, no_repeat_ngram_size=4)[0]
+    return str(tokenizer.decode(ids[:prompt_tokens])), str(tokenizer.decode(ids[prompt_tokens:]))
