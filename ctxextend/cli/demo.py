@@ -54,12 +54,10 @@ def demo(
     pieces = page.numbers.perplexity(comparison.base)
     page = Page.for_stdout()
     page.line()
-    windows = f"sliding windows of {result.max_len_before} tokens"
     change = f"the perplexity at {to} tokens from {before:.1f} to {after:.1f}"
-    page.text(
-        f"Training for {counted(result.steps, 'step')} changes {change}. The base in sliding windows of {result.max_len_before} tokens: {pieces}.",
-        "title",
-    )
+    windows = f"sliding windows of {result.max_len_before} tokens"
+    steps = counted(result.steps, "step")
+    page.text(f"Training for {steps} changes {change}. The base in {windows}: {pieces}.", "title")
     for title, text in (
         (f"A prompt of {result.max_len_before} tokens, as many as {result.source} accepts", result.prompt),
         ("The base, with one more token", result.failure),

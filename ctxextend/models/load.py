@@ -176,7 +176,8 @@ def largest_difference(first: "torch.Tensor", second: "torch.Tensor") -> float:
 
 def continue_text(model: Any, tokenizer: Any, text: str, prompt_tokens: int, new_tokens: int) -> tuple[str, str]:
     """Return the first tokens of a text, and what a causal language model writes after them with beam search."""
-    end, prompt = tokenizer.eos_token_id, tokenizer(text, return_tensors="pt")["input_ids"][:, :prompt_tokens]
+    prompt = tokenizer(text, truncation=True, max_length=prompt_tokens, return_tensors="pt")["input_ids"]
+    end = tokenizer.eos_token_id
     flags = {"max_new_tokens": new_tokens, "suppress_tokens": [end], "pad_token_id": end}
     with quiet_transformers():
         ids = model.generate(prompt, **flags, do_sample=False, num_beams=4, no_repeat_ngram_size=4)[0]
