@@ -17,7 +17,6 @@ from ctxextend.plan.find_tables import OpenedModel, identify_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
-from ctxextend.training.train import train_recipe
 
 DEMO_SOURCE = "tiny-gpt2"
 DEMO_STEPS = 80  # about 20 seconds
@@ -60,6 +59,7 @@ def train_demo(
 ) -> Demo:
     """Resize the bundled checkpoint, train it on Python's documentation, and continue a text past the old end."""
     from ctxextend.models.load import continue_text, load, run_on_tokens
+    from ctxextend.training.train import train_recipe
 
     plan = plan_model(_open_demo(), Resize(to, method=method))
     length, table = plan.max_len_before, plan.tables[0].name

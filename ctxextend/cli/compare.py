@@ -96,10 +96,10 @@ def compare(
                 result = compare_quickly(opened, to, progress=progress, **given)
     except ComparisonInterrupted as stop:
         result = stop.comparison
-    show_comparison(sink, "compare", result, report, plot)
+    show_comparison(sink, result, report, plot)
 
 
-def show_comparison(sink: Output, command: str, result: "Comparison", report: Path | None, plot: Path | None) -> None:
+def show_comparison(sink: Output, result: "Comparison", report: Path | None, plot: Path | None) -> None:
     """Write the report and the figure, and print the comparison."""
     from ctxextend.report.figures import write_figure
     from ctxextend.report.html import comparison_figure, write_report
@@ -111,7 +111,7 @@ def show_comparison(sink: Output, command: str, result: "Comparison", report: Pa
     files = [(report, lambda path: write_report(result, path, options.command_line())), figure] if result.rows else []
     for reason in dict.fromkeys(result.skipped.values()):
         sink.note(f"Skipped {', '.join(name for name, other in result.skipped.items() if other == reason)}: {reason}")
-    sink.measurement(command, result, page.lines, files, to_json(result) | {"verdict": verdict})
+    sink.measurement("compare", result, page.lines, files, to_json(result) | {"verdict": verdict})
 
 
 def add_comparison(page: Page, comparison: "Comparison") -> None:
