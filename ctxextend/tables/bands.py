@@ -134,7 +134,10 @@ def bands(
     """
     if rows == len(table):
         return table.copy()
-    split = choose_split(table, keep=keep, sigma=sigma, repeat=repeat, within=within)
+    if within and sigma == 0 and gain is not None:  # nothing to choose, and measuring a large table takes seconds
+        split = BandSplit(*within)
+    else:
+        split = choose_split(table, keep=keep, sigma=sigma, repeat=repeat, within=within)
     source = table[split.head : split.stop]
     low = smoothed(source, split.sigma) if split.sigma else source
     finite = np.isfinite(low).all(axis=1)  # one non-finite row must not make the mean NaN
