@@ -68,12 +68,13 @@ HELD_OUT_ROWS = """
 ## Held-out rows
 
 Each table is cut to its first N rows and extended back to M by every method: `ctxextend compare MODEL --hold-out N
---to M`. Perplexity of the tokens from position N on; for MiniLM, the cosine to embeddings with the reference rows."""
+--to M`. Perplexity of the tokens from position N on, and its ratio to that of the reference rows, paired by text; for
+MiniLM, the cosine to embeddings with the reference rows."""
 NEW_LENGTH = """
 ## New length
 
-Perplexity on windows of 2 and 4 times the context length, of text held out of the training: `ctxextend compare MODEL
---to M`."""
+Perplexity on windows of 2 and 4 times the context length, of text held out of the training, and its ratio to that of
+the model as it is in sliding windows, paired by token: `ctxextend compare MODEL --to M`."""
 SEARCH = """
 ## Search
 
@@ -193,39 +194,44 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
             run.measure(lambda tokens, total, name="": None)
     found, rows = run.report(complete=True), []
     scores = {candidate.name: candidate.measured[0].scores for candidate in run.candidates}
+    plans = {candidate.name: candidate.plan for candidate in run.candidates}
     for row in found.rows:
         pairs = zip(scores[row.method], scores[COPY], strict=True)
-        values = {"method": row.method, "score": row.final.score, "against copy": estimate([a - b for a, b in pairs])}
-        search = getattr(row.final.evaluation, "search", None)
-        rows.append(values | ({"MRR": search.modes["model"].scores["MRR"]} if search else {}))
-    plans = {candidate.name: candidate.plan for candidate in run.candidates}
-    search = getattr(found.rows[0].final.evaluation, "search", None)
-    truncated = {name: search.modes["truncated"].scores[name] for name in ("nDCG@10", "MRR")} if search else {}
-    return {
-        "metric": found.metric,
-        "base": found.base,
-        "truncated": truncated,
-        "auto": plans[AUTO].recipe_settings.method,
-        "samples": len(scores[COPY]),
-        "rows": rows,
-        "seconds": found.seconds,
-    }
+        search = row.final.evaluation.search
+        values = {
+            "method": row.method,
+            "score": row.final.score,
+            "against copy": estimate([a - b for a, b in pairs]),
+            "against base": row.final.against_base,  # or against the reference rows
+            "search": {name: mode.scores for name, mode in search.modes.items()} if search else {},
+        }
+        rows.append(values)
+    auto = plans[AUTO].recipe_settings.method
+    return {"metric": found.metric, "base": found.base, "auto": auto, "rows": rows, "seconds": found.seconds}
 
 
-def score_text(result: Mapping[str, Any], values: Mapping[str, Any] | None) -> str:
-    """Return a perplexity, cosine or nDCG@10 with its 95 % interval; empty if it was not measured."""
-    if values is None:
+def score_text(result: Mapping[str, Any], row: Mapping[str, Any] | None) -> str:
+    """Return a perplexity and its ratio to that of the base, or another score, ± 95 %; empty if not measured."""
+    if row is None:
         return ""
-    return (NUMBERS.perplexity if result["metric"] == "loss" else NUMBERS.estimate)(Estimate(**values))
+    if result["metric"] != "loss":
+        return NUMBERS.estimate(Estimate(**row["score"]))
+    change = Estimate(**row["against base"])
+    return f"{Estimate(**row['score']).perplexity:.4g} (x {NUMBERS.perplexity(change)})"
+
+
+def base_text(result: Mapping[str, Any]) -> str:
+    """Return the score of the base, or of the reference rows."""
+    return (NUMBERS.perplexity if result["metric"] == "loss" else NUMBERS.estimate)(Estimate(**result["base"]))
 
 
 def score_table(parts: Sequence[Part], results: Mapping[str, Mapping[str, Any]], base: str) -> Iterator[str]:
     """Yield a table with a row per method, ordered as in the first part, and a column per part."""
     found = [results[part.name] for part in parts]
-    columns = [{COLUMN.sub(KEPT, row["method"]): row["score"] for row in result["rows"]} for result in found]
+    columns = [{COLUMN.sub(KEPT, row["method"]): row for row in result["rows"]} for result in found]
     yield f"\n| method | {' | '.join(f'{part.model} {part.before} → {part.to}' for part in parts)} |"
     yield "|---|" + "---:|" * len(parts)
-    yield f"| {base} | {' | '.join(score_text(result, result['base']) for result in found)} |"
+    yield f"| {base} | {' | '.join(map(base_text, found))} |"
     for name in dict.fromkeys(name for column in columns for name in column):
         cells = (score_text(result, column.get(name)) for result, column in zip(found, columns, strict=True))
         yield f"| {name} | {' | '.join(cells)} |"
@@ -234,13 +240,14 @@ def score_table(parts: Sequence[Part], results: Mapping[str, Mapping[str, Any]],
 def search_table(part: Part, result: Mapping[str, Any]) -> Iterator[str]:
     """Yield a table of search with a row per method."""
     yield f"\n| {part.model} {part.before} → {part.to} | nDCG@10 | MRR | nDCG@10 against copy |\n|---|---:|---:|---:|"
-    ndcg, mrr = (NUMBERS.estimate(Estimate(**result["truncated"][name])) for name in ("nDCG@10", "MRR"))
-    yield f"| as it is, documents cut to {part.before} | {ndcg} | {mrr} | |"
-    yield f"| as it is, mean of chunks of {part.before} | {NUMBERS.estimate(Estimate(**result['base']))} | | |"
+    read = {"truncated": f"as it is, cut at {part.before}", "chunks": f"as it is, mean of chunks of {part.before}"}
+    lines = [(label, result["rows"][0]["search"][mode], "") for mode, label in read.items()]
     for row in result["rows"]:
-        cells = [NUMBERS.estimate(Estimate(**row[name])) for name in ("score", "MRR")]
         change = NUMBERS.change(Estimate(**row["against copy"])) if row["method"] != COPY else ""
-        yield f"| {COLUMN.sub(KEPT, row['method'])} | {' | '.join(cells)} | {change} |"
+        lines.append((COLUMN.sub(KEPT, row["method"]), row["search"]["model"], change))
+    for label, scores, change in lines:
+        cells = (NUMBERS.estimate(Estimate(**scores[name])) for name in ("nDCG@10", "MRR"))
+        yield f"| {label} | {' | '.join(cells)} | {change} |"
 
 
 def criterion_row(part: Part, result: Mapping[str, Any]) -> str:
@@ -283,10 +290,8 @@ def short_table(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for part in PARTS:
         if part.hold_out and part.name in results and part.to == 2 * part.before:
             result = results[part.name]
-            scores = {row["method"]: row["score"] for row in result["rows"]}
-            cells = (
-                score_text(result, values) for values in (result["base"], *map(scores.get, (AUTO, "linear", COPY)))
-            )
+            rows = {row["method"]: row for row in result["rows"]}
+            cells = [base_text(result), *(score_text(result, rows.get(name)) for name in (AUTO, "linear", COPY))]
             yield f"| {part.model}, {part.before} → {part.to} | {' | '.join(cells)} |"
 
 

@@ -124,26 +124,34 @@ def test_real_page_contains_every_part_and_the_criterion() -> None:
         return {"mean": mean, "standard_error": error, "tokens": 9, "samples": 100}
 
     def result(part: real.Part) -> dict[str, Any]:
-        scores = {"copy": 2.0, "auto": 1.0, f"bands:keep-first={part.before}": 1.5}
+        is_search = part.text == "qmsum"
+        modes = {mode: {"nDCG@10": value(0.2), "MRR": value(0.1)} for mode in ("truncated", "chunks", "model")}
         rows = [
-            {"method": name, "score": value(mean), "against copy": value(mean - 2)} for name, mean in scores.items()
+            {
+                "method": name,
+                "score": value(mean),
+                "against copy": value(-0.004 if is_search else mean - 2),
+                "against base": value(mean - 0.5),
+                "search": modes if is_search else {},
+            }
+            for name, mean in {"copy": 2.0, "auto": 1.0, f"bands:keep-first={part.before}": 1.5}.items()
         ]
-        found = {"metric": "loss", "base": value(0.5), "auto": "bands:sigma=4", "truncated": {}, "rows": rows}
-        if part.text != "qmsum":
-            return found
-        rows = [row | {"MRR": value(0.3), "against copy": value(-0.004)} for row in rows]
-        return found | {"metric": "ndcg@10", "rows": rows, "truncated": {"nDCG@10": value(0.2), "MRR": value(0.1)}}
+        metric = "ndcg@10" if is_search else "loss"
+        return {"metric": metric, "base": value(0.5), "auto": "bands:sigma=4", "rows": rows}
 
     results = {part.name: result(part) for part in real.PARTS}
     text, short = "\n".join(real.page(results)), [*real.short_table(results)]
     for part in real.PARTS:
         assert f"{part.model} {part.before} → {part.to}" in text
-    assert "| auto | 2.7183 ± 0.0054 | 2.7183 ± 0.0054 |" in text
+    assert "| auto | 2.718 (x 1.6487 ± 0.0033) | 2.718 (x 1.6487 ± 0.0033) |" in text
     assert text.count("| bands, learned rows kept |") == 1 + 1 + 1 + 3 + 3 + 2
     assert "| judge-words 128 → 256 | bands | -1.0000 ± 0.0020 nats/token | -0.9980 | 0.0200 | met |" in text
     assert "| MiniLM 512 → 1024 | bands | -0.0040 ± 0.0020 nDCG@10 | +0.0060 | 0.0050 | **missed** |" in text
     assert len(short) == 1 + 1 + 1 + 4
-    assert short[1] == "| rxnfp's BERT, 128 → 256 | 1.6487 ± 0.0033 | 2.7183 ± 0.0054 |  | 7.389 ± 0.015 |"
+    assert (
+        short[1]
+        == "| rxnfp's BERT, 128 → 256 | 1.6487 ± 0.0033 | 2.718 (x 1.6487 ± 0.0033) |  | 7.389 (x 4.4817 ± 0.0089) |"
+    )
 
 
 def test_real_prints_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
