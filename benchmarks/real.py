@@ -203,7 +203,7 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
             "score": row.final.score,
             "against copy": estimate([a - b for a, b in pairs]),
             "against base": row.final.against_base,  # or against the reference rows
-            "search": {name: mode.scores for name, mode in search.modes.items()} if search else {},
+            "search": {mode: dict(values) for mode, values in search.scores.items()} if search else {},
         }
         rows.append(values)
     auto = plans[AUTO].recipe_settings.method
