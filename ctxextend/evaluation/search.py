@@ -35,7 +35,8 @@ def read_search_set(settings: Evaluate) -> SearchSet | None:
     if settings.corpus is None or settings.queries is None or settings.qrels is None:
         return None
     documents, queries = _read_texts(settings.corpus), _read_texts(settings.queries)
-    judged: dict[str, dict[str, int]] = {name: {} for name in queries}
+    numbers = {name: index for index, name in enumerate(documents)}
+    judged: dict[str, dict[int, int]] = {name: {} for name in queries}
     for where, row in _rows(settings.qrels, "query-id", "corpus-id", "score"):
         query, document, score = str(row["query-id"]), str(row["corpus-id"]), str(row["score"])
         for name, known, path in ((query, queries, settings.queries), (document, documents, settings.corpus)):
@@ -43,20 +44,16 @@ def read_search_set(settings: Evaluate) -> SearchSet | None:
                 raise DataError(f"{where} has the unknown id {name!r}.", f"{path} has no such id.")
         if not score.isdecimal():
             raise DataError(f"{where} has the score {score!r}.", "Use integers from 0, which is not relevant.")
-        if document in judged[query]:
+        if numbers[document] in judged[query]:
             raise DataError(f"{where} judges document {document!r} for query {query!r} again.", "Keep one judgement.")
-        judged[query][document] = int(score)
-    numbers = {name: index for index, name in enumerate(documents)}
-    relevant = {
-        query: {numbers[name]: score for name, score in scores.items() if score} for query, scores in judged.items()
-    }
-    chosen, notes = [query for query in queries if relevant[query]], list[str]()
+        judged[query][numbers[document]] = int(score)
+    relevant = {query: {index: score for index, score in scores.items() if score} for query, scores in judged.items()}
+    chosen = {query: scores for query, scores in relevant.items() if scores}
     if not chosen:
         raise DataError(f"No query in {settings.queries} has a relevant document in {settings.qrels}.")
-    if without := len(queries) - len(chosen):
-        notes.append(f"{without:,} of {len(queries):,} queries have no relevant document and are left out.")
-    texts = tuple(documents.values()), tuple(map(queries.__getitem__, chosen))
-    return SearchSet(*texts, tuple(map(relevant.__getitem__, chosen)), tuple(notes))
+    without = f"{len(queries) - len(chosen):,} of {len(queries):,} queries have no relevant document and are left out."
+    texts = tuple(documents.values()), tuple(queries[query] for query in chosen)
+    return SearchSet(*texts, tuple(chosen.values()), (without,) * (len(chosen) < len(queries)))
 
 
 def _read_texts(path: str) -> dict[str, str]:
@@ -104,7 +101,7 @@ def _table_rows(fields: Sequence[str], lines: Iterable[str], file: Path) -> Iter
         if number == 1 and {*fields} <= {*cells}:
             columns = cells
         elif line.strip():
-            if len(columns) == 3 and len(cells) == 4:
+            if len(columns) == len(fields) == 3 and len(cells) == 4:
                 del cells[1]
             is_whole = len(cells) == len(columns)
             yield f"Line {number} of {file}", dict(zip(columns, cells, strict=True)) if is_whole else {}
