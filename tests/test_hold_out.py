@@ -168,5 +168,6 @@ def test_resize_auto_chooses_by_held_out_rows() -> None:
     assert values["method"] == best["method"].partition(":")[0]
     assert "With 64 of 128 rows held out, " in done.stderr
     assert f"method: {values['method']}" in Path("new/ctxextend.yaml").read_text()
+    assert "so --to 64 needs no method" in invoke(*flags[:3], 64, "--data", "texts.jsonl", "--hold-out", 32).stderr
     for wrong in (flags, [*flags[:4], "--method", "copy", "--data", "texts.jsonl", "--hold-out", 64]):
         assert invoke(*wrong).exit_code == 2

@@ -16,6 +16,7 @@ from typing import Any
 
 from ctxextend.comparison.compare import Compare, MethodSpec, compare_model
 from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.errors import ResizeError
 from ctxextend.plan.find_tables import OpenedModel
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
@@ -69,6 +70,9 @@ def choose_method(
 ) -> tuple[str, Comparison]:
     """Choose the method of a resize with held-out rows, at the same factor if the table is long enough."""
     before = plan.max_len_before
+    if not plan.creates_rows:
+        message = f"{plan.ref.source} has a context length of {before}, so --to {plan.max_len_after} needs no method."
+        raise ResizeError(message, "Use a larger --to, or remove --hold-out.")
     to = min(hold_out * plan.max_len_after // before, before)
     names = {name.format(hold_out): name.format(before) for name in METHODS}
     specs = tuple(MethodSpec(name, Resize(to, method=name), is_named=False) for name in names)
