@@ -340,13 +340,11 @@ def recipe_values(recipe: Recipe) -> dict[str, Any]:
     """Return a recipe as plain values by key, without defaults."""
     ref = _non_defaults(recipe.checkpoint)
     values = {key: value for key, value in ref.items() if key not in TABLE_KEYS}
+    steps = {name: getattr(recipe, name) for name in SECTIONS}
+    values |= {name: _non_defaults(settings) for name, settings in steps.items() if settings is not None}
     if recipe.resize is not None:
         table = {key: value for key, value in ref.items() if key in TABLE_KEYS}
-        values["resize"] = {"to": recipe.resize.to} | _non_defaults(recipe.resize) | table
-    if recipe.train is not None:
-        values["train"] = _non_defaults(recipe.train)
-    if recipe.evaluate is not None:
-        values["evaluate"] = _non_defaults(recipe.evaluate)
+        values["resize"] = {"to": recipe.resize.to} | values["resize"] | table
     return values
 
 
@@ -413,9 +411,7 @@ class BaseCheckpoint:
     chain: tuple[Provenance, ...] = ()  # from the newest checkpoint to the base; empty if the user named the base
 
 
-def find_base(
-    provenance: Provenance | None, named: str | None = None, tokenizer: str | None = None
-) -> BaseCheckpoint | None:
+def find_base(provenance: Provenance | None, named: str | None, tokenizer: str | None = None) -> BaseCheckpoint | None:
     """Return the base that the user named, or the oldest in a checkpoint's recipe, with this tokenizer."""
     if named is not None:
         return BaseCheckpoint(CheckpointRef(named, tokenizer=tokenizer))

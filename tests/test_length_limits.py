@@ -20,7 +20,8 @@ TOKENIZER = {
 
 def edits(folder: Path, before: int = 16, after: int = 64) -> dict[str, tuple[Any, Any]]:
     checkpoint = open_checkpoint(Source(str(folder), "folder", folder, folder.name))
-    return {f"{edit.file} {edit.key}": (edit.before, edit.after) for edit in limit_edits(checkpoint, (before, after))}
+    edits = limit_edits(checkpoint, (before, after), "", fix_limits=False, fixed_padding=False)
+    return {f"{edit.file} {edit.key}": (edit.before, edit.after) for edit in edits}
 
 
 @pytest.fixture

@@ -60,12 +60,7 @@ class StatedLimit:
 
 
 def limit_edits(
-    checkpoint: Checkpoint,
-    lengths: tuple[int, int],
-    tokenizer: str = "",
-    *,
-    fix_limits: bool = False,
-    fixed_padding: bool = False,
+    checkpoint: Checkpoint, lengths: tuple[int, int], tokenizer: str, *, fix_limits: bool, fixed_padding: bool
 ) -> tuple[Edit, ...]:
     """Return the edits that set the limits in tokenizer and side files from one length to another, in tokens.
 

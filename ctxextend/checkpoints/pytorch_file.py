@@ -134,10 +134,7 @@ def _data_offsets(path: Path) -> set[int] | None:
 
 
 def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
-    """Return the model's tensors by their names in transformers, in file order.
-
-    `content`, loaded from `path`, is a state dict or contains one. Raise CheckpointError for unsupported tensors.
-    """
+    """Return the model's tensors by their names in transformers, in file order; `content` is or has a state dict."""
     state = content
     if isinstance(content, dict) and not all(map(_is_tensor, content.values())):
         nested = (content.get(key) for key in NESTED)

@@ -208,10 +208,7 @@ def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ..
 def _search(
     model_type: str, outer: TableLocation, within: Part | None = None
 ) -> Iterator[TableLocation | UnsupportedPart]:
-    """Yield the tables of a model and its parts, and the parts without one.
-
-    `outer` is the location of the model, without a table; `within` is its part in the enclosing model, if any.
-    """
+    """Yield the tables of the model at `outer`, which is the part `within` of another, and the parts without one."""
     if model_type not in FAMILIES:
         scheme = POSITION_SCHEMES.get(model_type)
         if scheme is None:
