@@ -96,8 +96,7 @@ def _user_texts(folder: Path) -> list[Path]:
         if file.suffix.lower() in SUFFIXES and file.is_file():
             parents = [folder / parent for parent in file.relative_to(folder).parents][:-1]
             is_hidden = any(parent.name.startswith(".") or parent.suffix == ".training" for parent in parents)
-            is_part = any((parent / mark).exists() for parent in parents for mark in CHECKPOINT_MARKS)
-            if not is_hidden and not is_part:
+            if not is_hidden and not any((parent / mark).exists() for parent in parents for mark in CHECKPOINT_MARKS):
                 texts.append(file)
     return sorted(texts)
 

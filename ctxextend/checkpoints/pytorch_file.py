@@ -137,8 +137,7 @@ def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
     """Return the model's tensors by their names in transformers, in file order; `content` is or has a state dict."""
     state = content
     if isinstance(content, dict) and not all(map(_is_tensor, content.values())):
-        nested = (content.get(key) for key in NESTED)
-        states = [value for value in nested if isinstance(value, dict) and value]
+        states = [value for value in map(content.get, NESTED) if isinstance(value, dict) and value]
         state = next((value for value in states if all(map(_is_tensor, value.values()))), content)
     if not isinstance(state, dict) or not state:
         message = f"{path} contains no named tensors, only an object of type {type(state).__name__}."

@@ -176,8 +176,7 @@ def null_stream() -> TextIO:
 
 def in_colour() -> bool:
     """Whether stdout is a terminal with colours enabled; see https://no-color.org."""
-    allowed = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return allowed and sys.stdout.isatty()
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stdout.isatty()
 
 
 def ignore_ctrl_c() -> None:

@@ -103,8 +103,7 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
             if reserved_columns and column == reserved_columns:
                 cells = [(border, "faint")]
             pieces.append((SHARED[unicode], "faint") if len(cells) > 1 else (*cells, (" ", ""))[0])
-        by_style = groupby(pieces, itemgetter(1))
-        lines.append([("".join(text for text, _ in same), style) for style, same in by_style])
+        lines.append([("".join(text for text, _ in same), style) for style, same in groupby(pieces, itemgetter(1))])
     return [*lines, *_axis(margin, reserved_columns, columns, length, unicode=unicode)]
 
 

@@ -61,8 +61,7 @@ class TableLocation:
     @property
     def _effective_path(self) -> Keys:
         """Keys of the config that transformers uses; an override replaces the other one completely."""
-        overriding = (path for path in self.overrides if isinstance(nested(self.config, path), Mapping))
-        return next(overriding, self.path)
+        return next((path for path in self.overrides if isinstance(nested(self.config, path), Mapping)), self.path)
 
     def stated(self, key: str) -> Any:
         """Return the value of a key in this model's config; None if it is missing."""

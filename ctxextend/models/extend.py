@@ -138,8 +138,7 @@ def to_tensor(table: NDArray[Any]) -> "torch.Tensor":
     """Convert a table of any numpy or ml_dtypes float dtype to a tensor, bit for bit."""
     import torch
 
-    dtype: torch.dtype = getattr(torch, table.dtype.name)
-    return torch.from_numpy(np.ascontiguousarray(table).view(np.uint8)).view(dtype)
+    return torch.from_numpy(np.ascontiguousarray(table).view(np.uint8)).view(getattr(torch, table.dtype.name))
 
 
 def _to_numpy(tensor: "torch.Tensor") -> NDArray[Any]:

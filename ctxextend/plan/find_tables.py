@@ -150,8 +150,7 @@ def find_tables(architecture: Architecture, names: Collection[str], where: str) 
     if not tables:
         expected = " or ".join(dict.fromkeys(name for location in architecture.locations for name in location.names))
         message = f"{where}: no position table found; in a {architecture.family.model_type} model it is {expected}."
-        hint = "Check that the weights match model_type in config.json, or --model-type."
-        raise CheckpointError(message, hint)
+        raise CheckpointError(message, "Check that the weights match model_type in config.json, or --model-type.")
     return tuple(tables)
 
 

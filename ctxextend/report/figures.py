@@ -137,8 +137,7 @@ def render(create: "Callable[[], Figure]", suffix: str, fonttype: str = "path") 
         # Missing characters are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         data, figure = io.BytesIO(), create()
-        metadata = METADATA[suffix] | {"Title": figure.get_label()}
-        figure.savefig(data, format=suffix[1:], dpi=DPI, metadata=metadata)
+        figure.savefig(data, format=suffix[1:], dpi=DPI, metadata=METADATA[suffix] | {"Title": figure.get_label()})
     return data.getvalue()
 
 

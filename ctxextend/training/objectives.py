@@ -47,8 +47,7 @@ class LanguageModeling(torch.nn.Module):
             outputs, labels = outputs[:, :-1], labels[:, 1:]
         if self.has_separate_head:
             return {"loss": chunked_loss(head, outputs, labels)}
-        flat = outputs.float().flatten(0, 1), labels.flatten()
-        return {"loss": cross_entropy(*flat, ignore_index=IGNORE_INDEX)}
+        return {"loss": cross_entropy(outputs.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)}
 
 
 def plan_windows(tokens: int, length: int) -> list[Span]:

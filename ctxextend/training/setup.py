@@ -245,8 +245,7 @@ class TrainingSetup:
     @property
     def held_out(self) -> SequenceDataset:
         """The sequences of the held-out loss: the same for every batch size, and for a resumed run."""
-        maximum = max(EVAL_TOKENS // self.task.length, 1)
-        count = min(maximum, max(EVAL_PER_STEP * self.task.planned_steps, MIN_EVAL))
+        count = min(max(EVAL_TOKENS // self.task.length, 1), max(EVAL_PER_STEP * self.task.planned_steps, MIN_EVAL))
         return SequenceDataset(self.task.held_out, self.sequences, count, shuffled=False)
 
 

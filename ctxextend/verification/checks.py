@@ -87,8 +87,7 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
     total = sum(entry.size for entry, _ in same)
     pool = ThreadPoolExecutor(2)  # one thread reads while the other compares
     try:
-        differences = pool.map(partial(_first_difference, resized), same)
-        for (entry, _), byte in zip(same, differences, strict=True):
+        for (entry, _), byte in zip(same, pool.map(partial(_first_difference, resized), same), strict=True):
             progress(entry.size, total)
             if byte is not None:
                 element = byte * math.prod(entry.shape) // entry.size
