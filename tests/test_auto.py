@@ -26,9 +26,12 @@ def encoder(folder: Path) -> Path:
     return pico.nest_in_module(model("bert")(folder), folder.with_name("sentence"))
 
 
-def without_class(folder: Path) -> Path:
-    pico.edit_json(model("bert")(folder) / "config.json", architectures=None)
-    return folder
+def without_class(make: Make) -> Make:
+    def edited(folder: Path) -> Path:
+        pico.edit_json(make(folder) / "config.json", architectures=None)
+        return folder
+
+    return edited
 
 
 def sinusoids(folder: Path) -> Path:
@@ -50,7 +53,8 @@ CASES: dict[str, tuple[Make, list[str], str]] = {
     "masked, reserved rows": (model("roberta"), ["bands"], "auto chose bands with"),
     "few rows": (model("gpt2", n_positions=16), ["copy"], FEW),
     "no head": (model("bert", base=True), ["copy"], "the learned rows: BertModel has no LM head"),
-    "no class": (without_class, ["copy"], "the learned rows: config.json states no model class"),
+    "no class": (without_class(model("bert")), ["bands"], "auto chose bands with"),
+    "no class, no head": (without_class(model("bert", base=True)), ["copy"], "config.json states no model class"),
     "sentence encoder": (encoder, ["copy"], "it is a sentence encoder, and copies retrieve best on long texts"),
     "sinusoids": (sinusoids, ["formula"], "its sinusoids continue (layout interleaved)"),
     "two tables": (two_tables, ["bands", "copy"], FEW),

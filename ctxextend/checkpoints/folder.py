@@ -28,6 +28,8 @@ FOREIGN = {"tf_model*.h5*": ("tensorflow tf-keras", "from_tf=True"), "flax_model
 
 # How the names of transformers classes with an LM head end.
 LM_CLASSES = ("LM", "LMHeadModel", "HeadsModel", "EncoderDecoderModel", "ForPreTraining", "ForConditionalGeneration")
+# Parts of the tensor names of LM heads, for configs that state no class.
+LM_TENSORS = ("lm_head.", "predictions.", "vocab_projector.", "embed_out.")
 
 SAMPLE = 4096  # bytes per sample of a fingerprint: the start, the middle and the end of a tensor
 CODE, LINKED = "code, never executed", "a symlink to a folder"  # why files are skipped
@@ -116,6 +118,8 @@ class Checkpoint:
         """Why it is not a language model, as a clause; empty if it is one."""
         if MODULES in self.copied:
             return "it is a sentence encoder, and copies retrieve best on long texts"
+        if self.model_class is None and any(part in name for part in LM_TENSORS for name in self.entries):
+            return ""
         return no_lm_head(self.model_class)
 
     @property
@@ -350,7 +354,7 @@ def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | N
 def no_lm_head(model_class: str | None) -> str:
     """Say that a transformers class has no LM head, or that none is stated; empty if it has one."""
     if model_class is None:
-        return f"{CONFIG} states no model class"
+        return f"{CONFIG} states no model class, and the weights have no LM head"
     return "" if model_class.endswith(LM_CLASSES) else f"{model_class} has no LM head"
 
 
