@@ -112,7 +112,7 @@ to: 4
         "recipe.yaml: source is missing",
         "recipe.yaml, line 1: unknown key sorce; did you mean source?",
         "recipe.yaml, line 3: --to must be at least 1, got 0.",
-        "recipe.yaml, line 4: Unknown method 'magic'. Methods: copy",
+        "recipe.yaml, line 4: Unknown method 'magic'. Methods: auto, copy",
         "recipe.yaml, line 5: unknown key resize.kep_first; did you mean resize.keep_first?",
         "recipe.yaml, line 6: train.data is missing",
         "recipe.yaml, line 7: unknown key train.setps; did you mean train.steps?",
