@@ -44,6 +44,8 @@ GAIN, FAR_GAIN, MAX_GAIN = 0.2, 0.1, 1.6
 # powers of the ratio of the lengths by which this, the least and the greatest gain, and the high-frequency gain grow.
 LOW_TO_HIGH, LOW_POWER, LOW_POWERS, HIGH_POWER = 2 / 3, 1 / 3, (1 / 4, 3 / 4), 1 / 6
 MAX_RATIO = 8  # of the lengths, up to which gains grow
+# The same if all learned rows are kept, so that new ones differ by their high-frequency part only.
+KEPT_HIGH_POWER, MAX_KEPT_RATIO = 1 / 2, 2
 MIN_NORM = 0.2  # rows at the ends whose norm is below this share of the median are untrained
 COLUMNS = 64  # columns whose spectra are computed at once, to limit memory
 # Effect of both methods on inputs beyond the old length.
@@ -284,15 +286,19 @@ def default_gains(split: BandSplit, learned: int, rows: int, keep: int = 0) -> t
     Interpolation flattens the low-frequency part, whose differences tell repeats of the high-frequency part apart. Its
     gain therefore restores a ratio of the standard deviations of both parts, 2/3 times the cube root of r = rows /
     learned, but is between r^(1/4) and r^(3/4). The other gain is r^(1/6): as in YaRN, attention sharpens with the
-    length. From r = 8 on, both stay. Without a high-frequency part, if rows are not local, or if all are kept, both are
-    1 plus `GAIN` (`FAR_GAIN` if rows are not local) per doubling of the length, at most `MAX_GAIN`.
+    length. From r = 8 on, both stay. If all learned rows are kept, new ones differ only by this part; the gains are
+    then r^(1/4) and r^(1/2) up to r = 2. Without a high-frequency part, or if rows are not local, both are 1
+    plus `GAIN` (`FAR_GAIN` if rows are not local) per doubling of the length, at most `MAX_GAIN`.
 
     Source: ctxextend; after YaRN, Peng et al. 2023, section 3.4, arXiv:2309.00071 (attention temperature).
     """
     ratio = max(rows / max(learned, 1), 1.0)
-    if not split.is_local or not 0 < split.high_share < 1 or not split.sigma or keep >= split.stop:
+    if not split.is_local or not 0 < split.high_share < 1 or not split.sigma:
         both = float(min(1 + (GAIN if split.is_local else FAR_GAIN) * np.log2(ratio), MAX_GAIN))
         return both, both
+    if keep >= split.stop:
+        ratio = min(ratio, MAX_KEPT_RATIO)
+        return ratio ** LOW_POWERS[0], ratio**KEPT_HIGH_POWER
     ratio = min(ratio, MAX_RATIO)
     restored = LOW_TO_HIGH * ratio**LOW_POWER * np.sqrt(split.high_share / (1 - split.high_share))
     least, greatest = (ratio**power for power in LOW_POWERS)
