@@ -70,6 +70,8 @@ def resize(
         raise typer.BadParameter("--data requires --method auto, the default. Remove --method, or --data.")
     if hold_out is not None and not data:
         raise typer.BadParameter("--hold-out requires --data. Add --data, or remove --hold-out.")
+    if hold_out is not None and (keep_first is not None or drop_last):
+        raise typer.BadParameter("--hold-out chooses all settings. Remove --keep-first and --drop-last, or --hold-out.")
     if bool(train) != (steps is not None):
         raise typer.BadParameter("--train and --steps must be used together. Add the other, or remove both.")
     if train and verify:
@@ -91,7 +93,7 @@ def resize(
         from ctxextend.report.verdicts import comparison_verdict
 
         with sink.progress("Choosing", unit="tokens") as progress:
-            chosen, comparison = choose_method(plan, Evaluate(tuple(data)), hold_out, progress)
+            chosen, comparison = choose_method(plan, data, hold_out, progress)
         sink.note(comparison_verdict(comparison, NumberFormat()).replace("`", ""))
         sink.warning(*comparison.warnings)
         more["comparison"], warned = to_json(comparison), comparison.warnings

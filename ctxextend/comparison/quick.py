@@ -14,13 +14,13 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-from ctxextend.comparison.compare import Compare, MethodSpec, compare_model
+from ctxextend.comparison.compare import Compare, compare_model
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.errors import ResizeError
 from ctxextend.plan.find_tables import OpenedModel
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import Evaluate, Resize
+from ctxextend.recipe import Resize
 
 # The last one keeps all learned rows; `formula` only applies to sinusoids.
 METHODS = ("copy", "linear", "stretch", "bands", "bands:keep-first={}", "formula")
@@ -51,9 +51,8 @@ def compare_quickly(
     with tempfile.TemporaryDirectory() as folder:
         texts = data or [write_documents(Path(folder) / "documents.jsonl", default_documents(opened))]
         settings = Compare.from_flags(plan.max_len_after, texts, methods, tokens=tokens, **flags)
-        specs = tuple(spec._replace(is_named=False) for spec in settings.methods)
-        seconds = SECONDS if tokens is None else inf
-        comparison = compare_model(opened, replace(settings, methods=specs, seconds=seconds), progress)
+        settings = replace(settings, seconds=SECONDS if tokens is None else inf)
+        comparison = compare_model(opened, _skip_methods(settings), progress)
     notes, samples = [*comparison.notes], comparison.base.samples if comparison.base else 0
     if not data:
         notes.append("The text is Python's documentation. Pass your own with --data.")
@@ -66,18 +65,23 @@ def compare_quickly(
 
 
 def choose_method(
-    plan: ResizePlan, text: Evaluate, hold_out: int, progress: Progress = no_progress
+    plan: ResizePlan, data: Sequence[str], hold_out: int, progress: Progress = no_progress
 ) -> tuple[str, Comparison]:
     """Choose the method of a resize with held-out rows, at the same factor if the table is long enough."""
     before = plan.max_len_before
     if not plan.creates_rows:
         message = f"{plan.ref.source} has a context length of {before}, so --to {plan.max_len_after} needs no method."
         raise ResizeError(message, "Use a larger --to, or remove --hold-out.")
-    to = min(hold_out * plan.max_len_after // before, before)
+    to = min(-(-hold_out * plan.max_len_after // before), before)
     names = {name.format(hold_out): name.format(before) for name in METHODS}
-    specs = tuple(MethodSpec(name, Resize(to, method=name), is_named=False) for name in names)
-    comparison = compare_model(plan.model, Compare(to, text, specs, None, hold_out), progress)
+    settings = _skip_methods(Compare.from_flags(to, data, [*names], hold_out=hold_out))
+    comparison = compare_model(plan.model, settings, progress)
     return names[comparison.rows[0].method], comparison
+
+
+def _skip_methods(settings: Compare) -> Compare:
+    """Return the settings of a comparison that skips methods that do not apply."""
+    return replace(settings, methods=tuple(spec._replace(is_named=False) for spec in settings.methods))
 
 
 def default_documents(opened: OpenedModel) -> list[str]:
