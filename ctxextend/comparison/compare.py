@@ -19,15 +19,7 @@ from ctxextend.errors import DataError, ResizeError, TrainingError
 from ctxextend.evaluation.embedding import last_states
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import EvaluationRun, applicable_measures, plan_evaluation
-from ctxextend.evaluation.evaluation_result import (
-    CHUNKS,
-    SLIDING,
-    TRUNCATED,
-    Estimate,
-    Evaluation,
-    estimate,
-    estimate_loss,
-)
+from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, TRUNCATED, Evaluation, estimate, estimate_loss
 from ctxextend.evaluation.losses import LossTask
 from ctxextend.evaluation.passkey import PasskeyTask
 from ctxextend.evaluation.reference_rows import plan_held_out_rows, read_texts
@@ -63,10 +55,8 @@ HELD_OUT = (
 MIN_WINDOWS = 2  # of a quick comparison
 ALL = "all"  # every method of the registry with its defaults
 
-# Settings of the evaluation, those that the training shares, and those of training that only apply to written output.
-SEARCH_FILES = ("corpus", "queries", "qrels")
-EVAL_SETTINGS = (*SEARCH_FILES, "length", "tokens", "measure", "precision", "seed", "text_field", "device", "threads")
-SHARED_SETTINGS = ("precision", "seed", "text_field", "device", "threads")
+# Settings of the evaluation, and those of training that only apply to written output.
+EVAL_SETTINGS = {item.name for item in fields(Evaluate)} - {"data", "base", "no_base", "batch_size"}
 OUTPUT_SETTINGS = ("eval_every", "save_every", "save", "report_to", "dtype", "copy_code")
 
 
@@ -163,18 +153,17 @@ class Compare:
         if not steps and (unused := [name for name, value in training.items() if value != defaults.get(name)]):
             flag = f"--{unused[0].replace('_', '-')}"
             raise ResizeError(f"{flag} requires --steps.", f"Add --steps, or remove {flag}.")
-        training |= {name: evaluation[name] for name in SHARED_SETTINGS if name in evaluation}
+        training |= {name: value for name, value in evaluation.items() if name in defaults}
         text = () if steps and "corpus" in evaluation else tuple(data)  # a search set leaves all text to training
         evaluate = Evaluate(training.get("eval_data") or text, **evaluation)
         if hold_out is None and to is None:
             raise ResizeError("--to or --hold-out is missing.", "Pass a longer context length, such as --to 4x.")
-        if hold_out is not None:
-            if hold_out < MIN_LENGTH:
-                raise ResizeError(f"--hold-out must be at least {MIN_LENGTH}, got {hold_out}.")
-            named = given | {"steps": steps}
-            if used := [flag for flag in ("steps", "length", "measure", "corpus") if named.get(flag)]:
-                reason = f"--{used[0]} cannot be used with --hold-out, which measures untrained methods its own way."
-                raise ResizeError(reason, "Remove one of them.")
+        if hold_out is not None and hold_out < MIN_LENGTH:
+            raise ResizeError(f"--hold-out must be at least {MIN_LENGTH}, got {hold_out}.")
+        used = [name for name in ("steps", "length", "measure", "corpus") if (given | {"steps": steps}).get(name)]
+        if hold_out is not None and used:
+            reason = f"--{used[0]} cannot be used with --hold-out, which measures untrained methods its own way."
+            raise ResizeError(reason, "Remove one of them.")
         to = to if to is None else Resize(to).to
         if isinstance(to, int) and to < MIN_LENGTH:
             raise ResizeError(f"--to must be at least {MIN_LENGTH} to compare methods, got {to}.")
@@ -186,13 +175,12 @@ class Compare:
 
     def evaluate_for(self, kind: str, to: int) -> Evaluate:
         """Return the settings to evaluate a kind of model at a length, with the measure that ranks methods."""
-        ranked_by = "retrieval" if kind == ENCODER else "position"
-        if self.seconds is not None:
-            return replace(self.evaluate, length=(to,), measure=() if kind == ENCODER else (ranked_by,))
         length, measure = self.evaluate.length, self.evaluate.measure
-        if self.evaluate.corpus is not None:
-            return replace(self.evaluate, length=length and (*length, to))
-        return replace(self.evaluate, length=length and (*length, to), measure=measure and (*measure, ranked_by))
+        if self.seconds is not None:
+            length, measure = (to,), () if kind == ENCODER else ("position",)
+        elif self.evaluate.corpus is None and measure:
+            measure = (*measure, "retrieval" if kind == ENCODER else "position")
+        return replace(self.evaluate, length=length and (*length, to), measure=measure)
 
 
 def read_methods(specs: Sequence[str], to: int | str | None) -> tuple[MethodSpec, ...]:
@@ -258,12 +246,11 @@ class ComparisonRun:
 
     def measure(self, progress: Progress) -> None:
         """Run the base, then evaluate each candidate untrained, then train and evaluate each."""
-        evaluation = self.evaluation
-        per_candidate = evaluation.tokens
+        evaluation, total = self.evaluation, self.evaluation.base_tokens
+        total += len(self.candidates) * evaluation.tokens
         if self.trainer is not None:
-            train = self.trainer.task.settings
-            per_candidate += evaluation.tokens + train.steps * train.batch_size * self.trainer.task.length
-        total = evaluation.base_tokens + len(self.candidates) * per_candidate
+            train, length = self.trainer.task.settings, self.trainer.task.length
+            total += len(self.candidates) * (evaluation.tokens + train.steps * train.batch_size * length)
 
         def advance(name: str) -> Callable[[int], None]:
             return lambda tokens: progress(tokens, total, name)
@@ -286,13 +273,13 @@ class ComparisonRun:
         """Return the results so far."""
         model, train, text = self.resized.model, self.settings.train, self.evaluation.text
         hold_out, plan = self.settings.hold_out, self.candidates[0].plan
-        metric = COSINE if hold_out and model.kind == ENCODER else METRICS[model.kind]
-        metric = metric if self.settings.evaluate.corpus is None else NDCG
+        metric = NDCG if self.settings.evaluate.corpus else METRICS[model.kind]
+        metric = COSINE if hold_out and model.kind == ENCODER else metric
         rows = rank(self.candidates, metric)
         evaluations = [outcome.evaluation for row in rows for outcome in (row.untrained, row.trained) if outcome]
-        base: list[Estimate] = [item.positions.losses[SLIDING] for item in evaluations if item.positions]
-        base += [item.search.scores[CHUNKS]["nDCG@10"] for item in evaluations if item.search]
+        base = [item.search.scores[CHUNKS]["nDCG@10"] for item in evaluations if item.search]
         base += [item.retrieval.modes[CHUNKS].reciprocal_rank for item in evaluations if item.retrieval]
+        base += [item.positions.losses[SLIDING] for item in evaluations if item.positions]
         base += [item.held_out_rows.scores["beyond"].reference for item in evaluations if item.held_out_rows]
         return Comparison(
             source=self.files.ref.source,
@@ -336,8 +323,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         )
     files = open_files(opened)
     plans, skipped = _plans(files, settings)
-    hold_out = settings.hold_out
-    plan = next(iter(plans.values()))
+    hold_out, plan = settings.hold_out, next(iter(plans.values()))
     text = read_texts(files, settings.evaluate, hold_out, plan.max_len_after) if hold_out else None
     train, notes = files.choose_trainable(train) if train else (None, ())  # the same for all methods
     settings = replace(settings, train=train)
@@ -350,7 +336,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     trainer = open_trainer(files, plan, train, base, folder) if train else None
     held_out = trainer.held_out_documents() if trainer and search_set is None else None
     notes = (*base.notes, *notes, *[HELD_OUT] * (held_out is not None))
-    if hold_out and text is not None:
+    if text is not None and hold_out is not None:
         resized.set_reference(plan)
         run = plan_held_out_rows(resized.model, hold_out, evaluate, *text)
     else:
@@ -450,11 +436,11 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
     """
     mean, sign = (estimate_loss, 1) if metric == LOSS else (estimate, -1)
 
-    def cost(score: Estimate) -> float:
-        return sign * score.mean if isfinite(score.mean) else inf  # NaN and infinity rank last
+    def cost(score: float) -> float:
+        return sign * score if isfinite(score) else inf  # NaN and infinity rank last
 
     stages = [[item.measured[stage] for item in candidates if len(item.measured) > stage] for stage in (0, 1)]
-    best = [min(stage, key=lambda measurement: cost(mean(measurement.scores)), default=None) for stage in stages]
+    best = [min(stage, key=lambda measurement: cost(mean(measurement.scores).mean), default=None) for stage in stages]
 
     def outcome(measured: Measurement, best: Measurement | None) -> Outcome:
         evaluation, contexts = measured.evaluation, measured.evaluation.contexts
@@ -473,4 +459,4 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
         if untrained is not None:
             seconds, keeps = round(candidate.seconds, 3), candidate.plan.keeps_learned_rows
             rows.append(Row(candidate.name, keeps, candidate.recipe, candidate.norms, untrained, trained, seconds))
-    return tuple(sorted(rows, key=lambda row: (row.trained is None, cost(row.final.score))))
+    return tuple(sorted(rows, key=lambda row: (row.trained is None, cost(row.final.score.mean))))
