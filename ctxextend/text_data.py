@@ -197,12 +197,11 @@ def json_lines(stream: TextIO, source: Path) -> Iterator[tuple[str, Any]]:
     for number, line in enumerate(stream, start=1):
         where = f"Line {number} of {source}"
         try:
-            row = json.loads(line) if line.strip() else None
+            if line.strip():
+                yield where, json.loads(line)
         except (ValueError, RecursionError) as error:
             hint = "Each line must be a JSON object."
             raise DataError(f"{where} is not valid JSON: {str(error)[:200]}.", hint) from error
-        if line.strip():
-            yield where, row
 
 
 def without_surrogates(text: str) -> str:

@@ -10,15 +10,7 @@ from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
 
 if TYPE_CHECKING:
-    from ctxextend.evaluation.evaluation_result import (
-        ContextLosses,
-        Evaluation,
-        Passkey,
-        PositionLosses,
-        Retrieval,
-        SearchResult,
-        Shift,
-    )
+    from ctxextend.evaluation import evaluation_result as results
 
 # Loss curves by reading mode: label and style.
 CURVES = {"model": ("model", "learned"), "sliding": ("base, sliding windows", "second")}
@@ -88,7 +80,7 @@ def evaluate(
     sink.measurement("evaluate", evaluation, page.lines, files)
 
 
-def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
+def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
     """Add the verdict and the settings, then every measure that was taken."""
     from ctxextend.report.verdicts import evaluation_verdict
 
@@ -118,7 +110,7 @@ def add_evaluation(page: Page, evaluation: "Evaluation") -> None:
         _add_search(page, evaluation.search, evaluation.base_max_len)
 
 
-def _add_positions(page: Page, positions: "PositionLosses", evaluation: "Evaluation") -> None:
+def _add_positions(page: Page, positions: "results.PositionLosses", evaluation: "results.Evaluation") -> None:
     from ctxextend.tables.stats import describe_range
 
     names = [name for name in CURVES if name in positions.losses]
@@ -138,7 +130,9 @@ def _add_positions(page: Page, positions: "PositionLosses", evaluation: "Evaluat
             page.text(f"All positions: {compared}.", SIGN_STYLES[change.sign])
 
 
-def _add_curves(page: Page, positions: "PositionLosses", names: Sequence[str], evaluation: "Evaluation") -> None:
+def _add_curves(
+    page: Page, positions: "results.PositionLosses", names: Sequence[str], evaluation: "results.Evaluation"
+) -> None:
     """Add a step curve of the losses per reading mode, with a key."""
     from ctxextend.cli.plots import Curve, add_chart
 
@@ -159,7 +153,7 @@ def _add_curves(page: Page, positions: "PositionLosses", names: Sequence[str], e
     add_chart(page, f"{title} (nats)", curves, "overlap")
 
 
-def _add_contexts(page: Page, contexts: "ContextLosses", evaluation: "Evaluation") -> None:
+def _add_contexts(page: Page, contexts: "results.ContextLosses", evaluation: "results.Evaluation") -> None:
     points, reference, numbers = contexts.points, contexts.reference, page.numbers
     targets = "masked target tokens" if evaluation.kind == "masked" else "target tokens"
     page.line()
@@ -182,7 +176,7 @@ def _add_contexts(page: Page, contexts: "ContextLosses", evaluation: "Evaluation
         page.text(f"At {last.context:,} tokens: {compared}.", SIGN_STYLES[last.against_base.sign])
 
 
-def _add_passkey(page: Page, passkey: "Passkey", base: int | None) -> None:
+def _add_passkey(page: Page, passkey: "results.Passkey", base: int | None) -> None:
     """Add a heat map of passkey accuracy by context length and depth, or a line if it is at chance level."""
     page.line()
     if not passkey.is_above_chance:
@@ -200,7 +194,7 @@ def _add_passkey(page: Page, passkey: "Passkey", base: int | None) -> None:
     page.text(f"{counted(passkey.trials, 'trial')} per cell; chance level {100 * passkey.chance:.3g} %.{longer}")
 
 
-def _share(page: Page, share: float | None, passkey: "Passkey") -> Cell:
+def _share(page: Page, share: float | None, passkey: "results.Passkey") -> Cell:
     """Return a cell of the heat map, faint if it is not above chance."""
     if share is None or not math.isfinite(share):
         return "-", "faint"
@@ -209,7 +203,7 @@ def _share(page: Page, share: float | None, passkey: "Passkey") -> Cell:
     return f"{shade * CELL} {100 * share:3.0f}", "right" if passkey.beats_chance([share]) else "faint"
 
 
-def _add_retrieval(page: Page, retrieval: "Retrieval") -> None:
+def _add_retrieval(page: Page, retrieval: "results.Retrieval") -> None:
     numbers, rows = page.numbers, []
     page.line()
     page.line(("Document retrieval", "title"))
@@ -222,7 +216,7 @@ def _add_retrieval(page: Page, retrieval: "Retrieval") -> None:
     page.table(["model", *map(numbers.head, ("recall@1 (%)", "MRR", "vs. truncated"))], rows)
 
 
-def _add_shift(page: Page, shift: "Shift") -> None:
+def _add_shift(page: Page, shift: "results.Shift") -> None:
     from ctxextend.report.verdicts import shift_verdict
     from ctxextend.tables.stats import describe_range
 
@@ -238,7 +232,7 @@ def _add_shift(page: Page, shift: "Shift") -> None:
     page.text(shift_verdict(shift, numbers), SIGN_STYLES[shift.effect.sign] if is_loss else "")
 
 
-def _add_search(page: Page, search: "SearchResult", base: int | None) -> None:
+def _add_search(page: Page, search: "results.SearchResult", base: int | None) -> None:
     numbers, rows = page.numbers, []
     page.line()
     page.line(("Search", "title"))

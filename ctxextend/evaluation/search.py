@@ -73,7 +73,7 @@ def _read_texts(path: str) -> dict[str, str]:
 
 def _rows(path: str, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield where each row of a .jsonl or .tsv file is, for messages, and its values by field."""
-    file, is_empty = Path(path), True
+    file, where = Path(path), ""
     parse = json_lines if file.suffix.lower() in JSON_LINES else partial(_table_rows, fields)
     try:
         with file.open(encoding="utf-8-sig") as stream:
@@ -82,10 +82,9 @@ def _rows(path: str, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:
                     hint = "Write a JSON object per line (.jsonl), or separate columns by one tab (.tsv)."
                     raise DataError(f"{where} does not have the fields {', '.join(fields)}.", hint)
                 yield where, row
-                is_empty = False
     except (OSError, UnicodeError) as error:
         raise DataError(f"{path} cannot be read: {one_line(error)}.", "Pass a readable file in UTF-8.") from error
-    if is_empty:
+    if not where:
         raise DataError(f"{path} has no rows.", f"Each row has the fields {', '.join(fields)}.")
 
 

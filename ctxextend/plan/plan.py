@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan import output_files
 from ctxextend.plan.edits import BufferPlan, TablePlan, new_buffer, plan_buffers, plan_edits, plan_tables, with_length
 from ctxextend.plan.find_tables import (
-    Describe,
     FoundTable,
     OpenedModel,
     TableShape,
@@ -412,10 +411,6 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         texts = {**self.texts, RECIPE_FILE: self._recipe(folder).encode("utf-8", output_files.UNDECODED)}
         sizes = {**self.file_sizes, RECIPE_FILE: len(texts[RECIPE_FILE])}
         tensors, total = {buffer.name: new_buffer(buffer) for buffer in self.rebuilt_buffers}, sum(sizes.values())
-
-        def written(count: int) -> None:
-            progress(count, total)
-
         with atomic_folder(folder, checkpoint.protected, sizes, force=force) as staged:
             for table in self.stored:
                 before = self._read(table)
@@ -428,7 +423,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
                 elif bad_after:
                     warnings.append(f"{bad_after} new rows of {table.name} overflow {table.dtype} to infinity.")
             texts[RECIPE_FILE] = self._recipe(folder, hashes).encode("utf-8", output_files.UNDECODED)
-            write_files(checkpoint, staged, self.layouts, tensors.__getitem__, texts, written)
+            write_files(checkpoint, staged, self.layouts, tensors.__getitem__, texts, lambda new: progress(new, total))
             size = sum((staged / name).stat().st_size for name in self.file_sizes)
             check(staged)
         seconds = round(time.perf_counter() - start, 3)
@@ -470,11 +465,8 @@ class ResizeResult(Result, shows="output seconds"):
         """Python code that loads the output; None if its files are not enough to load it."""
         plan, checkpoint = self.plan, self.plan.checkpoint
         is_custom = plan.ref.tensor is not None or "auto_map" in checkpoint.config or checkpoint.adapter_of is not None
-        if (
-            is_custom
-            or not checkpoint.has_config
-            or checkpoint.config.get("model_type", plan.model_type) != plan.model_type
-        ):
+        is_other_type = checkpoint.config.get("model_type", plan.model_type) != plan.model_type
+        if is_custom or is_other_type or not checkpoint.has_config:
             return None
         stored, is_encoder = checkpoint.variant, MODULES in checkpoint.copied
         name = json.dumps(str(self.output if is_encoder else self.output / checkpoint.model))
@@ -524,18 +516,16 @@ def plan_model(
     model = model.with_code() if settings.copy_code else model
     checkpoint = model.checkpoint
     check_named_table(model)
-    describe: Describe = partial(describe_table, checkpoint)
-    if cut is not None:
-        describe = partial(_describe_cut, describe, cut)
+
+    def describe(table: FoundTable) -> TableShape:
+        (rows, hidden_size), dtype, file = describe_table(checkpoint, table)
+        first = rows if cut is None else min(rows, table.location.rows(table.location.key_value(cut)))
+        return (first, hidden_size), dtype, file
+
     settings = with_length(settings, model.tables, describe)
     tables = plan_tables(model.tables, settings, describe, has_config=bool(checkpoint.config) and cut is None)
     edits, buffers = plan_edits(model, tables), plan_buffers(checkpoint, tables)
     return ResizePlan(model, settings, tables, edits, *buffers, recorded or {})
-
-
-def _describe_cut(describe: Describe, cut: int, table: FoundTable) -> TableShape:
-    (rows, hidden_size), dtype, file = describe(table)
-    return (min(rows, table.location.rows(table.location.key_value(cut))), hidden_size), dtype, file
 
 
 @accepts_settings(CheckpointRef, Resize)

@@ -9,25 +9,14 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# The orders of sines and cosines, and their frequencies, in transformers.
-LAYOUTS = ("interleaved", "halves", "halves-log", "halves-log-cos")
-# The relative error of an angle in float32: mostly that of exp(x), |x| < log(10000), for its frequency.
-FLOAT32_ROUNDING = 2.0**-20
-
-# Maximum number of values, in evenly spaced rows, to which layouts are fitted.
-FIT_VALUES = 2**18
-
-# Rows processed at once, to avoid a second table of the new length in memory.
-BLOCK_ROWS = 256
-# Components below this share of the largest one's variance are rounding errors.
-ROUNDING = 1e-12
-
-# Frequencies of the periodogram per cycle per table.
-OVERSAMPLING = 8
-# Residuals below this share of the curves' sum of squares are rounding errors.
-RESIDUAL_ROUNDING = 1e-20
-# Frequencies closer than this, in cycles per table, cannot be resolved.
-RESOLUTION = 0.75
+LAYOUTS = ("interleaved", "halves", "halves-log", "halves-log-cos")  # orders of sines and cosines in transformers
+FLOAT32_ROUNDING = 2.0**-20  # relative error of an angle in float32: mostly that of exp(x), |x| < log(10000)
+FIT_VALUES = 2**18  # maximum number of values, in evenly spaced rows, to which layouts are fitted
+BLOCK_ROWS = 256  # rows processed at once, to avoid a second table of the new length in memory
+ROUNDING = 1e-12  # components below this share of the largest one's variance are rounding errors
+OVERSAMPLING = 8  # frequencies of the periodogram per cycle per table
+RESIDUAL_ROUNDING = 1e-20  # residuals below this share of the curves' sum of squares are rounding errors
+RESOLUTION = 0.75  # frequencies closer than this, in cycles per table, cannot be resolved
 # Maximum Gauss-Newton steps, maximum halvings of a step that increases the error, and the relative decrease of the
 # error below which the iteration stops.
 MAX_STEPS, MAX_HALVINGS, MIN_GAIN = 20, 4, 1e-6

@@ -10,16 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.sinusoids import BLOCK_ROWS, highest_peak, periodogram
+from ctxextend.tables.sinusoids import BLOCK_ROWS, ROUNDING, highest_peak, periodogram
 
 Table = NDArray[Any]
 Floats = NDArray[np.float64]
-RowRange = tuple[int, int]
-"""A half-open range of rows: start and stop."""
+RowRange = tuple[int, int]  # half-open: start and stop
 
-# Principal components whose periods are measured, and the share of the variance below which one is a rounding error.
-LEADING_COMPONENTS = 4
-ROUNDING = 1e-12
+LEADING_COMPONENTS = 4  # principal components whose periods are measured
 # Maximum number of evenly spaced rows used for the spectrum; fewer for tables with more than `WIDE` rows and columns,
 # because time is cubic in the smaller of both.
 SPECTRUM_ROWS = 8192
