@@ -192,7 +192,8 @@ def test_masks_depend_on_seed_and_window(make_pico: Make) -> None:
 def test_loss_task_report_pairs_losses_by_token(make_pico: Make) -> None:
     model, base = open_pair(make_pico, "gpt2")
     task = score(model, base, (8, 16, 32), *(np.roll(TEXT, number) for number in range(3)))
-    positions, contexts = task.report().values()
+    report = task.report()
+    positions, contexts = report["positions"], report["contexts"]
     windows = [losses_of(task, "position", i) for i in range(3)]
     for mode in (TRUNCATED, SLIDING):
         differences = np.array([window[MODEL, 32].mean() - window[mode, 16].mean() for window in windows])

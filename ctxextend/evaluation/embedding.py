@@ -83,10 +83,7 @@ class Embedder:
     def embed_chunks(
         self, texts: Sequence[NDArray[np.int64]], advance: Callable[[int], None] = lambda tokens: None
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the embeddings of the first `model.max_text` tokens of texts, and normalized means over all chunks.
-
-        Both have shape (texts, d).
-        """
+        """Return embeddings of texts' first `model.max_text` tokens, and normalized means over chunks: (texts, d)."""
         size = self.model.max_text
         chunks = [[text[start : start + size] for start in range(0, max(len(text), 1), size)] for text in texts]
         counts = np.array([len(own) for own in chunks])
@@ -117,10 +114,7 @@ def normalize(vectors: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 
 
 def read_pooling(root: Path) -> tuple[str, ...]:
-    """Return the poolings of a sentence-transformers folder as names of `POOLINGS`; other folders use the mean.
-
-    Configs have one flag per pooling or, since version 5.4, one key with the name of a pooling or a list of names.
-    """
+    """Return the poolings of a sentence-transformers folder as names of `POOLINGS`; other folders use the mean."""
     path = root / SENTENCE_MODULES
     if not path.is_file():
         return (DEFAULT_POOLING,)

@@ -1,14 +1,15 @@
 """A checkpoint loaded for evaluation or training: the model, its tokenizer and its context length."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
@@ -196,6 +197,34 @@ class EvalModel:
         return None if first is None else first + torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
 
 
+class Task(Protocol):
+    """Something to measure of a model, and its results so far."""
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that the model reads."""
+
+    @property
+    def base_tokens(self) -> int:
+        """The number of tokens that the base reads."""
+        return 0
+
+    @property
+    def scores(self) -> tuple[NDArray[np.float64], ...]:
+        """The values that rank models, one array per window or document, each of shape (k,); empty if none do."""
+        return ()
+
+    def run_base(self, advance: Callable[[int], None]) -> None:
+        """Run the base, whose results are reused for each model; by default there is nothing to run."""
+        return
+
+    def measure(self, advance: Callable[[int], None]) -> None:
+        """Run the model, and the base if it was not run yet; call `advance` with the tokens of each step."""
+
+    def report(self) -> dict[str, Any]:
+        """Return fields of `Evaluation`, with ``warnings`` if there are any."""
+
+
 def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> ModelFiles:
     """Open the tokenizer of a checkpoint, and check its weights with `check_source` and its first table."""
     checkpoint, (location, name) = opened.checkpoint, opened.tables[0]
@@ -282,10 +311,7 @@ def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Loa
 
 
 def prepare_inputs(model: Any, ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None) -> dict[str, Any]:
-    """Return the arguments of a forward pass on unpadded texts, without a cache.
-
-    Ids and position ids, (b, w), int64, are on the model's device; position ids of None are the model's default.
-    """
+    """Return the arguments of a forward pass on ids and position ids, (b, w), without padding or a cache."""
     import torch
 
     # BigBird switches to full attention for good when a text is too short for block-sparse attention.

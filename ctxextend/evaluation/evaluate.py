@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import Embedder, open_embedder
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, PASS_BASE, EvalModel, ModelFiles
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, PASS_BASE, EvalModel, ModelFiles, Task
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.losses import Scorer, open_scorer, plan_losses
 from ctxextend.evaluation.passkey import plan_passkey
@@ -134,31 +134,6 @@ class TextWindows:
     across_documents: bool  # whether windows span several documents
 
 
-class Task(Protocol):
-    """Something to measure of a model, and its results so far."""
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens that the model reads."""
-
-    @property
-    def base_tokens(self) -> int:
-        """The number of tokens that the base reads."""
-
-    @property
-    def scores(self) -> tuple[NDArray[np.float64], ...]:
-        """The values that rank models, one array per window or document, each of shape (k,); empty if none do."""
-
-    def run_base(self, advance: Callable[[int], None]) -> None:
-        """Run the base, whose results are reused for each model."""
-
-    def measure(self, advance: Callable[[int], None]) -> None:
-        """Run the model, and the base if it was not run yet; call `advance` with the tokens of each step."""
-
-    def report(self) -> dict[str, Any]:
-        """Return fields of `Evaluation`, with ``warnings`` if there are any."""
-
-
 @dataclass
 class EvaluationRun:
     """The tasks of an evaluation and their results so far; `measure` again after changing the model's tables."""
@@ -223,10 +198,7 @@ def plan_evaluation(
     minimum: int = 1,
     notes: Sequence[str] = (),
 ) -> EvaluationRun:
-    """Choose the tasks for loaded models and cut the text, by default that of the settings; measure nothing yet.
-
-    `documents` are ids, each of shape (tokens,); `minimum` is the number of windows required.
-    """
+    """Choose tasks, and cut documents, by default those of the settings, into at least `minimum` windows to measure."""
     measures = applicable_measures(model, settings)
     longest = max(settings.length, default=max(model.max_len, MIN_LENGTH))
     if longest > model.max_len:

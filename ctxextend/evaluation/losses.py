@@ -4,7 +4,7 @@ The model reads each window in one forward pass. The base, whose context is shor
 or overlapping, as a user without the longer context would.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -297,19 +297,12 @@ class LossTask:
 
     def _positions(self) -> PositionLosses:
         by_name = {name: losses for (name, _), losses in self.losses("position").items()}
-        before, width = len(self.scorer.model.tokenizer.before), -(-self.length // BUCKETS)
+        before = len(self.scorer.model.tokenizer.before)
         positions = [self.targets(i)["position"] + before for i in range(self.windows)]
         changes = {name: _difference(by_name[MODEL], losses) for name, losses in by_name.items() if name != MODEL}
-        buckets = []
-        for start in range(0, self.length, width):
-            stop = min(start + width, self.length)
-            inside = [(indices >= start) & (indices < stop) for indices in positions]
-            if any(mask.any() for mask in inside):
-                pairs = {name: zip(losses, inside, strict=True) for name, losses in by_name.items()}
-                of_bucket = {name: [losses[mask] for losses, mask in pair] for name, pair in pairs.items()}
-                buckets.append(Bucket(start, stop, {name: estimate_loss(losses) for name, losses in of_bucket.items()}))
         losses = {name: estimate_loss(losses) for name, losses in by_name.items()}
-        return PositionLosses(self.length, self.windows, losses, changes, tuple(buckets))
+        buckets = tuple(loss_buckets(positions, by_name, self.length))
+        return PositionLosses(self.length, self.windows, losses, changes, buckets)
 
     def _contexts(self) -> ContextLosses:
         by_mode = self.losses("context")
@@ -323,6 +316,16 @@ class LossTask:
             against_base = _difference(losses, by_base[max(by_base)]) if by_base else None
             points.append(ContextPoint(context, estimate_loss(losses), change, base, against_base))
         return ContextLosses(reference, self.windows, tuple(points))
+
+
+def loss_buckets(positions: Sequence[Ids], losses_of: Mapping[str, list[Losses]], length: int) -> Iterator[Bucket]:
+    """Yield losses by position, given the positions and by name the losses of each text's targets, shape (k,)."""
+    width = -(-length // BUCKETS)
+    buckets = [indices // width for indices in positions]
+    for number in sorted({*np.concatenate(buckets).tolist()}):
+        pairs = {name: zip(losses, buckets, strict=True) for name, losses in losses_of.items()}
+        losses = {name: estimate_loss([text[at == number] for text, at in pair]) for name, pair in pairs.items()}
+        yield Bucket(number * width, min((number + 1) * width, length), losses)
 
 
 def _difference(losses: Sequence[Losses], references: Sequence[Losses]) -> Estimate:

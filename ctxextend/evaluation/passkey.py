@@ -14,7 +14,7 @@ import numpy as np
 
 from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import Embedder, ranks
-from ctxextend.evaluation.eval_model import MASKED, TextTokenizer
+from ctxextend.evaluation.eval_model import MASKED, Task, TextTokenizer
 from ctxextend.evaluation.evaluation_result import Passkey
 from ctxextend.evaluation.losses import ScoredWindow, Scorer
 from ctxextend.held_out import Ids
@@ -36,8 +36,8 @@ BLANK = -1  # replaces the token of the number in token ids
 
 
 @dataclass
-class PasskeyTask:
-    """Passkeys, texts to hide them in, and the accuracy so far."""
+class PasskeyTask(Task):
+    """Passkeys, texts to hide them in, and the accuracy so far, which is too coarse to rank models by."""
 
     evaluator: Scorer | Embedder
     sentence: Ids  # hidden sentence, with a blank
@@ -50,15 +50,10 @@ class PasskeyTask:
     notes: tuple[str, ...]
     cells: dict[tuple[int, float], float] = field(default_factory=dict)  # accuracy by length and depth
 
-    base_tokens, scores = 0, ()  # of the model only, and too coarse to rank models by
-
     @property
     def tokens(self) -> int:
         """The number of tokens that the model reads."""
         return sum(self.lengths) * len(DEPTHS) * self.texts
-
-    def run_base(self, advance: Callable[[int], None]) -> None:
-        """Do nothing: the base is not measured."""
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Measure the accuracy at each length and depth.
@@ -121,10 +116,7 @@ class PasskeyTask:
 def plan_passkey(
     evaluator: Scorer | Embedder, filler: Ids, lengths: Sequence[int], *, tokens: int | None = None, seed: int = 0
 ) -> PasskeyTask:
-    """Choose ten single-token numbers with as many digits as possible, and the lengths that are long enough.
-
-    `filler` is the user's text, shape (k,), k ≥ 1; `tokens` is the approximate total to read, None for the maximum.
-    """
+    """Choose ten single-token numbers, lengths and trials, to read about `tokens` in total; None: the maximum."""
     tokenizer = evaluator.model.tokenizer
     spellings = ((digits, spelling) for digits in (3, 2, 1) for spelling in SPELLINGS)
     prepared = next(filter(None, (_numbers(tokenizer, *spelling, seed) for spelling in spellings)), None)

@@ -4,7 +4,7 @@ The tables are cut to their first rows and extended back by a method. The same m
 original table, with the reference rows and with the new ones, so every measurement has a known best value.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,12 +19,11 @@ from ctxextend.evaluation.evaluation_result import (
     MODEL,
     REFERENCE,
     AgainstReference,
-    Bucket,
     HeldOutRows,
     estimate,
     estimate_loss,
 )
-from ctxextend.evaluation.losses import BUCKETS, MASKED_SHARE, NOT_FINITE, ReadingMode, Scorer, open_scorer
+from ctxextend.evaluation.losses import MASKED_SHARE, NOT_FINITE, ReadingMode, Scorer, loss_buckets, open_scorer
 from ctxextend.evaluation.retrieval import QUERY_TOKENS, query_starts
 from ctxextend.held_out import Ids
 from ctxextend.recipe import Evaluate
@@ -147,21 +146,13 @@ class ReferenceTask:
         for name, values in self._values(self.current).items():
             change = estimate([new - old for new, old in zip(values, references[name], strict=True)])
             scores[name] = AgainstReference(mean(values), mean(references[name]), change)
-        buckets = tuple(self._buckets()) if is_loss else ()
+        positions = [self._targets(i) + len(self.evaluator.model.tokenizer.before) for i in range(len(self.texts))]
+        losses_of = {MODEL: self.current["beyond"], REFERENCE: self.reference["beyond"]}
+        buckets = tuple(loss_buckets(positions, losses_of, self.length)) if is_loss else ()
         is_finite = all(np.isfinite(values).all() for values in self.current["beyond"])
         warnings = [] if is_finite else [NOT_FINITE]
         held_out_rows = HeldOutRows(self.hold_out, self.length, len(self.texts), scores, buckets)
         return {"held_out_rows": held_out_rows, "warnings": warnings}
-
-    def _buckets(self) -> Iterator[Bucket]:
-        """Yield the losses of whole texts by position."""
-        before, width = len(self.evaluator.model.tokenizer.before), -(-self.length // BUCKETS)
-        buckets = [(self._targets(i) + before) // width for i in range(len(self.texts))]
-        losses_of = {MODEL: self.current["beyond"], REFERENCE: self.reference["beyond"]}
-        for number in sorted({*np.concatenate(buckets).tolist()}):
-            pairs = {name: zip(losses, buckets, strict=True) for name, losses in losses_of.items()}
-            losses = {name: estimate_loss([text[at == number] for text, at in pair]) for name, pair in pairs.items()}
-            yield Bucket(number * width, min((number + 1) * width, self.length), losses)
 
 
 def read_texts(files: ModelFiles, settings: Evaluate, hold_out: int, length: int) -> tuple[TextWindows, list[str]]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.evaluation.embedding import Embedder
-from ctxextend.evaluation.eval_model import position_base
+from ctxextend.evaluation.eval_model import Task, position_base
 from ctxextend.evaluation.evaluation_result import MODEL, Shift, ShiftPoint, estimate, estimate_loss
 from ctxextend.evaluation.losses import LossTask, ReadingMode, Scorer
 from ctxextend.held_out import Ids
@@ -17,7 +17,7 @@ PASSAGE_TOKENS, PASSAGES, STARTS = 128, 16, 12  # at most; a passage has at most
 
 
 @dataclass
-class ShiftTask:
+class ShiftTask(Task):
     """Passages, the positions at which they start, and the results so far.
 
     Source: unsloth, pull request 7028, places one passage of 2,048 tokens at increasing absolute positions. Here,
@@ -34,15 +34,10 @@ class ShiftTask:
     # By start, for each passage: the losses of its tokens, shape (k,), or its embedding, shape (d,).
     measured: dict[int, Sequence[NDArray[Any]]] = field(default_factory=dict)
 
-    base_tokens, scores = 0, ()  # the base is not read, and models are not ranked
-
     @property
     def tokens(self) -> int:
         """The number of tokens that the model reads."""
         return self.size * len(self.passages) * len(self.starts)
-
-    def run_base(self, advance: Callable[[int], None]) -> None:
-        """Do nothing: the model is compared with itself at position 0."""
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Read all passages from each start on."""
@@ -75,10 +70,7 @@ class ShiftTask:
 def plan_shift(
     evaluator: Scorer | Embedder, windows: Sequence[Ids], length: int, base_len: int | None, seed: int
 ) -> ShiftTask:
-    """Cut passages from windows and choose where they start: from 0 to the last start within `length`.
-
-    Two of the starts are next to the end of the base's context, `base_len`: the last one within and the first beyond.
-    """
+    """Cut passages from windows, and choose starts up to `length`: two are next to the end of the base's context."""
     base = position_base(evaluator.model, "shift from --measure")
     special = evaluator.model.tokenizer.num_special
     size = max(min(PASSAGE_TOKENS, length // 4), special + 2)

@@ -75,10 +75,7 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
 
 
 def set_length(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"], edits: Mapping[Keys, Any]) -> None:
-    """Replace a model's tables, and update everything that depends on their length, in place.
-
-    `weights` have the device and dtype of the old tables; `edits` are the config values from `config_changes`.
-    """
+    """Replace a model's tables by ones on the same device, and set all that depends on their length, in place."""
     import torch
 
     # Building models below must not advance the caller's random number generator.
@@ -94,10 +91,7 @@ def set_length(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"], 
 
 
 def _length_attributes(model: Any, edits: Mapping[Keys, Any]) -> Iterator[tuple["torch.nn.Module", str, Any]]:
-    """Yield the module, name and new value of every attribute and buffer that depends on the edited config values.
-
-    They are the differences between two models on the meta device, with the old and the new config.
-    """
+    """Yield module, name and new value of all that differs between models with the old and the edited config."""
     import torch
 
     if not type(model).__module__.startswith("transformers."):

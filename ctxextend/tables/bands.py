@@ -264,10 +264,7 @@ def choose_split(
 
 
 def find_repeats(table: Rows, sigma: float, maximum: int, *, keep: int = 0) -> list[tuple[int, int]]:
-    """Return up to `maximum` ranges to tile, best correlated ends first, followed by the range of all split rows.
-
-    Lengths differ by at least 8 rows, because similar lengths give similar results.
-    """
+    """Return up to `maximum` ranges to tile, of lengths 8 rows apart, best matching ends first, then all split rows."""
     split = _typical_rows(table)
     source = table[split.head : split.stop]
     if not _can_be_split(source):
@@ -363,10 +360,7 @@ def _valley_sigma(rows: Rows) -> float:
 
 
 def _split_at(split: BandSplit, rows: Rows, sigma: float, min_stop: int, given: tuple[int, int] | None) -> BandSplit:
-    """Split rows at one sigma, and measure the high-frequency part.
-
-    The tiled range is `given`, or the best one of at least half the table that ends at `min_stop` or later.
-    """
+    """Split rows at one sigma; the tiled range is `given`, or the best one that ends at `min_stop` or later."""
     high = smoothed(rows, sigma)
     np.subtract(rows, high, out=high)
     variance = sum(float(np.square(block - block.mean(axis=0)).sum()) for block in _columns(rows))

@@ -80,8 +80,7 @@ class Formula(NamedTuple):
 def find_formula(table: NDArray[Any], layout: str | None = None) -> Formula | None:
     """Return the formula that every row of a table, shape (n, d), equals within rounding; None if there is none.
 
-    If several layouts fit, as for a single row, `layout` or else the first of `LAYOUTS` is returned. Angles may be
-    rounded to float32.
+    If several layouts fit, as for one row, `layout` or else the first is returned. Angles may be rounded to float32.
     """
     width, first = table.shape[1], table[:1].astype(np.float64)
     # Each sine and its cosine have radius 1; NaN fails too.
@@ -180,10 +179,7 @@ class PrincipalComponents(NamedTuple):
 
 
 def principal_components(table: Floats, maximum: int) -> PrincipalComponents:
-    """Return up to `maximum` leading principal components of a table, shape (n, d).
-
-    Constant tables and tables with non-finite rows have none.
-    """
+    """Return up to `maximum` leading principal components of a table, (n, d); none if it is constant or not finite."""
     mean = table.mean(axis=0)
     scale = max(np.abs(table[start : start + BLOCK_ROWS] - mean).max() for start in range(0, len(table), BLOCK_ROWS))
     if not np.isfinite(scale):

@@ -152,10 +152,7 @@ def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Float
 
 
 def needs_log_scale(reserved_norms: Floats, norms: Floats) -> bool:
-    """Whether the largest norm is so far above the median that a linear plot would hide most norms.
-
-    Ignores reserved rows that are zero, such as padding rows.
-    """
+    """Whether a linear plot would hide most norms below the largest; reserved rows of zeros are ignored."""
     values = np.concatenate([reserved_norms[reserved_norms > 0], norms])
     values = values[np.isfinite(values)]
     return bool(values.size and values.min() > 0 and values.max() > WIDE_SPREAD * np.median(values))
