@@ -50,7 +50,7 @@ def tiny_table() -> Any:
 def test_compare_hold_out_measures_against_the_unmodified_checkpoint() -> None:
     from transformers import AutoTokenizer, GPT2LMHeadModel
 
-    text = (Path(__file__).parents[1] / "README.md").read_text()
+    text = (Path(__file__).parents[1] / "LICENSE").read_text()
     (data := Path("text.txt")).write_text(text)
     settings: dict[str, Any] = {"methods": ["oracle", "copy", "linear"], "tokens": 1200}
     found = ctxextend.compare("tiny-gpt2", None, data, hold_out=HOLD_OUT, **settings)
