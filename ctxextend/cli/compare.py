@@ -12,8 +12,6 @@ from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
 from ctxextend.json_output import to_json
 
-RETRIEVAL_COLUMNS = {"MRR": "reciprocal_rank", "recall@1": "recall"}
-
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison, Row
     from ctxextend.report.numbers import NumberFormat
@@ -134,12 +132,10 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
         items.append(("search", comparison.search.summary))
     if comparison.documents:
         items.append(("text", f"{comparison.tokens:,} tokens, {documents}"))
-    items += [
-        ("run", f"{comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"),
-    ]
     if comparison.steps:
         trained, steps = comparison.trained_part, counted(comparison.steps, "step")
-        items.insert(-1, ("training", f"{trained}, {steps}, sequence length {comparison.seq_len}"))
+        items.append(("training", f"{trained}, {steps}, sequence length {comparison.seq_len}"))
+    items.append(("run", f"{comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"))
     page.values(items)
     if comparison.rows:
         page.line()
@@ -189,5 +185,6 @@ def _against_reference(row: "Row", numbers: "NumberFormat") -> dict[str, tuple[s
     scores = held_out.scores if held_out else {}
     if held_out and held_out.buckets:
         return {"delta vs. reference (nats)": (numbers.change(scores["beyond"].change), "-")}
-    ranks = [(name, scores[key]) for name, key in RETRIEVAL_COLUMNS.items() if key in scores]
+    columns = {"MRR": "reciprocal_rank", "recall@1": "recall"}
+    ranks = [(name, scores[key]) for name, key in columns.items() if key in scores]
     return {name: (numbers.estimate(score.model), numbers.estimate(score.reference)) for name, score in ranks}

@@ -36,9 +36,8 @@ def demo(
     from ctxextend.report.html import write_report
 
     sink = Output(as_json, quiet)
-    target = report
-    if target is None and not figures.REPORT.missing():
-        target = (output.parent if output else Path()) / REPORT
+    has_plot = not figures.REPORT.missing()
+    target = report or ((output.parent if output else Path()) / REPORT if has_plot else None)
     options.check_files(report=target)
     sink.note(f"Comparing methods on {DEMO_SOURCE} and Python's documentation ...")
     with sink.progress("Comparing", unit="tokens") as progress:
@@ -54,10 +53,9 @@ def demo(
     pieces = page.numbers.perplexity(comparison.base)
     page = Page.for_stdout()
     page.line()
-    change = f"the perplexity at {to} tokens from {before:.1f} to {after:.1f}"
-    windows = f"sliding windows of {result.max_len_before} tokens"
-    steps = counted(result.steps, "step")
-    page.text(f"Training for {steps} changes {change}. The base in {windows}: {pieces}.", "title")
+    change = f"changes the perplexity at {to} tokens from {before:.1f} to {after:.1f}"
+    base = f"The base in sliding windows of {result.max_len_before} tokens: {pieces}"
+    page.text(f"Training for {counted(result.steps, 'step')} {change}. {base}.", "title")
     for title, text in (
         (f"A prompt of {result.max_len_before} tokens, as many as {result.source} accepts", result.prompt),
         ("The base, with one more token", result.failure),

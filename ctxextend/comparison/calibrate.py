@@ -92,10 +92,7 @@ def calibrate_model(
     progress: Progress = no_progress,
     warn: Callable[..., None] = lambda *warnings: None,
 ) -> Calibration:
-    """Tune the settings of a resize; see `calibrate`. Lengths and measures of `text` are ignored.
-
-    `warn` is called with the warnings before the search.
-    """
+    """Tune the settings of a resize; see `calibrate`. `warn` gets the warnings before the search."""
     started = time.perf_counter()
     settings = replace(settings, method="bands") if settings.facts.name == DEFAULT_METHOD else settings
     if settings.facts.name != "bands":
@@ -202,8 +199,8 @@ class Search:
         if name == "gain":
             yield from (current.with_settings(gain=other) for other in GAINS)
         elif name == "high_gain":
-            if current.settings[name]:  # None if it equals a gain that was given
-                yield from (current.with_settings(high_gain=other) for other in HIGH_GAINS)
+            others = HIGH_GAINS if current.settings[name] else ()  # None if it equals a gain that was given
+            yield from (current.with_settings(high_gain=other) for other in others)
         elif name == "sigma":
             for other in SIGMAS if self.requested.settings["repeat"] else (0.0, *SIGMAS):  # at 0, nothing is tiled
                 if other <= MAX_SHARE * len(self.table) and abs(other - sigma) > MIN_CHANGE * other:

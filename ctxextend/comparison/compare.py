@@ -246,8 +246,8 @@ class ComparisonRun:
 
     def measure(self, progress: Progress) -> None:
         """Run the base, then evaluate each candidate untrained, then train and evaluate each."""
-        evaluation, total = self.evaluation, self.evaluation.base_tokens
-        total += len(self.candidates) * evaluation.tokens
+        evaluation = self.evaluation
+        total = evaluation.base_tokens + len(self.candidates) * evaluation.tokens
         if self.trainer is not None:
             train, length = self.trainer.task.settings, self.trainer.task.length
             total += len(self.candidates) * (evaluation.tokens + train.steps * train.batch_size * length)
@@ -317,10 +317,8 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         check_paths(settings.evaluate.data)
     search_set = read_search_set(settings.evaluate)
     if train and train.eval_data and (shared := shared_texts(train.eval_data, train.data)):
-        raise DataError(
-            f"{', '.join(map(str, shared[:3]))} is passed to both --data (training) and --eval-data (evaluation).",
-            "Remove --eval-data to evaluate on 5 % of --data, held out of training.",
-        )
+        message = f"{', '.join(map(str, shared[:3]))} is passed to both --data (training) and --eval-data (evaluation)."
+        raise DataError(message, "Remove --eval-data to evaluate on 5 % of --data, held out of training.")
     files = open_files(opened)
     plans, skipped = _plans(files, settings)
     hold_out, plan = settings.hold_out, next(iter(plans.values()))
@@ -384,15 +382,13 @@ def _affordable_tokens(run: EvaluationRun, candidates: int, seconds: float) -> i
 
 def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan], dict[str, str]]:
     """Return the plan of each method, and the reasons why methods that the user did not name are skipped."""
-    to, hold_out = settings.to, settings.hold_out
+    to, hold_out, length = settings.to, settings.hold_out, files.max_len
     if hold_out:
         to = _held_out_length(files, to, hold_out)
-    elif to is not None and (to := plan_model(files, Resize(to)).max_len_after) <= files.max_len:
-        raise ResizeError(
-            f"{files.ref.source} has a context length of {files.max_len} tokens, so --to {to} creates no new rows "
-            "to compare.",
-            f"Use a larger --to, such as --to {4 * files.max_len}.",
-        )
+    elif to is not None and (to := plan_model(files, Resize(to)).max_len_after) <= length:
+        found = f"{files.ref.source} has a context length of {length} tokens"
+        hint = f"Use a larger --to, such as --to {4 * length}."
+        raise ResizeError(f"{found}, so --to {to} creates no new rows to compare.", hint)
     plans, skipped = dict[str, ResizePlan](), dict[str, str]()
     for spec in settings.methods:
         try:
@@ -430,10 +426,7 @@ def _norms(table: NDArray[Any] | None, plan: ResizePlan) -> tuple[float, ...]:
 
 
 def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
-    """Return measured candidates, best first and those without training last, each with its delta vs. best.
-
-    The delta refers to the best candidate of the same stage, untrained or trained.
-    """
+    """Return measured candidates, best first and those without training last; deltas refer to the best of a stage."""
     mean, sign = (estimate_loss, 1) if metric == LOSS else (estimate, -1)
 
     def cost(score: float) -> float:

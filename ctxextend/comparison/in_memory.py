@@ -40,8 +40,7 @@ class ResizedModel:
 
     def tables(self, plan: ResizePlan) -> dict[str, Table]:
         """Return the tables of a plan in the files' dtype, as `resize` writes them."""
-        learned = {table.name: self.learned[table.name][: table.rows_before] for table in plan.stored}
-        return {table.name: plan.resized(table, learned[table.name]) for table in plan.stored}
+        return {table.name: plan.resized(table, self.learned[table.name][: table.rows_before]) for table in plan.stored}
 
     def set_tables(self, plan: ResizePlan) -> dict[str, Table]:
         """Load the tables of a plan into the model, and return them. Other tensors do not change."""
@@ -61,10 +60,7 @@ class ResizedModel:
 
 
 def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> ResizedModel:
-    """Return a model of the new length with the tables of a plan.
-
-    It can share the base's tensors, except when all of them are trained while the base is still used.
-    """
+    """Return a model with the tables of a plan; it must not share tensors that are trained while the base is used."""
     names = match_parameters(base.model, plan.checkpoint, [table.name for table in plan.stored])
     model = copy.deepcopy(base.model, {id(value): value for value in base.model.parameters()} if shares else {})
     learned = {table.name: read_floats(plan.checkpoint.names[table.name], table.name) for table in plan.stored}
@@ -138,9 +134,7 @@ def open_trainer(files: ModelFiles, plan: ResizePlan, train: Train, base: EvalMo
 
     devices, run_folder = open_devices(train.device), RunFolder(folder, keeps_saves=False)
     if devices.num_processes > 1:
-        raise TrainingError(
-            "Comparing with training runs in one process, but torchrun or accelerate started several.",
-            "Run without them, or train each method with its recipe.",
-        )
+        message = "Comparing with training runs in one process, but torchrun or accelerate started several."
+        raise TrainingError(message, "Run without them, or train each method with its recipe.")
     task = open_task(replace(files, rows=plan.tables[0].rows_after), train, devices, run_folder)
     return InMemoryTrainer(task, run_folder, base)

@@ -59,8 +59,8 @@ def compare_quickly(
     if samples < FEW:
         more = f"Read more text with --tokens {4 * FEW * comparison.max_len_after}."
         notes.append(f"Intervals are wide: only {samples} windows or documents fit the time. {more}")
-    command, texts = comparison.next_command, "".join(f" --train {shlex.quote(path)}" for path in data or ["TEXT"])
-    command += f"{texts} --steps 200" * comparison.pieces_win
+    texts = "".join(f" --train {shlex.quote(path)}" for path in data or ["TEXT"])
+    command = comparison.next_command + f"{texts} --steps 200" * comparison.pieces_win
     return replace(comparison, notes=tuple(notes), next_command=command)
 
 

@@ -49,28 +49,25 @@ class ReferenceTask:
     reference: dict[str, list[Values]] = field(default_factory=dict)  # by part: ``beyond``, ``short``, ``queries``
     current: dict[str, list[Values]] = field(default_factory=dict)  # without queries
 
-    @property
-    def parts(self) -> dict[str, list[Ids]]:
-        """What is read of each text: all of it, and its first `hold_out` tokens by themselves."""
-        return {"beyond": [*self.texts], "short": [text[: self._short] for text in self.texts]}
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens that the model reads."""
-        return sum(len(text) for texts in self.parts.values() for text in texts)
-
-    base_tokens = tokens
+    def __post_init__(self) -> None:
+        tokenizer = self.evaluator.model.tokenizer
+        self.short = self.hold_out - tokenizer.num_special  # length of the short texts, without special tokens
+        # The first token of a text that a language model can predict, and the first one at a held-out position.
+        self.first_target = int(self.evaluator.model.kind != MASKED and not tokenizer.before)
+        self.first_beyond = self.hold_out - len(tokenizer.before)
+        # What is read of each text: all of it, and its first `hold_out` tokens by themselves.
+        self.parts = {"beyond": [*self.texts], "short": [text[: self.short] for text in self.texts]}
+        self.tokens = self.base_tokens = sum(len(text) for texts in self.parts.values() for text in texts)
 
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Read the texts with the reference rows, which the model has now; an encoder also embeds its queries."""
         self.reference = {part: self._read(texts, advance) for part, texts in self.parts.items()}
         if isinstance(self.evaluator, Embedder):
-            count, first = min(QUERY_TOKENS, self._short), self._first_beyond
-            self.reference["queries"] = [
-                self.evaluator.embed([text[start : start + count] for start in starts]) if starts else np.empty(0)
-                for text in self.texts
-                for starts in [query_starts(first, len(text), len(text) - count)]
-            ]
+            count, self.reference["queries"] = min(QUERY_TOKENS, self.short), []
+            for text in self.texts:
+                starts = query_starts(self.first_beyond, len(text), len(text) - count)
+                queries = [text[start : start + count] for start in starts]
+                self.reference["queries"].append(self.evaluator.embed(queries) if starts else np.empty(0))
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Read the texts with the rows that the model has now."""
@@ -86,29 +83,14 @@ class ReferenceTask:
             else:
                 mode = ReadingMode("position", MODEL, evaluator, size + evaluator.model.tokenizer.num_special, 1)
                 targets = [indices[indices < size] for indices in map(self._targets, batch)]
-                values |= zip(batch, mode.losses(inside, targets, (self._first_target, size)), strict=True)
+                values |= zip(batch, mode.losses(inside, targets, (self.first_target, size)), strict=True)
             advance(size * len(batch))
         return [values[i] for i in range(len(texts))]
-
-    @property
-    def _short(self) -> int:
-        """The length of the short texts, without special tokens."""
-        return self.hold_out - self.evaluator.model.tokenizer.num_special
-
-    @property
-    def _first_target(self) -> int:
-        """The first token that a language model can predict."""
-        return int(self.evaluator.model.kind != MASKED and not self.evaluator.model.tokenizer.before)
-
-    @property
-    def _first_beyond(self) -> int:
-        """The first token of a text at a held-out position."""
-        return self.hold_out - len(self.evaluator.model.tokenizer.before)
 
     def _targets(self, number: int) -> Ids:
         """Return the indices of a text's target tokens: all, or a share for a masked model, of its short text too."""
         size = len(self.texts[number])
-        ranges = [np.arange(self._first_target, self._short), np.arange(self._first_beyond, size)]
+        ranges = [np.arange(self.first_target, self.short), np.arange(self.first_beyond, size)]
         if self.evaluator.model.kind == MASKED:
             generator = np.random.default_rng([self.seed, number])
             counts = [max(round(len(indices) * MASKED_SHARE), 1) for indices in ranges]
@@ -119,7 +101,7 @@ class ReferenceTask:
     def _values(self, read: dict[str, list[Values]]) -> dict[str, list[Values]]:
         """Return the scores of what was read, by name; those of each text have shape (k,), k ≥ 0."""
         if isinstance(self.evaluator, Scorer):
-            is_beyond = [self._targets(i) >= self._first_beyond for i in range(len(self.texts))]
+            is_beyond = [self._targets(i) >= self.first_beyond for i in range(len(self.texts))]
             return read | {"beyond": [losses[mask] for losses, mask in zip(read["beyond"], is_beyond, strict=True)]}
         values = dict[str, list[Values]]()
         for part in self.parts:
@@ -149,8 +131,7 @@ class ReferenceTask:
         positions = [self._targets(i) + len(self.evaluator.model.tokenizer.before) for i in range(len(self.texts))]
         losses_of = {MODEL: self.current["beyond"], REFERENCE: self.reference["beyond"]}
         buckets = tuple(loss_buckets(positions, losses_of, self.length)) if is_loss else ()
-        is_finite = all(np.isfinite(values).all() for values in self.current["beyond"])
-        warnings = [] if is_finite else [NOT_FINITE]
+        warnings = [NOT_FINITE] * any(not np.isfinite(values).all() for values in self.current["beyond"])
         held_out_rows = HeldOutRows(self.hold_out, self.length, len(self.texts), scores, buckets)
         return {"held_out_rows": held_out_rows, "warnings": warnings}
 

@@ -58,10 +58,9 @@ def comparison_figure(comparison: Comparison) -> "Figure":
 
 
 def write_report(result: Comparison | Evaluation | Sequence[Inspection], path: Path, command: str = "") -> None:
-    """Write a result as an HTML report, with the command that produced it.
+    """Write a result, and the command that produced it, as one HTML file without folder names or network access.
 
-    The report is a single file that loads nothing from the network and contains no folder names. With
-    ``SOURCE_DATE_EPOCH`` set and the same library versions, reports are reproducible byte for byte.
+    With ``SOURCE_DATE_EPOCH`` set and the same library versions, reports are reproducible byte for byte.
     """
     figures.check_file(path, figures.REPORT)
     from jinja2 import Environment, PackageLoader
@@ -120,16 +119,15 @@ def _colour(number: int) -> str:
 
 
 def _deltas(comparison: Comparison) -> Panel | None:
-    if len(comparison.rows) < 2:
+    rows, zero = comparison.rows, Estimate(0.0, None, 0, 0)
+    if len(rows) < 2:
         return None
-    styles = [{"color": _colour(number), "alpha": 0.55} for number in range(len(comparison.rows))]
-    finals = [(row.method, row.final, style) for row, style in zip(comparison.rows, styles, strict=True)]
+    finals = [(row.method, row.final, {"color": _colour(i), "alpha": 0.55}) for i, row in enumerate(rows)]
     unit, other = "nats" if comparison.is_loss else comparison.metric_names[0], "best"
-    deltas = [(method, final.delta or Estimate(0.0, None, 0, 0), style) for method, final, style in finals]
+    deltas = [(method, final.delta or zero, style) for method, final, style in finals]
     if comparison.hold_out is not None:
         other, against = REFERENCE, [(name, final.against_base, style) for name, final, style in finals]
-        deltas = [(REFERENCE, Estimate(0.0, None, 0, 0), {})]
-        deltas += [(name, value, style) for name, value, style in against if value]
+        deltas = [(REFERENCE, zero, {}), *((name, value, style) for name, value, style in against if value)]
     plots = [figures.bar_plot(f"Delta vs. {other}", f"delta vs. {other} ({unit}, ± 95 %)", deltas)]
     if short := [(method, final.short_inputs, style) for method, final, style in finals if final.short_inputs]:
         title = f"Cost on short inputs ({comparison.max_len_before:,} tokens)"
@@ -143,7 +141,8 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
     losses_by_method = [(row.method, losses_of(row.final.evaluation, MODEL)) for row in comparison.rows]
     if not any(losses for _, losses in losses_by_method):
         return None
-    name, mode = (BASE, SLIDING) if comparison.hold_out is None else (REFERENCE, REFERENCE)
+    has_base = comparison.hold_out is None
+    name, mode, mark = (BASE, SLIDING, BASE) if has_base else (REFERENCE, REFERENCE, "held out")
     base = next(filter(None, (losses_of(row.final.evaluation, mode) for row in comparison.rows)), {})
     # The axis shows the better half of the methods completely.
     curves, better = list[LossCurve](), -(-len(losses_by_method) // 2)
@@ -154,7 +153,6 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
         curves.append(LossCurve(method, losses, style, is_labelled, sets_limit=number < better))
     if base:
         curves.append(LossCurve(name, base, figures.BASE_STYLE))
-    mark = BASE if comparison.hold_out is None else "held out"
     return figures.loss_panel(by, comparison.kind, curves, comparison.max_len_before, mark)
 
 
@@ -194,10 +192,7 @@ def _passkeys(comparison: Comparison) -> Panel | None:
 
 
 def _svg(plot: Plot, key: str) -> Any:
-    """Return a plot as inline SVG, with text as text and colours as CSS variables.
-
-    All ids are prefixed with `key` to keep them unique in the report.
-    """
+    """Return a plot as inline SVG, with text as text, colours as CSS variables, and ids that start with `key`."""
     from markupsafe import Markup
     from matplotlib.figure import Figure
 

@@ -61,14 +61,14 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
     if not measured:
         return f"No method has a finite {comparison.metric.replace('_', ' ')} at {after} tokens."
     (name, best), *others = measured
-    hold_out, (_, metric) = comparison.hold_out, comparison.metric_names
+    hold_out, (column, metric) = comparison.hold_out, comparison.metric_names
     score, unit = (numbers.perplexity, " nats/token") if comparison.is_loss else (numbers.estimate, "")
     windows = f"{'sliding windows' if comparison.is_loss else 'chunks'} of {comparison.max_len_before:,} tokens"
-    metric_unit = LOSS_UNIT if comparison.is_loss else comparison.metric_names[0]
-    against_base = best.against_base and numbers.compared(best.against_base, "the base", metric_unit)
-    if comparison.is_quick and comparison.base and best.against_base:
+    change, metric_unit = best.against_base, LOSS_UNIT if comparison.is_loss else column
+    against_base = change and numbers.compared(change, "the base", metric_unit)
+    if comparison.is_quick and comparison.base and change:
         advice = "Keep reading in pieces, or train" if comparison.pieces_win else f"Use {name}"
-        advice += " or keep reading in pieces" if best.against_base.sign == 0 else ""
+        advice += " or keep reading in pieces" if change.sign == 0 else ""
         return (
             f"{advice}: at {after} tokens {name} has {metric} {score(best.score)} without training, and the base in "
             f"{windows} {score(comparison.base)}; {name} is {against_base}."
@@ -92,7 +92,6 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
         parts.append("the ranking is based on one window or document, so it may be due to chance")
     text = "; ".join(parts)
     if hold_out is not None:
-        change = best.against_base
         text += f". {name} is {numbers.compared(change, 'the reference rows')}" if comparison.is_loss and change else ""
     elif comparison.base is not None:
         text += f". The base in {windows}: {metric} {score(comparison.base)}"

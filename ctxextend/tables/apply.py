@@ -106,9 +106,8 @@ class MethodOptions:
             message = f"--drop-last has no effect with --method {name}, which reads no learned rows."
             yield ResizeError(message, "Remove --drop-last.")
         for key in settings.keys() & {"repeat", "high_gain"} if name == "bands" and settings.get("sigma") == 0 else ():
-            yield ResizeError(
-                f"--method bands: {key.replace('_', '-')} has no effect with sigma=0.", "Remove one of them."
-            )
+            message = f"--method bands: {key.replace('_', '-')} has no effect with sigma=0."
+            yield ResizeError(message, "Remove one of them.")
 
     @property
     def facts(self) -> Method:
@@ -164,14 +163,12 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
         return table[:rows].copy()
     check_source_rows(learned, rows, options)
     options = choose_settings(table, rows, options).options
-    kept_first, method, settings = options.kept_first, options.facts, options.settings
+    first, method, settings = options.kept_first, options.facts, options.settings
     if method.takes_start:
-        settings["start"] = kept_first
-    first = kept_first
+        settings["start"] = first
     if method.reads_kept_rows:
-        settings["keep"], first = kept_first, 0
-    source = table[first : learned - options.drop_last]
-    kept = options.kept_rows(learned)
+        settings["keep"], first = first, 0
+    source, kept = table[first : learned - options.drop_last], options.kept_rows(learned)
     result = np.empty((rows, table.shape[1]), dtype=table.dtype)
     result[:kept] = table[:kept]
     with np.errstate(invalid="ignore", over="ignore"):  # the caller checks for non-finite rows
@@ -244,39 +241,33 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
     """Raise ResizeError if no source rows are left, settings exceed them, or the method cannot create so many rows."""
     first, last, method = options.kept_first, options.drop_last, options.facts
     if options.method == TRUNCATE:
-        raise ResizeError(
-            f"--method {TRUNCATE} creates no new rows, and {rows} positions are more than the {learned} learned ones.",
-            "Choose another method; list them with `ctxextend methods`.",
-        )
+        message = f"--method {TRUNCATE} creates no new rows, and {rows} positions are more than the {learned} learned"
+        raise ResizeError(f"{message} ones.", "Choose another method; list them with `ctxextend methods`.")
     if method.reads_kept_rows and first <= learned:
         first = 0  # kept rows are source rows too
     source = learned - first - last
     if source < 1:
         given = {"keep-first": first, "drop-last": last}
         flags = " and ".join(f"--{flag} {count}" for flag, count in given.items() if count)
-        raise ResizeError(
-            f"{flags} with --method {method.name}: none of the {learned} learned positions is left as a source.",
-            f"Use --keep-first {(learned - last) // 2}." if last < learned else f"Use a --drop-last below {learned}.",
-        )
+        message = f"{flags} with --method {method.name}: none of the {learned} learned positions is left as a source."
+        hint = f"--keep-first {(learned - last) // 2}" if last < learned else f"a --drop-last below {learned}"
+        raise ResizeError(message, f"Use {hint}.")
     settings = options.settings if method.name == "bands" else {}
     for name in ("sigma", "repeat"):
         if settings.get(name) and learned - last < MIN_ROWS:
-            raise ResizeError(
-                f"--method {options.method}: {name} requires at least {MIN_ROWS} source rows, got {learned - last}.",
-                f"Remove {name}: shorter tables are interpolated.",
-            )
+            message = f"{name} requires at least {MIN_ROWS} source rows, got {learned - last}."
+            hint = f"Remove {name}: shorter tables are interpolated."
+            raise ResizeError(f"--method {options.method}: {message}", hint)
     for name in ("repeat", "within"):
         if (settings.get(name) or (0, 0))[1] > learned - last:
-            raise ResizeError(
-                f"--method {options.method}: {name} ends after the last of the {learned - last} source rows.",
-                f"Use an end of at most {learned - last}.",
-            )
+            message = f"--method {options.method}: {name} ends after the last of the {learned - last} source rows."
+            raise ResizeError(message, f"Use an end of at most {learned - last}.")
     maximum = first + method.max_rows(source) if method.max_rows else rows
     if rows > maximum:
-        raise ResizeError(
-            f"--method {method.name} extends {source} learned positions to at most {maximum - first}, not to {rows}.",
-            f"Use --to {maximum} or fewer, or another method." if maximum > learned else "Use another method.",
+        message = (
+            f"--method {method.name} extends {source} learned positions to at most {maximum - first}, not to {rows}."
         )
+        raise ResizeError(message, f"Use {f'--to {maximum} or fewer, or ' * (maximum > learned)}another method.")
 
 
 def cast(rows: NDArray[np.float64], dtype: np.dtype[Any]) -> Table:
@@ -316,10 +307,9 @@ def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mas
     learned[:shared] = equal_rows(before[:shared], after[:shared])
     moved = {before[row].tobytes() for row in range(len(before)) if row >= shared or not learned[row]}
     for row in np.flatnonzero(~learned):
-        key = after[row].tobytes()
-        if key in moved:
+        if (key := after[row].tobytes()) in moved:
             learned[row] = True
-            moved.discard(key)
+            moved.remove(key)
     return learned
 
 
