@@ -44,10 +44,7 @@ def path_names(paths: str | os.PathLike[str] | Paths) -> tuple[str, ...]:
 
 
 def check_paths(paths: Paths) -> list[TextSource]:
-    """Return the files and Hub datasets at paths, each once; datasets are not downloaded yet.
-
-    The files of a folder are sorted by name; checkpoints, training runs and hidden folders in it are skipped.
-    """
+    """Return the files, by name in folders, and the Hub datasets at paths, each once, without downloading any."""
     sources: dict[TextSource, TextSource] = {}
     for name in path_names(paths):
         if not name.startswith(HUB_PREFIX):
@@ -129,7 +126,7 @@ def read_chunks(paths: Paths, text_field: str = TEXT_FIELD) -> Iterator[tuple[st
 
 
 def split_chunks(stream: TextIO, size: int = CHUNK_SIZE) -> Iterator[tuple[str, bool]]:
-    """Yield a document in chunks of about `size` and at most twice as many characters, and whether each is the last.
+    """Yield chunks of a document, of `size` to twice as many characters, and whether each is the last.
 
     A chunk ends before whitespace, where tokenizers split, so that no word is split, or anywhere if there is none.
     """

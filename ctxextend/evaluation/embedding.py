@@ -14,6 +14,7 @@ from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.source import points_outside
 from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.eval_model import SENTENCE_MODULES, EvalModel, batches, needs_only_text, prepare_inputs
+from ctxextend.held_out import Ids
 
 if TYPE_CHECKING:
     import torch
@@ -59,9 +60,7 @@ class Embedder:
     poolings: tuple[str, ...]  # names of `POOLINGS`; several are concatenated
     batch_size: int | None = None  # texts per batch; None: as many as fit 4,096 tokens
 
-    def embed(
-        self, texts: Sequence[NDArray[np.int64]], advance: Callable[[int], None] = lambda tokens: None
-    ) -> NDArray[np.float32]:
+    def embed(self, texts: Sequence[Ids], advance: Callable[[int], None] = lambda tokens: None) -> NDArray[np.float32]:
         """Return the embeddings of texts, shape (texts, d).
 
         Texts are token ids without special tokens, each of shape (k,), 1 ≤ k ≤ `model.max_text`, or k = 0 if there are
@@ -81,7 +80,7 @@ class Embedder:
         return np.stack([embeddings[i] for i in range(len(texts))])
 
     def embed_chunks(
-        self, texts: Sequence[NDArray[np.int64]], advance: Callable[[int], None] = lambda tokens: None
+        self, texts: Sequence[Ids], advance: Callable[[int], None] = lambda tokens: None
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return embeddings of texts' first `model.max_text` tokens, and normalized means over chunks: (texts, d)."""
         size = self.model.max_text

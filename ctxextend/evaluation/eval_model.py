@@ -30,15 +30,11 @@ if TYPE_CHECKING:
 
 # Kinds of models: causal language model, masked language model, text encoder without an LM head.
 CAUSAL, MASKED, ENCODER = "causal", "masked", "encoder"
-
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-
 SENTENCE_MODULES = "modules.json"  # marks a folder of sentence-transformers
 PASS_BASE = "Pass the base checkpoint with --base (evaluate.base in a recipe)."
-
 COMPARED_TOKENS = 512  # tokens of the text by which two tokenizers are compared
 TOKENS_PER_BATCH = 4096  # unless a batch size is given
-
 # Position ids that `position_base` tries: default, reversed, and with a jump.
 DEFAULT, REVERSED, JUMPING = (0, 1, 2, 3), (3, 2, 1, 0), (0, 1, 5, 6)
 TOLERANCE = 0.01  # outputs count as equal if they differ by less than this share of the effect of reversed positions

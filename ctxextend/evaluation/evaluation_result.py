@@ -13,7 +13,6 @@ from ctxextend.json_output import Result, not_in_json
 # How a text is read: by the model in one window, by the base in back-to-back windows, sliding windows or chunks; or by
 # the model with the reference rows.
 MODEL, TRUNCATED, SLIDING, CHUNKS, REFERENCE = "model", "truncated", "sliding", "chunks", "reference"
-
 # Accuracy is above chance if guessing reaches it with a lower probability than this: one tail of a 95 % interval.
 UNLIKELY = 0.025
 

@@ -20,18 +20,15 @@ from ctxextend.evaluation.losses import ScoredWindow, Scorer
 from ctxextend.held_out import Ids
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-
 NUMBERS = 10  # candidates
 MAX_TRIED = 300  # numbers per number of digits: tokenizers have either many with a single token or hardly any
 # Trials per length and depth: ten hide each number once. An encoder embeds one text per number instead.
 MIN_TRIALS, MAX_TRIALS = 4, 10
-
 # Hidden sentence and question; an encoder's query is the sentence.
 SENTENCE = "\nThe pass key is {}. Remember it.\n"
 QUESTION = "\nWhat is the pass key? The pass key is {}.\n"
 # Small byte-level vocabularies merge only some digits with the space before them; a quote prevents that.
 SPELLINGS = ("{}", '"{}"')
-
 BLANK = -1  # replaces the token of the number in token ids
 
 

@@ -17,12 +17,9 @@ from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Est
 from ctxextend.held_out import Ids
 
 Values = NDArray[np.float64]
-
 QUERY_TOKENS = 40  # or the context length of the base, if shorter
 SIXTHS = (2, 3, 4, 5)  # query starts, in sixths between the base's context length and the end of the document
-
 NDCG, RANK, FIRST = "nDCG@10", "MRR", "recall@1"  # names of scores
-
 SKIPPED = "Retrieval was skipped: "
 
 

@@ -129,10 +129,7 @@ def run_on_tokens(model: Any, table: str, tokens: "int | torch.Tensor") -> "torc
 
 
 def padded_texts(model: Any, folder: Path, length: int) -> "dict[str, torch.Tensor]":
-    """Return the token ids of a short text, shape (1, padded length), as padded by processor and tokenizer of a folder.
-
-    Without both, return token ids padded to `length`. The keys are descriptions.
-    """
+    """Return ids of a short text, (1, n), by how it is padded: by a folder's processor, tokenizer, or to `length`."""
     import torch
     import transformers
 

@@ -29,9 +29,7 @@ UNTRAINED = "new positions carry no information until the model is trained"
 # Principal components that `spectral` extrapolates, sinusoids fitted to them, and the largest distance of a new row
 # from the mean row, as a multiple of the largest distance of a learned row.
 SPECTRAL_COMPONENTS, SINUSOIDS, MAX_DISTANCE = 64, 16, 2.0
-# Principal components that `rotation` rotates.
-ROTATION_COMPONENTS = 512
-# Whether a method fills the new rows or replaces the whole table.
+ROTATION_COMPONENTS = 512  # principal components that `rotation` rotates
 SCOPE = Setting("rows to fill", "new or all", "new", str, ("new", "all").__contains__)
 # Unless a method has a default, the layout is found in the table.
 LAYOUT = Setting(
