@@ -171,10 +171,8 @@ class Search:
     is_only: bool = False  # whether there is one table; with more, each estimates `within`
 
     def run(self) -> Resize:
-        """Return the best settings: sigma is tuned first, then the range to tile, then the gains.
-
-        The best of about twenty trials is ahead partly by chance: a lead of at most one standard error does not count.
-        """
+        """Return the best settings: sigma is tuned first, then the range to tile, then the gains."""
+        # The best of about twenty trials is ahead partly by chance: a lead of a standard error or less does not count.
         current = self._complete(self.requested.settings["sigma"])
         self.scores[current] = self.measure(current)
         for name in ("sigma", "repeat", "gain", "high_gain"):

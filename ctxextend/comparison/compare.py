@@ -55,7 +55,7 @@ HELD_OUT = (
 MIN_WINDOWS = 2  # of a quick comparison
 ALL = "all"  # every method of the registry with its defaults
 
-# Settings of the evaluation, and those of training that only apply to written output.
+# Settings of the evaluation, and those of training that apply to written output only.
 EVAL_SETTINGS = {item.name for item in fields(Evaluate)} - {"data", "base", "no_base", "batch_size"}
 OUTPUT_SETTINGS = ("eval_every", "save_every", "save", "report_to", "dtype", "copy_code")
 

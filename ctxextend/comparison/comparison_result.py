@@ -48,10 +48,7 @@ class Outcome:
 
     @property
     def against_base(self) -> Estimate | None:
-        """The score minus the base's in sliding windows or chunks, paired by token or query; None if not measured.
-
-        With held-out rows: the score minus that of the reference rows, paired by text.
-        """
+        """The paired score minus the base's in pieces or, with held-out rows, the reference's; None if not measured."""
         positions, held_out = self.evaluation.positions, self.evaluation.held_out_rows
         retrieval = self.evaluation.search or self.evaluation.retrieval
         if held_out is not None:
@@ -96,7 +93,7 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     norms: tuple[float, ...]  # of the base's rows from position 0 on, shape (n,)
     rows: tuple[Row, ...]  # the methods, best first, by `Row.final`
     hold_out: int | None = None  # the first held-out row, a position; None: the tables are longer than the base's
-    is_quick: bool = False  # whether only a verdict was asked for
+    is_quick: bool = False  # whether a few methods were compared on little text, for advice
     next_command: str = ""  # `resize` of the base with the best method
     skipped: Mapping[str, str] = field(default_factory=dict)  # skipped methods, with the reason
     steps: int = 0  # of training; 0: no training

@@ -41,10 +41,9 @@ def compare_quickly(
     tokens: int | None = None,
     **flags: Any,
 ) -> Comparison:
-    """Compare five methods with the base that reads in pieces, at twice its context length by default.
+    """Compare the methods that apply with the base that reads in pieces, at twice its context length by default.
 
-    `data` defaults to Python's documentation, `tokens` to what can be read within `SECONDS`; `flags` are other fields
-    of `Evaluate`. Methods that do not apply to the table are skipped.
+    `data` defaults to Python's documentation, `tokens` to what can be read within `SECONDS`; see `Compare.from_flags`.
     """
     plan = plan_model(opened, Resize("2x" if to is None else to))
     methods = [name.format(plan.max_len_before) for name in METHODS]
