@@ -24,7 +24,6 @@ JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TABULAR = (PARQUET, *SEPARATORS)  # read with `datasets`
 SUFFIXES = (".txt", ".md", ".rst", ".text", *JSON_LINES, *TABULAR)  # files of a folder to read
-
 CHUNK_SIZE = 1 << 20  # characters per chunk: a tokenizer needs about 160 bytes per token
 ROWS = 64  # rows of a Parquet file to decode at a time
 SET_FIELD = "Set the text field with --text-field."

@@ -32,14 +32,10 @@ REACH = 6  # standard deviations at which the Gaussian is truncated
 # The high-frequency part is tiled only if its autocorrelation over this many lags differs from that of noise by this
 # much, and its share of the variance is this large.
 MIN_NOISE_DISTANCE, LAGS, MIN_HIGH_SHARE = 0.1, 32, 0.1
-# Correlation between the ends of the tiled range from which seams cost nothing; the filter is then widened.
-GOOD_MATCH = 0.5
-# The tiled range is at least this share of the table, and this many lengths are tried.
-MIN_REPEAT_SHARE, LENGTHS = 1 / 2, 512
-# The share of the table within which the autocorrelation must fall by half for rows to count as local.
-LOCAL_SHARE = 1 / 8
-# Gain around the mean per doubling of the length, for local rows and for others, and the maximum.
-GAIN, FAR_GAIN, MAX_GAIN = 0.2, 0.1, 1.6
+GOOD_MATCH = 0.5  # correlation of the ends of the tiled range from which seams cost nothing: the filter is widened
+MIN_REPEAT_SHARE, LENGTHS = 1 / 2, 512  # minimum of the tiled range, as a share of the table, and lengths tried
+LOCAL_SHARE = 1 / 8  # of the table, within which the autocorrelation of local rows falls by half
+GAIN, FAR_GAIN, MAX_GAIN = 0.2, 0.1, 1.6  # per doubling of the length, for local rows and for others; maximum
 # Standard deviation of the low-frequency part, as a multiple of the high-frequency part's, that its gain restores; the
 # powers of the ratio of the lengths by which this, the least and the greatest gain, and the high-frequency gain grow.
 LOW_TO_HIGH, LOW_POWER, LOW_POWERS, HIGH_POWER = 2 / 3, 1 / 3, (1 / 4, 3 / 4), 1 / 6

@@ -31,7 +31,6 @@ UNTRAINED = "new positions carry no information until the model is trained"
 SPECTRAL_COMPONENTS, SINUSOIDS, MAX_DISTANCE = 64, 16, 2.0
 ROTATION_COMPONENTS = 512  # principal components that `rotation` rotates
 SCOPE = Setting("rows to fill", "new or all", "new", str, ("new", "all").__contains__)
-# Unless a method has a default, the layout is found in the table.
 LAYOUT = Setting(
     "layout of the sinusoids", f"{', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}", None, str, LAYOUTS.__contains__
 )

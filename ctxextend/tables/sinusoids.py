@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-
 LAYOUTS = ("interleaved", "halves", "halves-log", "halves-log-cos")  # orders of sines and cosines in transformers
 FLOAT32_ROUNDING = 2.0**-20  # relative error of an angle in float32: mostly that of exp(x), |x| < log(10000)
 FIT_VALUES = 2**18  # maximum number of values, in evenly spaced rows, to which layouts are fitted
