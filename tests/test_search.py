@@ -117,8 +117,8 @@ def test_read_search_set_reads_every_format() -> None:
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("qrels.tsv", "q0\td0\t1\nq0\td77\t1\n", r"Line 2 of qrels.tsv has the unknown id 'd77'. corpus.jsonl has no"),
-        ("qrels.tsv", "q99\td0\t1\n", r"Line 1 of qrels.tsv has the unknown id 'q99'. queries.tsv has no such id."),
+        ("qrels.tsv", "q0\td0\t1\nq0\td77\t1\n", r"Line 2 of qrels.tsv has the unknown id 'd77'. Remove the line, or"),
+        ("qrels.tsv", "q99\td0\t1\n", r"Line 1 of qrels.tsv has the unknown id 'q99'. .* add it to queries.tsv."),
         ("qrels.tsv", "q0\td0\t1\nq0\td0\t2\n", r"Line 2 of qrels.tsv judges document 'd0' for query 'q0' again."),
         ("qrels.tsv", "q0\td0\t-1\n", r"Line 1 of qrels.tsv has the score '-1'. Use integers from 0"),
         (

@@ -41,16 +41,16 @@ def read_search_set(settings: Evaluate) -> SearchSet | None:
         query, document, score = str(row["query-id"]), str(row["corpus-id"]), str(row["score"])
         for name, known, path in ((query, queries, settings.queries), (document, documents, settings.corpus)):
             if name not in known:
-                raise DataError(f"{where} has the unknown id {name!r}.", f"{path} has no such id.")
+                raise DataError(f"{where} has the unknown id {name!r}.", f"Remove the line, or add it to {path}.")
         if not score.isdecimal():
             raise DataError(f"{where} has the score {score!r}.", "Use integers from 0, which is not relevant.")
         if numbers[document] in judged[query]:
             raise DataError(f"{where} judges document {document!r} for query {query!r} again.", "Keep one judgement.")
         judged[query][numbers[document]] = int(score)
-    relevant = {query: {index: score for index, score in scores.items() if score} for query, scores in judged.items()}
-    chosen = {query: scores for query, scores in relevant.items() if scores}
+    chosen = {query: above for query, pairs in judged.items() if (above := {n: s for n, s in pairs.items() if s})}
     if not chosen:
-        raise DataError(f"No query in {settings.queries} has a relevant document in {settings.qrels}.")
+        message = f"No query in {settings.queries} has a relevant document in {settings.qrels}."
+        raise DataError(message, "Give a pair a score of at least 1.")
     without = f"{len(queries) - len(chosen):,} of {len(queries):,} queries have no relevant document and are left out."
     texts = tuple(documents.values()), tuple(queries[query] for query in chosen)
     return SearchSet(*texts, tuple(chosen.values()), (without,) * (len(chosen) < len(queries)))
@@ -64,7 +64,7 @@ def _read_texts(path: str) -> dict[str, str]:
         if type(name) not in (str, int) or not isinstance(text, str) or not isinstance(title, str):
             raise DataError(f"{where} has an _id, title or text that is not text.", "Use strings.")
         if str(name) in texts:
-            raise DataError(f"{where} has the id {name!r} of an earlier line.", "Ids must be unique.")
+            raise DataError(f"{where} has the id {name!r} of an earlier line.", "Give each its own id.")
         texts[str(name)] = without_surrogates(f"{title} {text}".strip())
         if not texts[str(name)]:
             raise DataError(f"{where} has no text.", "Remove it, or add its text.")
