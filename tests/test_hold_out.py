@@ -169,7 +169,8 @@ def test_resize_auto_chooses_by_held_out_rows() -> None:
     assert "With 64 of 128 rows held out, " in done.stderr
     assert f"method: {values['method']}" in Path("new/ctxextend.yaml").read_text()
     assert "so --to 64 needs no method" in invoke(*flags[:3], 64, "--data", "texts.jsonl", "--hold-out", 32).stderr
-    assert "--hold-out must be at least 8, got 0" in invoke(*flags[:-1], 0, "--data", "texts.jsonl").stderr
+    short = invoke(*flags[:-1], 0, "--data", "texts.jsonl")
+    assert (short.exit_code, "--hold-out must be at least 8, got 0" in short.stderr) == (2, True)
     copy, keep = ["--method", "copy", "--hold-out", 64], ["--hold-out", 64, "--keep-first", 3]
     for wrong in (flags, [*flags[:4], "--data", "texts.jsonl", *copy], [*flags[:4], "--data", "texts.jsonl", *keep]):
         assert invoke(*wrong).exit_code == 2

@@ -126,7 +126,7 @@ def test_read_search_set_reads_every_format() -> None:
             "q0 d0 1\n",
             r"Line 1 of qrels.tsv does not have the fields query-id, corpus-id, score. Write",
         ),
-        ("qrels.tsv", "q0\td0\t0\n", r"No query in queries.tsv has a relevant document in qrels.tsv"),
+        ("qrels.tsv", "q0\td0\t0\n", r"qrels.tsv has no score above 0. Give each query a relevant document"),
         ("qrels.tsv", "query-id\tcorpus-id\tscore\n", r"qrels.tsv has no rows"),
         ("queries.tsv", "q0\tw1\nq0\tw2\n", r"Line 2 of queries.tsv has the id 'q0' of an earlier line"),
         ("queries.tsv", "", r"queries.tsv has no rows"),

@@ -49,8 +49,7 @@ def read_search_set(settings: Evaluate) -> SearchSet | None:
         judged[query][numbers[document]] = int(score)
     chosen = {query: above for query, pairs in judged.items() if (above := {n: s for n, s in pairs.items() if s})}
     if not chosen:
-        message = f"No query in {settings.queries} has a relevant document in {settings.qrels}."
-        raise DataError(message, "Give a pair a score of at least 1.")
+        raise DataError(f"{settings.qrels} has no score above 0.", "Give each query a relevant document.")
     without = f"{len(queries) - len(chosen):,} of {len(queries):,} queries have no relevant document and are left out."
     texts = tuple(documents.values()), tuple(queries[query] for query in chosen)
     return SearchSet(*texts, tuple(chosen.values()), (without,) * (len(chosen) < len(queries)))
