@@ -55,8 +55,7 @@ def atomic_folder(output: Path, sources: Iterable[Path], files: Mapping[str, int
             for subfolder in {PurePosixPath(name).parent for name in files} - {PurePosixPath(".")}:
                 (staged / subfolder).mkdir(parents=True, exist_ok=True)
             yield staged
-            # Sync once at the end: an fsync per file leaves the disk idle between files.
-            for folder, _, names in os.walk(staged, topdown=False):
+            for folder, _, names in os.walk(staged, topdown=False):  # once: an fsync per file leaves the disk idle
                 for name in [*names, "."]:
                     sync(Path(folder, name))
             with _defer_signals():

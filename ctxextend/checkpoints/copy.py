@@ -13,8 +13,7 @@ from typing import BinaryIO, TypeAlias
 
 from ctxextend.errors import CheckpointError
 
-# Called with a file and the number of bytes appended to it since the last call.
-OnWrite: TypeAlias = Callable[[BinaryIO, int], None]
+OnWrite: TypeAlias = Callable[[BinaryIO, int], None]  # gets a file and the bytes appended since the last call
 # Size in bytes, modification time and inode change time in ns. Programs cannot set the change time, so it also detects
 # a replacement of equal size and modification time.
 Fingerprint: TypeAlias = tuple[int, int, int]

@@ -10,8 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 SINGLE_FILE = "model.safetensors"
-# In the order in which transformers and PEFT look for them.
-NAMES = (
+NAMES = (  # in the order in which transformers and PEFT look for them
     *(SINGLE_FILE, "model.safetensors.index.json", "adapter_model.safetensors"),
     *("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"),
 )
@@ -19,8 +18,7 @@ NANOGPT_FILE = "ckpt.pt"
 READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # suffixes of weights files that can be read
 VARIANT_FILE = re.compile(r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)")
 
-# Files that contain the old position table or depend on its size, by kind.
-STALE_KINDS = {
+STALE_KINDS = {  # files that contain the old position table or depend on its size
     "PyTorch weights": ("pytorch_model*.bin", "pytorch_model*.bin.index*.json", "pytorch_model*.safetensors"),
     "TensorFlow weights": ("tf_model*.h5", "tf_model*.h5.index.json"),
     "Flax weights": ("flax_model*.msgpack", "flax_model*.msgpack.index.json"),
@@ -34,11 +32,9 @@ STALE_KINDS = {
     ),
     "another checkpoint": ("checkpoint-*/*",),
 }
-# Why a file is not copied, by pattern.
 STALE = {pattern: f"{kind}, not rewritten" for kind, patterns in STALE_KINDS.items() for pattern in patterns}
 
-# Files of version control, download tools and desktops, at any depth.
-IGNORED_NAMES = {
+IGNORED_NAMES = {  # files of version control, download tools and desktops, at any depth
     **{".git": "version control", ".cache": "a download cache", "__pycache__": "a cache"},
     ".DS_Store": "desktop metadata",
 }
@@ -46,8 +42,7 @@ IGNORED_NAMES = {
 # Suffixes of files that Python imports, systems load, or shells and interpreters run.
 CODE_TYPES = ("py", "pyc", "pyd", "pyo", "pyw", "pyx", "so", "so.*", "dll", "dylib", "sh", "bat", "cmd", "ps1", "exe")
 
-# Files that transformers, PEFT, sentence-transformers, their trainers and ctxextend write to a checkpoint folder.
-KNOWN_FILES = (
+KNOWN_FILES = (  # that transformers, PEFT, sentence-transformers, their trainers and ctxextend write
     *("model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json"),
     *("model.*.safetensors", "model.safetensors.index.*.json"),
     *("adapter_config.json", "adapter_model.safetensors"),

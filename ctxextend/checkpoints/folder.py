@@ -28,8 +28,7 @@ FOREIGN = {"tf_model*.h5*": ("tensorflow tf-keras", "from_tf=True"), "flax_model
 
 # How the names of transformers classes with an LM head end.
 LM_CLASSES = ("LM", "LMHeadModel", "HeadsModel", "EncoderDecoderModel", "ForPreTraining", "ForConditionalGeneration")
-# Parts of the tensor names of LM heads, for configs that state no class.
-LM_TENSORS = ("lm_head.", "predictions.", "vocab_projector.", "embed_out.")
+LM_TENSORS = ("lm_head.", "predictions.", "vocab_projector.", "embed_out.")  # for configs that state no class
 
 SAMPLE = 4096  # bytes per sample of a fingerprint: the start, the middle and the end of a tensor
 CODE, LINKED = "code, never executed", "a symlink to a folder"  # why files are skipped
@@ -183,8 +182,7 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
     has_config = any(os.path.lexists(root / name) for name in (CONFIG, ADAPTER_CONFIG, MODULES))
     is_single_file = source.file is not None and not has_config
     listed = [str(source.file)] if is_single_file else list(_files_below(root))
-    # Taken before any file is read, to detect later changes.
-    fingerprints = {name: file_fingerprint(root / name) for name in listed}
+    fingerprints = {name: file_fingerprint(root / name) for name in listed}  # before any file is read
     model = _model_folder(source)
     folder = root / model
     config: Mapping[str, Any] | None = None

@@ -12,8 +12,7 @@ LOGIN = "run `hf auth login`, or set HF_TOKEN"
 LOGS = "runs"  # TensorBoard logs, which contain local paths and the host name
 RETRY = "Run the same command again (complete files are kept)"
 FAILED = "{id} could not be downloaded from the Hub: "
-# Message and hint by exception classes or HTTP statuses; the first match applies.
-MESSAGES = {
+MESSAGES = {  # and hints by exception classes or HTTP statuses; the first match applies
     ("GatedRepoError",): (
         "{id} is a gated model on the Hub, and this account has no access.",
         f"Request access on its page, then {LOGIN}.",

@@ -94,8 +94,7 @@ def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[State
             continue
         values = load_object(checkpoint.root / name)
         for kind, keys in locations:
-            # transformers uses the old name if the new one is missing.
-            is_old = kind == "tokenizer" and "max_len" in values and keys[0] not in values
+            is_old = kind == "tokenizer" and "max_len" in values and keys[0] not in values  # else the new name counts
             path_in_file = ("max_len",) if is_old else keys
             value = nested(values, path_in_file)
             if kind == "tokenizer" or value not in (None, "BatchLongest"):

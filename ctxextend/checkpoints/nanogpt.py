@@ -27,8 +27,7 @@ HINT = "Use a checkpoint of the original nanoGPT, or convert this one with the p
 
 EMBEDDINGS, POSITIONS, HEAD = "transformer.wte.weight", "transformer.wpe.weight", "lm_head.weight"
 MASK = re.compile(r"transformer\.h\.\d+\.attn\.bias")
-# Shapes of a block's weights in multiples of n_embd, (out, in) as in torch's Linear. Each also has a bias.
-BLOCK = {
+BLOCK = {  # a block's weights in multiples of n_embd, (out, in) as in torch's Linear; each also has a bias
     **{"ln_1": (1,), "attn.c_attn": (3, 1), "attn.c_proj": (1, 1)},
     **{"ln_2": (1,), "mlp.c_fc": (4, 1), "mlp.c_proj": (1, 4)},
 }

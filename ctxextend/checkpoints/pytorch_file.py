@@ -27,11 +27,9 @@ BYTE_ORDER = re.compile(r"[^/]+/byteorder")  # the record that states their byte
 SAVE_TENSORS = "Save only dense tensors in the program that wrote it: torch.save(model.state_dict(), NAME)."
 NESTED = ("state_dict", "model")  # keys of the model's tensors in training checkpoints
 WRAPPERS = ("module.", "_orig_mod.")  # prefixes that DataParallel and torch.compile add to all names
-# Names in models ported from TensorFlow; transformers renames them on loading.
-RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # on loading, by transformers
 
-# Tensors that transformers ties when it loads a model, and so does not save: `_tied_weights_keys`.
-TIED_ON_LOADING = re.compile(
+TIED_ON_LOADING = re.compile(  # by transformers, which does not save them: `_tied_weights_keys`
     r"(?P<owner>(?:.+?\.)??)(?:(?:cls\.)?predictions\.decoder\.(?:weight|bias)|lm_head\.(?:decoder\.)?(?:weight|bias)"
     r"|(?:encoder|decoder)\.(?:embed_tokens|word_embeddings)\.weight|entity_predictions\.decoder\.weight"
     r"|(?:generator_lm_head|output_projection|pred_layer\.proj|proj_out|vocab_projector)\.weight)"
@@ -39,8 +37,7 @@ TIED_ON_LOADING = re.compile(
 LM_HEAD = ".lm_head."  # sorted last: a tied tensor has its embedding's name, but RoBERTa's head is before it
 MAX_EXPANSION = 1 << 30  # bytes of a tensor beyond those stored: a stride of 0 expands a few bytes to terabytes
 
-# Safetensors' names of torch's dtypes.
-DTYPES: Mapping[str, str] = {
+DTYPES: Mapping[str, str] = {  # safetensors' names of torch's dtypes
     **{np.dtype(dtype).name: name for name, dtype in NUMPY_NAMES.items()},
     **{dtype: name for name, dtype in ML_DTYPES_NAMES.items()},
     **{"complex64": "C64", "float8_e8m0fnu": "F8_E8M0"},
@@ -70,8 +67,7 @@ class PytorchFile(TensorFile):
         """Read a copy of a tensor's bytes in safetensors' layout, shape (size,)."""
         tensor, stored = self.tensors[name], self.stored_range(name)
         if stored is not None:
-            # Read from the file, so that no page of the mapping stays in memory.
-            data = torch.frombuffer(read_range(self.path, *stored), dtype=torch.uint8)
+            data = torch.frombuffer(read_range(self.path, *stored), dtype=torch.uint8)  # no page stays in memory
             tensor = data.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
         tensor = tensor.clone(memory_format=torch.contiguous_format)
         # Not reshape(-1): a contiguous tensor of one value may have any stride, and then view(torch.uint8) fails.

@@ -21,8 +21,7 @@ from ctxextend.errors import CheckpointError
 MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself
 METADATA = "__metadata__"
 
-# Dtypes of numpy and of ml_dtypes by their names in safetensors.
-NUMPY_NAMES = {
+NUMPY_NAMES = {  # dtypes of numpy and of ml_dtypes by their names in safetensors
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BOOL": "?"},
     **{f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)},
 }
@@ -33,8 +32,7 @@ ML_DTYPES_NAMES = {
 }
 NUMPY_DTYPES = (*NUMPY_NAMES, *ML_DTYPES_NAMES)
 FLOATS = ("F64", "F32", "F16", *ML_DTYPES_NAMES)  # the dtypes that a position table may have
-# Bits per value of every dtype in safetensors.
-BITS: Mapping[str, int] = {
+BITS: Mapping[str, int] = {  # per value of every dtype in safetensors
     **{name: 8 * np.dtype(dtype).itemsize for name, dtype in NUMPY_NAMES.items()},
     **{name: 16 if name == "BF16" else 8 for name in ML_DTYPES_NAMES},
     **{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E8M0": 8, "C64": 64},
@@ -115,8 +113,7 @@ def parse_header(text: bytes) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
     """Parse a header and check each entry; raise ValueError with the problem, as part of a sentence."""
     try:
         header = json.loads(text.decode(), object_pairs_hook=unique_keys)
-        # Python reads NaN and lone surrogates, but cannot write them as JSON.
-        json.dumps(header, ensure_ascii=False, allow_nan=False).encode()
+        json.dumps(header, ensure_ascii=False, allow_nan=False).encode()  # fails for NaN and lone surrogates
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the header is not valid JSON: {error!s:.200}") from None
     if not isinstance(header, dict):

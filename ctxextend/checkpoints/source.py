@@ -15,11 +15,9 @@ from ctxextend.checkpoints.hub import download
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 
-# The checkpoints that ship with the package, by name.
-BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_gpt2"}
+BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_gpt2"}  # by name
 
-# Generic stems of weights files: the output is not named after them.
-GENERIC_STEMS = {"model", "pytorch_model", "ckpt", "adapter_model"}
+GENERIC_STEMS = {"model", "pytorch_model", "ckpt", "adapter_model"}  # outputs are not named after them
 HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*")
 # A snapshot in the Hub cache: its commit, and the cache folder whose blobs its files link to.
 CACHE_SNAPSHOT = re.compile(r"(?P<cache>.*/models--(?P<id>[^/]+))/snapshots/(?P<sha>[0-9a-f]{40})(?P<below>/.*)?")

@@ -17,23 +17,19 @@ TRANSFORMERS = "transformers"
 SENTENCE_TRANSFORMERS = "sentence-transformers"
 TOKENIZERS = "tokenizers"
 UNUSED = "none"
-# The library that uses each kind of limit in side files.
-LIBRARIES = {
+LIBRARIES = {  # that use each kind of limit in side files
     "tokenizer": TRANSFORMERS,
     "sentence": SENTENCE_TRANSFORMERS,
     "truncation": TOKENIZERS,
     "padding": TOKENIZERS,
     "generation": "transformers generate",
 }
-# The keys that transformers and sentence-transformers truncate by.
-TRUNCATION_KEYS = ("model_max_length", "max_len", "max_seq_length")
-# Config files of sentence-transformers in lookup order; it uses the first.
-SENTENCE_CONFIGS = tuple(
+TRUNCATION_KEYS = ("model_max_length", "max_len", "max_seq_length")  # of transformers and sentence-transformers
+SENTENCE_CONFIGS = tuple(  # of sentence-transformers in lookup order; it uses the first
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-# Files that AutoTokenizer can load.
-TOKENIZER_FILES = {
+TOKENIZER_FILES = {  # that AutoTokenizer can load
     *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model"),
     "sentencepiece.bpe.model",
 }

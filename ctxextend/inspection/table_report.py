@@ -43,10 +43,8 @@ class TableReport(Result, shows="name positions reserved_rows hidden_size dtype"
     repetition: Repetition = field(metadata=not_in_json)  # duplicate rows, by position
     # Positions where the table jumps, by the older length that they are multiples of; see `find_seams`.
     seams: dict[int, tuple[int, ...]] = field(metadata=not_in_json)
-    # Standard deviation of the initialisation that a row still matches, by position.
-    untrained: dict[int, float] = field(metadata=not_in_json)
-    # The table including reserved rows, shape (rows, hidden_size), in the file's dtype.
-    values: NDArray[Any] = field(metadata=not_in_json)
+    untrained: dict[int, float] = field(metadata=not_in_json)  # std of initialisation that a row matches, by position
+    values: NDArray[Any] = field(metadata=not_in_json)  # with reserved rows, (rows, hidden_size), in the file's dtype
     location: TableLocation = field(metadata=not_in_json)  # its registry entry
 
     def json_more(self) -> dict[str, Any]:
@@ -92,8 +90,7 @@ class TableReport(Result, shows="name positions reserved_rows hidden_size dtype"
         for length, positions in self.seams.items():
             reason = f"multiples of {length}" if len(positions) > 1 else "possible end of a shorter table"
             yield f"seam: {describe_rows(positions)} ({reason})"
-        # List outliers of the first period only, since the others are copies.
-        first = repeated.start + repeated.period if repeated.period else len(stats.norms)
+        first = repeated.start + repeated.period if repeated.period else len(stats.norms)  # later ones are copies
         outliers = [(row, reason) for row, reason in self.outliers.items() if row < first]
         yield from (f"outlier row {row}: {reason}" for row, reason in outliers[:MAX_LISTED])
         if len(outliers) > MAX_LISTED:

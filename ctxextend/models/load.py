@@ -16,8 +16,7 @@ from ctxextend.models.extend import to_tensor
 if TYPE_CHECKING:
     import torch
 
-# Names of a module's token inputs, in the order of preference.
-TOKEN_INPUTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))
+TOKEN_INPUTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))  # names by preference
 OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # layer norm parameters in old TensorFlow checkpoints
 
 
@@ -70,12 +69,11 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
 def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) -> dict[str, str]:
     """Return the name of the model's parameter for each tensor of a checkpoint; `tables` must be among them."""
     parameters = {name: tuple(value.shape) for name, value in model.named_parameters(remove_duplicate=False)}
-    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."  # in names only if the model has a head
     matched: dict[str, str] = {}
     for name, entry in checkpoint.entries.items():
         stem, _, last = name.rpartition(".")
         for current in (name, f"{stem}.{OLD_NAMES.get(last, last)}"):
-            # The prefix depends on whether the model has a head.
             for candidate in (current, f"{prefix}{current}", current.removeprefix(prefix)):
                 if parameters.get(candidate) == entry.shape:
                     matched.setdefault(name, candidate)

@@ -34,8 +34,7 @@ DPI = 300
 NUMBERS = NumberFormat()
 MAX_NAME = 32  # characters of a legend or axis label
 
-# Distinguishable with any colour vision deficiency, like the report's dark-mode colours.
-COLOURS = ("#2c4387", "#e45908", "#1c9789", "#8f39e2", "#82430a")
+COLOURS = ("#2c4387", "#e45908", "#1c9789", "#8f39e2", "#82430a")  # distinguishable with any colour vision deficiency
 INK, SOFT, OTHER, HAIR, HEAT = "#1b1d21", "#5a6069", "#a9afb8", "#dfe2e6", "#74a9dc"
 THEME = {"ink": INK, "soft": SOFT, "other": OTHER, "hair": HAIR, "heat": HEAT, "paper": "#ffffff"}
 THEME |= {f"c{number}": colour for number, colour in enumerate(COLOURS)}
@@ -44,8 +43,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (2, 1)), (0, (6, 1.4, 1.2, 1.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 WIDE, THIN = 2.4, 1.1  # line widths: the bottom curve is wide, so that identical curves are both visible
 BASE_STYLE: Style = {"color": INK, "linestyle": (0, (0.1, 2)), "linewidth": 2, "dash_capstyle": "round"}
-# Labels are those of the tables in the terminal.
-MODES: Mapping[str, tuple[str, Style]] = {
+MODES: Mapping[str, tuple[str, Style]] = {  # labels as in the tables in the terminal
     MODEL: ("model", {"color": COLOURS[0], "linestyle": "-", "linewidth": WIDE}),
     SLIDING: ("base, sliding windows", {"color": COLOURS[1], "linestyle": "--", "linewidth": THIN}),
     TRUNCATED: ("base, separate windows", {"color": COLOURS[2], "linestyle": ":", "linewidth": THIN + 0.3}),

@@ -30,8 +30,7 @@ BASE = "base"
 PATH = re.compile(r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*")  # paths without spaces in a text, but not ``</s>``
 SHOWN_NORMS = 0.98  # share of norms that are not clipped
 SMALL_SIZE = (2.0, 1.25)  # of a plot of a single method, in inches
-# Replacements in matplotlib's SVG for inline use: drop size, style, metadata and surplus digits.
-SVG_IN_HTML = (
+SVG_IN_HTML = (  # replacements for inline use: drop size, style, metadata and surplus digits
     (r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", ""),
     (r' (width|height)="[\d.]+pt"| transform="rotate\(-0 [^"]*"| xmlns(:xlink)?="[^"]*"| version="1.1"', ""),
     (r" ?font-family: [^;]*;", ""),
@@ -47,8 +46,7 @@ def comparison_figure(comparison: Comparison) -> "Figure":
     title = f"{public_name(comparison.source)}, {comparison.max_len_before} -> {comparison.max_len_after} tokens"
     parts = (title, comparison.after_training, "" if comparison.complete else "incomplete")
     figure = figures.panel_figure(comparison_panels(comparison), "; ".join(filter(None, parts)))
-    # One legend for all curves; bars are labelled on the axis.
-    for axes in figure.axes:
+    for axes in figure.axes:  # one legend for all curves; bars are labelled on the axis
         lines, names = axes.get_legend_handles_labels()
         if names:
             figure.legend(lines, names, title="shaded: 95 % CI", loc="outside lower center", ncols=2)
@@ -144,8 +142,7 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
     has_base = comparison.hold_out is None
     name, mode, mark = (BASE, SLIDING, BASE) if has_base else (REFERENCE, REFERENCE, "held out")
     base = next(filter(None, (losses_of(row.final.evaluation, mode) for row in comparison.rows)), {})
-    # The axis shows the better half of the methods completely.
-    curves, better = list[LossCurve](), -(-len(losses_by_method) // 2)
+    curves, better = list[LossCurve](), -(-len(losses_by_method) // 2)  # whose losses the axis shows completely
     for number, (method, losses) in enumerate(losses_by_method):
         is_labelled = number < len(COLOURS)
         style: dict[str, Any] = {"color": _colour(number), "linestyle": figures.DASHES[number] if is_labelled else "-"}

@@ -27,8 +27,7 @@ class NumberFormat:
         if not ci95 or not math.isfinite(ci95):
             return _format(value, _decimals(abs(value) / 10), sign)
         decimals = _decimals(ci95)
-        # Do not round a small interval to zero.
-        interval = _format(ci95, decimals, "") if round(ci95, decimals) else f"{ci95:.0e}"
+        interval = _format(ci95, decimals, "") if round(ci95, decimals) else f"{ci95:.0e}"  # never shown as 0
         return f"{_format(value, decimals, sign)} {self.sign} {interval}"
 
     def estimate(self, estimate: Estimate | None, *, signed: bool = False) -> str:

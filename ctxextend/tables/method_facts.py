@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 # The default method of a longer table, and those that it chooses by rule.
 DEFAULT_METHOD, COPY, FORMULA = "auto", "copy", "formula"
 SINUSOIDAL = "sinusoidal"
-# The method of a shorter table: keep the first rows.
-TRUNCATE = "truncate"
+TRUNCATE = "truncate"  # the method of a shorter table: keep the first rows
 
 METHOD_NAMES = (
     *(DEFAULT_METHOD, COPY, "linear", SINUSOIDAL, FORMULA, "cubic", "spline", "nearest", "mirror"),
@@ -72,8 +71,7 @@ class Method:
     summary: str  # what it does, as an imperative phrase
     keeps_learned_rows: bool = True  # whether they stay bit-identical
     keep_first: int | None = 0  # default of ``keep_first``; None: not supported
-    # By name, in addition to ``keep_first`` and ``drop_last``.
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Mapping[str, Setting] = field(default_factory=dict)  # besides ``keep_first`` and ``drop_last``
     when: str  # when to use it, as a clause
     source: str  # paper or code, from the "Source:" paragraph of the docstring
     convention: str  # details needed to reproduce the rows elsewhere
@@ -82,16 +80,13 @@ class Method:
     tolerance: float = 0.0  # largest allowed difference between machines, relative to the median row norm
     # ``function(table, rows, **settings) -> rows``, float64 in and out, except for methods that repeat rows.
     function: "Callable[..., NDArray[np.float64]]" = field(metadata=not_in_json)
-    # Whether new rows depend on learned ones, so that ``drop_last`` has an effect.
-    reads_learned_rows: bool = field(default=True, metadata=not_in_json)
-    # Whether `function` takes ``start``, the absolute position of the first source row.
-    takes_start: bool = field(default=False, metadata=not_in_json)
+    reads_learned_rows: bool = field(default=True, metadata=not_in_json)  # so that ``drop_last`` has an effect
+    takes_start: bool = field(default=False, metadata=not_in_json)  # ``start``: position of the first source row
     # Whether `function` also reads the rows kept by ``keep_first``, and takes their number as ``keep``.
     reads_kept_rows: bool = field(default=False, metadata=not_in_json)
     # Whether new rows are copies of source rows. These are passed in the stored dtype: half the time and memory.
     repeats_rows: bool = field(default=False, metadata=not_in_json)
-    # The largest number of rows that `function` can return for a number of source rows.
-    max_rows: Callable[[int], int] | None = field(default=None, metadata=not_in_json)
+    max_rows: Callable[[int], int] | None = field(default=None, metadata=not_in_json)  # of a number of source rows
     # Chooses unset settings from a table, with the arguments of `function`; returns the method's text and the reason.
     choose: Callable[..., tuple[str, str]] | None = field(default=None, metadata=not_in_json)
 

@@ -23,7 +23,6 @@ from ctxextend.tables.sinusoids import BLOCK_ROWS, LAYOUTS, fit_sinusoids, princ
 Rows = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-# Effects of several methods on inputs beyond the old length.
 CLOSER = "order is kept, but neighbouring rows are closer together than in training"
 UNTRAINED = "new positions carry no information until the model is trained"
 # Principal components that `spectral` extrapolates, sinusoids fitted to them, and the largest distance of a new row

@@ -82,8 +82,7 @@ def find_formula(table: NDArray[Any], layout: str | None = None) -> Formula | No
     If several layouts fit, as for one row, `layout` or else the first is returned. Angles may be rounded to float32.
     """
     width, first = table.shape[1], table[:1].astype(np.float64)
-    # Each sine and its cosine have radius 1; NaN fails too.
-    if not abs(float(np.vdot(first, first)) - width / 2) < 0.6:
+    if not abs(float(np.vdot(first, first)) - width / 2) < 0.6:  # radius 1 each; NaN fails too
         return None
     for candidate in sorted(LAYOUTS, key=lambda name: name != layout):
         if width < (4 if candidate.startswith("halves-log") else 2):

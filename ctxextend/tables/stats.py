@@ -49,8 +49,7 @@ class TableStats:
     norms: Floats  # Euclidean, shape (n,); NaN or infinity if the row contains one
     cosines: Floats  # of each row to the next, shape (n - 1,); NaN if either norm is zero or not finite
     steps: Floats  # Euclidean distance of each row to the next, shape (n - 1,)
-    # The fields below ignore non-finite rows.
-    mean_norm: float  # norm of the mean row
+    mean_norm: float  # norm of the mean row; it and the fields below ignore non-finite rows
     eigenvalues: Floats  # variance along each principal component, descending
     components: tuple[Component, ...]  # the leading ones
     nonfinite: tuple[int, ...]  # rows that contain NaN or infinity

@@ -22,8 +22,7 @@ except ImportError as error:
 SHARDED = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}  # by the launcher's variable
 CPU_TOKENS, ACCELERATOR_TOKENS = 4096, 16_384  # maximum tokens per micro-batch: larger ones are not faster
 CHUNK_LOGITS = 2**24  # maximum logits per chunk of the loss: 64 MiB of float32, 333 tokens with GPT-2's vocabulary
-# transformers' activation functions that consist of several operations.
-MULTI_OP_ACTIVATIONS = (
+MULTI_OP_ACTIVATIONS = (  # activation functions of transformers that consist of several operations
     *("NewGELUActivation", "FastGELUActivation", "QuickGELUActivation", "AccurateGELUActivation"),
     *("ClippedGELUActivation", "ReLUSquaredActivation", "LaplaceActivation"),
 )
@@ -88,8 +87,7 @@ def disable_dropout(model: torch.nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             module.p = 0.0
-        # Functional dropout and layer drop read their rates from attributes of the parent module.
-        for name, value in list(vars(module).items()):
+        for name, value in list(vars(module).items()):  # rates of functional dropout and layer drop
             if "drop" in name and isinstance(value, float):
                 setattr(module, name, 0.0)
 
@@ -98,8 +96,7 @@ def checkpoint_layers(model: Any) -> bool:
     """Enable gradient checkpointing; return False if the model does not support it."""
     if not model.supports_gradient_checkpointing:
         return False
-    # Newer versions of transformers call it activation checkpointing.
-    prefix = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
+    prefix = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # newer name
     getattr(model, f"{prefix}_checkpointing_enable")({"use_reentrant": False})
     return True
 

@@ -41,8 +41,7 @@ from ctxextend.version import __version__
 DTYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}  # safetensors' names of the dtypes of --dtype
 CONFIG_KEYS = ("dtype", "torch_dtype")  # config keys of the dtype; older versions of transformers use the second
 
-# Fields of the result that the recipe's provenance contains.
-LOSSES = ("loss_before", "loss_after", "loss_last", "loss_best", "best_step", "saved_step")
+LOSSES = ("loss_before", "loss_after", "loss_last", "loss_best", "best_step", "saved_step")  # also in the recipe
 RECORDED = ("objective", "parameters", "tokens", "devices", *LOSSES)
 MAX_LISTED = 200  # maximum number of text files that a recipe lists, to keep it short
 OBJECTIVES = {

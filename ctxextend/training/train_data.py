@@ -21,8 +21,7 @@ from ctxextend.held_out import Ids
 Tokens = NDArray[np.int32]
 TOKENS_PER_MESSAGE = 10_000_000  # between progress messages while a long text is tokenized
 IGNORE_INDEX = -100  # the label that torch's cross entropy ignores
-# The share of tokens to predict; of these, a random number in [0, 1) below 0.8 masks, and one below 0.9 replaces.
-PREDICTED, IS_MASKED, IS_REPLACED = 0.15, 0.8, 0.9
+PREDICTED, IS_MASKED, IS_REPLACED = 0.15, 0.8, 0.9  # share of tokens; random numbers below 0.8 mask, below 0.9 replace
 ORDER, POSITION, MASK = 1, 2, 3  # first part of the seed of each random generator
 
 

@@ -34,8 +34,7 @@ from ctxextend.training.training_run import SAVE, RunFolder, TrainingInterrupted
 WARMUP = 0.05  # warmup steps of the learning rate, as a share of all steps
 WEIGHTS, BEST_WEIGHTS = "trained.safetensors", "best.safetensors"
 EVALUATIONS = 4  # default number of evaluations after the initial one
-# Parts of the messages of RuntimeErrors that torch raises when it cannot write.
-TORCH_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
+TORCH_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")  # in messages of torch if it cannot write
 UNFINISHED = "unfinished"  # the folder of a saved state that is being written
 SAME_SIGNAL = 2.0  # seconds within which signals count as one: a terminal and a launcher both forward a single Ctrl-C
 

@@ -25,8 +25,7 @@ from ctxextend.recipe_file import MACHINE_KEYS
 
 RUN_FILE = "run.json"
 SAVE = "checkpoint-"  # transformers' prefix of a saved state; the step follows
-# Settings that may change when a run is resumed.
-CHANGEABLE = tuple(
+CHANGEABLE = tuple(  # settings that may differ when a run is resumed
     f"train.{name}"
     for name in ("steps", "per_device_batch_size", "eval_every", "save_every", "report_to", "copy_code", *MACHINE_KEYS)
 )

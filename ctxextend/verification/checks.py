@@ -33,10 +33,8 @@ from ctxextend.tables.stats import describe_rows
 Table = NDArray[Any]
 Mask = NDArray[np.bool_]
 BLOCK = 1 << 18  # bytes read at a time: two blocks stay in the CPU cache until they are compared
-# Keys that transformers writes to config.json for information; no model uses them.
-INFORMATIONAL_KEYS = {("transformers_version",), ("_name_or_path",)}
-# Files that may be added, removed or changed without affecting the model.
-NOT_COMPARED = (
+INFORMATIONAL_KEYS = {("transformers_version",), ("_name_or_path",)}  # of config.json; no model uses them
+NOT_COMPARED = (  # files that do not affect the model
     *(CARD_FILE, RECIPE_FILE, ".gitattributes", "trainer_state.json", "train_log.jsonl", "train_loss.png", "runs/*"),
     *(f"{name}{suffix}" for name in ("LICENSE", "LICENCE", "NOTICE") for suffix in ("", ".txt", ".md")),
 )
@@ -187,8 +185,7 @@ def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableCompa
     if (bad := np.flatnonzero(frozen & ~compared.matches)).size:
         difference = f"do not match method {expected.plan.method_of(table)}{reason}"
         yield f"{table.name}: {len(bad)} of {len(frozen)} rows {difference}: {describe_rows(bad.tolist())}"
-    # Training can produce NaN.
-    nonfinite = sorted({*nonfinite_rows(compared.after)} - {*nonfinite_rows(compared.expected)})
+    nonfinite = sorted({*nonfinite_rows(compared.after)} - {*nonfinite_rows(compared.expected)})  # from training
     if nonfinite:
         yield f"{table.name}: {counted(len(nonfinite), 'row')} with NaN or infinity: {describe_rows(nonfinite)}"
 

@@ -11,8 +11,7 @@ from ctxextend.plan.plan import ResizePlan
 from ctxextend.verification.checks import Check, ExpectedResize
 
 NOT_DEEP_HINT = "Run verify without --deep."
-# Outputs by table name and input: a tensor, None if the model cannot run on text only, or an error message.
-Outputs = Mapping[tuple[str, str], Any]
+Outputs = Mapping[tuple[str, str], Any]  # by table and input: a tensor, an error, or None if text is not enough
 
 
 def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:

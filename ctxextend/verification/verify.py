@@ -39,8 +39,7 @@ class Verification(Result, shows="conclusion"):
     trainable: str | None  # what was trained according to the recipe: one of `TRAINABLE`, or None
     checks: tuple[Check, ...]  # in the order they ran
     notes: tuple[str, ...] = ()  # for example how the method was determined
-    # Whether a table was ``resized``, only limits were ``fixed``, or nothing changed (``same``).
-    what: str = field(default="resized", metadata=not_in_json)
+    what: str = field(default="resized", metadata=not_in_json)  # or only limits were ``fixed``; or ``same``
 
     json_properties: ClassVar = ("passed", "conclusion")
 
