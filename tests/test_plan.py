@@ -154,7 +154,7 @@ def test_resize_recipe_reproduces_the_output_of_every_method(method: str, make_p
         "keep_first": 0,
         **{key: value for key, value in settings.items() if key != "method" and value},
     }
-    optional = {"repeat", "radius"}
+    optional = {"repeat", "radius", "high_gain"}
     assert {*METHODS[method].settings} - optional == {*re.findall(r"(\w+)=", full_method)} - optional
     assert recipe["provenance"]["method"] == full_method
     run(out / "ctxextend.yaml", tmp_path / "again")

@@ -39,7 +39,6 @@ def demo(
     has_plot = not figures.REPORT.missing()
     target = report or ((output.parent if output else Path()) / REPORT if has_plot else None)
     options.check_files(report=target)
-    sink.note(f"Comparing methods on {DEMO_SOURCE} and Python's documentation ...")
     with sink.progress("Comparing", unit="tokens") as progress:
         comparison = compare_demo(progress, threads)
     add_comparison(page := Page.for_stdout(), comparison)
