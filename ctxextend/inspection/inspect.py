@@ -81,8 +81,7 @@ def _fix_command(ref: CheckpointRef, table: TableReport, tables: Collection[Tabl
     if len({other.location.key_value(other.positions) for other in sharing}) > 1:
         return None
     with_part = len({other.positions for other in tables}) > 1
-    command = resize_command(ref, part=table.part or None if with_part else None, to=table.positions)
-    return f"{command} --fix-limits"
+    return f"{resize_command(ref, part=table.part or None if with_part else None, to=table.positions)} --fix-limits"
 
 
 def _report(checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None, parameters: int) -> TableReport:

@@ -139,8 +139,7 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
     losses_by_method = [(row.method, losses_of(row.final.evaluation, MODEL)) for row in comparison.rows]
     if not any(losses for _, losses in losses_by_method):
         return None
-    has_base = comparison.hold_out is None
-    name, mode, mark = (BASE, SLIDING, BASE) if has_base else (REFERENCE, REFERENCE, "held out")
+    name, mode, mark = (BASE, SLIDING, BASE) if comparison.hold_out is None else (REFERENCE, REFERENCE, "held out")
     base = next(filter(None, (losses_of(row.final.evaluation, mode) for row in comparison.rows)), {})
     curves, better = list[LossCurve](), -(-len(losses_by_method) // 2)  # whose losses the axis shows completely
     for number, (method, losses) in enumerate(losses_by_method):

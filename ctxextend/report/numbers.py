@@ -55,8 +55,7 @@ class NumberFormat:
         if not math.isfinite(change.mean):
             return f"not comparable with {other}: a loss is not finite"
         if change.sign is None:
-            direction = "lower" if change.mean < 0 else "higher"
-            return f"{amount} {direction} than {other}, {ONE_WINDOW}"
+            return f"{amount} {'lower' if change.mean < 0 else 'higher'} than {other}, {ONE_WINDOW}"
         if change.sign == 0:
             return f"tied with {other} ({self.change(change)} {unit})"
         return f"{'better' if (change.mean < 0) == (unit == LOSS_UNIT) else 'worse'} than {other} by {amount}"

@@ -45,8 +45,7 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
 
 
 def _key_issues(loaded: LoadedModel) -> list[str]:
-    kinds = ("missing", "unexpected", "mismatched")  # as in transformers' loading info
-    return [f"{kind} key: {key}" for kind in kinds for key in getattr(loaded, kind)]
+    return [f"{kind} key: {key}" for kind in ("missing", "unexpected", "mismatched") for key in getattr(loaded, kind)]
 
 
 def _run_inputs(plan: ResizePlan, checkpoint: Checkpoint, loaded: LoadedModel, lengths: list[int]) -> Outputs:
