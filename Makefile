@@ -36,12 +36,15 @@ bench: $(VENV)/installed-dev
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
+# Python compiles modules when they are first imported; compiling all of them here would double the time.
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable
+
 $(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[plot]'
+	$(PIP_INSTALL) '.[plot]'
 	touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+$(VENV)/installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP_INSTALL) '.[dev]'
 	touch $@
 
 clean:

@@ -18,6 +18,7 @@ from tests import pico
 FOLDER = BUNDLED["tiny-gpt2"]
 
 
+@pytest.mark.slow
 def test_tiny_gpt2_matches_its_model_card() -> None:
     """The perplexity matches only roughly because the text differs between Python versions; untrained it is > 1,000."""
     card = (FOLDER / "README.md").read_text()
