@@ -40,7 +40,7 @@ $(VENV)/bin/python:
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable
 
 $(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP_INSTALL) '.[plot]'
+	$(PIP_INSTALL) '.[plot,train]'
 	touch $@
 
 $(VENV)/installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -43,8 +43,8 @@ class Demo:
 
 def compare_demo(progress: Progress = no_progress, threads: int | None = None) -> Comparison:
     """Compare methods on the bundled checkpoint as ``compare --quick`` does."""
-    for library in ("torch", "transformers"):  # fail before anything is written
-        import_module(library)
+    for module in ("torch", "transformers", "ctxextend.training.memory"):  # fail before anything is measured
+        import_module(module)
     return replace(compare_quickly(_open_demo(), progress=progress, threads=threads), notes=(), warnings=())
 
 

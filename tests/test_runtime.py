@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -286,6 +287,14 @@ def test_missing_library_is_reported_with_an_install_command(blocked: str, argum
     done = run_without(blocked, arguments)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"Error: This needs {blocked}: pip install {blocked}\n"
+
+
+def test_demo_without_the_training_extra_fails_before_it_measures() -> None:
+    done = run_without("accelerate", "demo")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "accelerate" in done.stderr
+    makefile = (Path(__file__).parents[1] / "Makefile").read_text()
+    assert re.search(r"installed:.*\n.*\[plot,train\]", makefile)  # which `make demo` uses
 
 
 def test_missing_library_is_reported_as_json() -> None:
