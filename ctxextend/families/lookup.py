@@ -59,6 +59,11 @@ class TableLocation:
         return self.table.layout if self.table.layout_key is None or self.stated(self.table.layout_key) else ""
 
     @property
+    def scheme(self) -> str:
+        """The position scheme: learned, sinusoidal, rotary, ALiBi or relative."""
+        return self.table.scheme or ("sinusoidal" if self.layout else "learned")
+
+    @property
     def _effective_path(self) -> Keys:
         """Keys of the config that transformers uses; an override replaces the other one completely."""
         return next((path for path in self.overrides if isinstance(nested(self.config, path), Mapping)), self.path)
@@ -229,6 +234,8 @@ def _search(
         if only and table.part not in ("", only):
             continue
         location = replace(here, table=table, part=here.part if only else f"{here.part}.{table.part}".strip("."))
+        if table.when and location.stated(table.when[0]) not in table.when[1]:
+            continue
         requirements = (*family.requires, ABSOLUTE)
         if unmet := [rule for rule in requirements if location.stated(rule.key) not in (None, rule.value)]:
             key, scheme = unmet[0].key, unmet[0].instead
@@ -288,8 +295,8 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
             count = f"{rule.config_key} + {rule.rows}" if rule.config_key else str(rule.rows)
             reserved = "0" if count == "0" else f"{count} ({'' if rule.inside_key else 'not '}counted in the config)"
             notes, table = tuple(_notes(FAMILIES[name], location)), location.usual_name
-            scheme = "sinusoidal" if location.layout else "learned"
-            listed.append(FamilyTable(name, location.part, table, location.config_key, reserved, scheme, notes))
+            details = table, location.config_key, reserved, location.scheme, notes
+            listed.append(FamilyTable(name, location.part, *details))
     return listed
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ctxextend.families.rotary import ROTARY_FAMILIES
 from ctxextend.families.schema import Buffer, Family, Part, Pin, PositionTable, Requirement, ReservedRows
 from ctxextend.families.unsupported import NOT_LOADED, RELATIVE_ONLY, ROTARY_OR_RELATIVE
 
@@ -430,7 +431,7 @@ _FAMILIES = (
     ),
 )
 
-FAMILIES: Mapping[str, Family] = {family.model_type: family for family in _FAMILIES}
+FAMILIES: Mapping[str, Family] = {family.model_type: family for family in (*_FAMILIES, *ROTARY_FAMILIES)}
 
 # Distinguish model types with the same table name if a config has no model_type: prefixes of tensor names (after the
 # table's prefix) or config keys that a type has, or with "!" does not have. gpt-sw3 never matches: its files say gpt2.

@@ -28,9 +28,31 @@ class Buffer:
     is_kept: bool = False  # whether it is persistent, and so rebuilt at the new size; others are dropped
 
 
+ROTARY, ALIBI, RELATIVE = "rotary", "ALiBi", "relative"  # schemes without a table of rows
+
+
+@dataclass(frozen=True)
+class RotaryFacts:
+    """How the classes of a model type read the rotary settings of their config."""
+
+    # Default ``rope_theta`` by layer type; the key is empty if all layers have the same settings.
+    theta: Mapping[str, float] = field(default_factory=lambda: {"": 10_000.0})
+    local: tuple[str, ...] = ()  # layer types with a sliding window, which see no further and are not scaled
+    theta_keys: Mapping[str, str] = field(default_factory=dict)  # keys of old configs, by layer type; else rope_theta
+    # Whether ``rope_scaling`` of old configs applies to `local` layers too, so that it cannot state other settings.
+    scales_local: bool = False
+    partial: float = 1.0  # default ``partial_rotary_factor``: the share of each head that is rotated
+    partial_key: str = "partial_rotary_factor"  # key of old configs
+    dim_key: str = "head_dim"  # key of the size of a head; if missing: hidden_size / num_attention_heads
+    methods: tuple[str, ...] = ("yarn", "linear", "dynamic", "theta")  # that the classes apply; none: limits only
+
+
 @dataclass(frozen=True)
 class PositionTable:
-    """A position table: learned rows, or sinusoids that are stored or computed."""
+    """The positions of a model: a table of rows (learned, or sinusoids that are stored or computed), or a rule.
+
+    A rule, such as rotary positions, has no tensor: `name` is the config key of its settings.
+    """
 
     name: str  # tensor name without the model's prefix
     config_key: str  # key of its length
@@ -49,6 +71,9 @@ class PositionTable:
     extra_rows: int = 0  # rows after the last position, which are not usable positions
     multiple_of: str | None = None  # key whose value (or largest list item) must divide the length
     unless: tuple[str, str] | None = None  # key and value that lift this requirement
+    scheme: str = ""  # ``rotary``, ``ALiBi`` or ``relative``; empty: a table of rows
+    rope: RotaryFacts | None = None  # of rotary positions
+    when: tuple[str, tuple[Any, ...]] | None = None  # key and values (None: missing) with which a model has these
 
 
 @dataclass(frozen=True)
