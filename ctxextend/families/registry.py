@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ctxextend.families.rotary import ROTARY_FAMILIES
+from ctxextend.families.rotary_types import ROTARY_FAMILIES
 from ctxextend.families.schema import Buffer, Family, Part, Pin, PositionTable, Requirement, ReservedRows
 from ctxextend.families.unsupported import NOT_LOADED, RELATIVE_ONLY, ROTARY_OR_RELATIVE
 
