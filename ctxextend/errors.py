@@ -39,6 +39,10 @@ class ResizeError(CtxextendError):
     others: tuple["ResizeError", ...] = ()
 
 
+class MethodError(ResizeError):
+    """The method does not apply to the model's position scheme; exit code 2."""
+
+
 class OutputError(CtxextendError):
     """The output exists, cannot be written, does not fit on the disk, or is the source."""
 

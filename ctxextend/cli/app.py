@@ -21,9 +21,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ctxextend.cli.options import PANELS
-from ctxextend.cli.output import FAILED_CHECK, INTERRUPTED, Output, in_colour, null_stream
+from ctxextend.cli.output import FAILED_CHECK, INTERRUPTED, WRONG_USAGE, Output, in_colour, null_stream
 from ctxextend.cli.tables import Page
-from ctxextend.errors import SPECIFY_TABLE, CtxextendError, VerificationError, did_you_mean
+from ctxextend.errors import SPECIFY_TABLE, CtxextendError, MethodError, VerificationError, did_you_mean
 from ctxextend.version import __version__
 
 COMMANDS = (  # in the order of --help; each is a function in the module of the same name
@@ -106,7 +106,8 @@ class App(TyperGroup):
             typed = f"{ctx.invoked_subcommand} {others}" if has_tensor_flag else "resize MODEL --to N"
             hint = error.hint and error.hint.replace(SPECIFY_TABLE, f"{SPECIFY_TABLE}{ctx.info_name} {typed} ")
             sink.failure(type(error).__name__, error.message, hint)
-            raise typer.Exit(FAILED_CHECK if isinstance(error, VerificationError) else 1) from error
+            codes = {VerificationError: FAILED_CHECK, MethodError: WRONG_USAGE}
+            raise typer.Exit(codes.get(type(error), 1)) from error
         except ModuleNotFoundError as error:
             if not error.name or error.name.startswith("ctxextend"):
                 raise

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 INTERRUPTED = 130  # exit code after Ctrl-C
-FAILED_CHECK = 3  # exit code if a check failed
+WRONG_USAGE, FAILED_CHECK = 2, 3  # exit codes if a flag does not apply, and if a check failed
 Pieces = list[tuple[str, str]]  # a line of output as (text, style name) pairs
 # Paths of figures and reports (None: not requested), each with the function that writes it.
 Files = Sequence[tuple[Path | None, Callable[[Path], None]]]

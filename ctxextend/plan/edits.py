@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,20 +10,29 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.length_limits import Edit, limit_edits
 from ctxextend.checkpoints.safetensors_file import NUMPY_DTYPES, numpy_dtype
-from ctxextend.errors import CheckpointError, ResizeError
+from ctxextend.errors import CheckpointError, MethodError, ResizeError, flag_name
 from ctxextend.families.lookup import Architecture, TableLocation, nested
 from ctxextend.families.registry import FAMILIES
+from ctxextend.families.rope import RopeLayers, read_rope, rope_changes, rotary_dim
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.find_tables import Describe, FoundTable, OpenedModel, check_rows, tables_of_part
 from ctxextend.recipe import Resize
-from ctxextend.tables.apply import check_source_rows
-from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
+from ctxextend.tables.apply import COUNTS, check_source_rows, read_method
+from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, LIMITS
+from ctxextend.tables.rotary import KEPT_TYPES, RopeChange, resize_rope
+
+
+class RopePlan(NamedTuple):
+    """The planned change to the rotary settings of all layers of one type."""
+
+    before: RopeLayers
+    after: RopeChange  # with the method that changes them
 
 
 @dataclass(frozen=True)
 class TablePlan:
-    """The planned change to one position table."""
+    """The planned change to one position table, or to positions without a table of rows."""
 
     name: str  # tensor name in the checkpoint
     part: str  # encoder, decoder, text, … in models with several tables; else empty
@@ -39,11 +48,22 @@ class TablePlan:
     location: TableLocation = field(metadata=not_in_json)  # its registry entry
     # Whether all length limits must agree with the table, even if its length stays the same.
     fixes_limits: bool = field(default=False, metadata=not_in_json)
+    rope: tuple[RopePlan, ...] = field(default=(), metadata=not_in_json)  # changes of rotary settings
 
     @property
     def is_stored(self) -> bool:
         """Whether the checkpoint contains its rows; otherwise transformers computes them."""
         return bool(self.dtype)
+
+    @property
+    def scheme(self) -> str:
+        """The position scheme: learned, sinusoidal, rotary, ALiBi or relative."""
+        return self.location.scheme
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it is a table of rows, stored or computed."""
+        return not self.location.table.scheme
 
     @property
     def is_changed(self) -> bool:
@@ -71,9 +91,17 @@ def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Descri
 
 
 def plan_tables(
-    tables: Sequence[FoundTable], settings: Resize, describe: Describe, *, has_config: bool = True
+    tables: Sequence[FoundTable],
+    settings: Resize,
+    describe: Describe,
+    *,
+    has_config: bool = True,
+    recorded: Mapping[str, str] | None = None,
 ) -> tuple[TablePlan, ...]:
-    """Plan the requested tables of a checkpoint or loaded model, whose config must match them."""
+    """Plan the requested tables of a checkpoint or loaded model, whose config must match them.
+
+    `recorded` contains the methods of rotary positions that a recipe states per table.
+    """
     selected = tables_of_part(tables, settings.part)
     keys = {location.config_key for location, _ in selected}
     for table in tables:
@@ -85,12 +113,15 @@ def plan_tables(
     plans = []
     for table in selected:
         (location, name), ((rows, hidden_size), dtype, file) = table, describe(table)
-        check_rows(location, rows, name, has_config=has_config and not settings.fix_limits)
+        if not location.table.scheme:
+            check_rows(location, rows, name, has_config=has_config and not settings.fix_limits)
         key, positions = location.config_key, settings.positions  # tables can share a key: it must fit the longest
         after = location.rows(max(other.key_value(positions) for other, _ in tables if other.config_key == key))
         max_lens = location.positions(rows), location.positions(after)
         counts = *max_lens, rows, after, location.reserved_rows, hidden_size
-        plans.append(TablePlan(name, location.part, file, key, *counts, dtype, location, settings.fix_limits))
+        method = (recorded or {}).get(name, settings.method)
+        rope = _plan_rope(location, replace(settings, method=method), max_lens) if location.table.scheme else ()
+        plans.append(TablePlan(name, location.part, file, key, *counts, dtype, location, settings.fix_limits, rope))
     changes = {(plan.rows_after > plan.rows_before): plan for plan in plans if plan.is_changed}
     if len(changes) > 1:
         old = {is_longer: f"{plan.name} (from {plan.max_len_before})" for is_longer, plan in changes.items()}
@@ -102,9 +133,36 @@ def plan_tables(
     return tuple(plans)
 
 
+def _plan_rope(location: TableLocation, settings: Resize, lengths: tuple[int, int]) -> tuple[RopePlan, ...]:
+    """Plan positions without a table of rows, whose longer inputs need other rotary settings, or none."""
+    (before, after), facts = lengths, location.table.rope
+    if after < before or (after == before and not settings.fix_limits):
+        message = f"The model reads {before} tokens: its positions are {location.scheme}, so {after} need no change."
+        hint = f'To cut texts at {after} tokens, set "model_max_length": {after} in tokenizer_config.json.'
+        raise ResizeError(message, hint)
+    if counts := [flag_name(key) for key in COUNTS if getattr(settings, key)]:
+        message = f"{' and '.join(counts)} cannot be used with {location.scheme} positions, which have no rows."
+        raise MethodError(message, f"Remove {' and '.join(counts)}.")
+    applicable, name = facts.methods if facts else (), settings.method and read_method(settings.method)[0]
+    if name not in (None, DEFAULT_METHOD, *(applicable or (LIMITS,)), *(KEPT_TYPES if applicable else ())):
+        message = f"--method {name} does not apply to {location.scheme} positions."
+        one_of = f"Use one of {', '.join(applicable)}." if applicable else "Remove --method: only length limits change."
+        raise MethodError(message, one_of)
+    if not applicable or after == before:
+        return ()
+    layers = [item for item in read_rope(location) if not item.is_local]
+    dims = [rotary_dim(location, item.parameters) for item in layers]
+    return tuple(
+        RopePlan(item, resize_rope(item.parameters, lengths, dim, settings.method))
+        for item, dim in zip(layers, dims, strict=True)
+    )
+
+
 def _check_length(settings: Resize, plan: TablePlan) -> None:
     """Raise ResizeError if the model does not support the length, or if a method option does not apply to it."""
     before, after = plan.max_len_before, plan.max_len_after
+    if not plan.has_rows:
+        return  # see `_plan_rope`
     if after < before and settings.method_flags:
         flags = ", ".join(settings.method_flags)
         message = f"{flags} {'do' if ',' in flags else 'does'} not apply when shrinking {plan.name} from {before} to "
@@ -169,8 +227,12 @@ def config_changes(
     """Return the config values that the tables' new lengths require, by path of keys."""
     changes: dict[tuple[str, ...], Any] = {}
     for table in tables:
-        location, length = table.location, table.max_len_after
+        location, length = replace(table.location, config=config), table.max_len_after
         lengths = dict.fromkeys(location.length_paths, location.key_value(length))
+        if any(plan.after.keeps_max_len for plan in table.rope):
+            lengths = {}
+        for plan in table.rope:
+            changes |= rope_changes(location, plan.before, plan.after.parameters)
         raised = {(key,): length for key in architecture.family.limits}
         if table.is_changed:
             changes |= lengths | _pinned(table)

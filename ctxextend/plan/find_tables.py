@@ -15,6 +15,7 @@ from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import SPECIFY_TABLE, CheckpointError, ResizeError, UnsupportedModelError, did_you_mean
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture, matching_types, nested
 from ctxextend.families.registry import FAMILIES
+from ctxextend.families.rope import rope_length
 from ctxextend.families.schema import Family, PositionTable, ReservedRows
 from ctxextend.families.unsupported import FAMILIES_HINT, POSITION_SCHEMES
 from ctxextend.recipe import CheckpointRef, flag_words
@@ -135,6 +136,9 @@ def find_tables(architecture: Architecture, names: Collection[str], where: str) 
     """Return the position tables among a model's tensor `names`, in registry order."""
     tables = list[FoundTable]()
     for location in architecture.locations:
+        if location.table.scheme:
+            tables.append(FoundTable(location, ".".join((*location.path, location.table.name))))
+            continue
         matches = [name for name in location.names if name in names]
         if not matches and location.table.width_key:  # transformers computes it in models with tensors next to it
             container = "".join(location.table.name.rsplit(".", 2)[:-2]) + location.table.next_to
@@ -188,6 +192,8 @@ def describe_table(checkpoint: Checkpoint, table: FoundTable) -> TableShape:
 
 def computed_shape(location: TableLocation) -> TableShape:
     """Return the shape that transformers computes from the config, and an empty dtype and file."""
+    if location.table.scheme:
+        return (rope_length(location), 0), "", ""
     rows = location.rows(location.value(location.effective_key))
     return (rows, location.value(str(location.table.width_key))), "", ""
 

@@ -34,8 +34,16 @@ from ctxextend.plan.find_tables import (
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
-from ctxextend.tables.apply import Choice, choose_settings, deviation, nonfinite_rows, resize_with_reserved
-from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, FORMULA, TRUNCATE
+from ctxextend.tables.apply import (
+    Choice,
+    RotaryOptions,
+    choose_settings,
+    deviation,
+    nonfinite_rows,
+    resize_with_reserved,
+)
+from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, FORMULA, LIMITS, TRUNCATE
+from ctxextend.tables.rotary import RopeChange
 from ctxextend.tables.stats import describe_rows
 from ctxextend.version import __version__
 
@@ -133,6 +141,11 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         choices = {}
         for table in self.tables:
             if table.rows_after <= table.rows_before:
+                continue
+            if not table.has_rows:
+                methods = [plan.after for plan in table.rope] or [RopeChange({}, LIMITS)]
+                reasons = dict.fromkeys(change.reason for change in methods if change.reason)
+                choices[table.name] = Choice(RotaryOptions(method=methods[0].method), "; ".join(reasons))
                 continue
             options, layout = self.settings, table.location.layout
             options = replace(options, method=self.recorded.get(table.name, options.method))
@@ -523,7 +536,8 @@ def plan_model(
         return (first, hidden_size), dtype, file
 
     settings = with_length(settings, model.tables, describe)
-    tables = plan_tables(model.tables, settings, describe, has_config=bool(checkpoint.config) and cut is None)
+    has_config = bool(checkpoint.config) and cut is None
+    tables = plan_tables(model.tables, settings, describe, has_config=has_config, recorded=recorded)
     edits, buffers = plan_edits(model, tables), plan_buffers(checkpoint, tables)
     return ResizePlan(model, settings, tables, edits, *buffers, recorded or {})
 

@@ -1,12 +1,13 @@
 """Resize a stored position table in its dtype, with checked method settings."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+import ctxextend.tables.rotary  # noqa: F401  (registers its methods)
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
 from ctxextend.tables.bands import MIN_ROWS
 from ctxextend.tables.method_facts import (
@@ -14,6 +15,7 @@ from ctxextend.tables.method_facts import (
     DEFAULT_METHOD,
     FORMULA,
     INTEGER,
+    ROTARY_METHODS,
     SINUSOIDAL,
     TRUNCATE,
     Method,
@@ -33,12 +35,22 @@ COUNTS = ("keep_first", "drop_last")
 
 
 def read_method(text: str | None) -> tuple[str, dict[str, Any], list[ResizeError]]:
-    """Parse ``bands:sigma=4,keep-first=1`` into name, settings and errors; None means `DEFAULT_METHOD`."""
-    name, _, rest = (part.strip() for part in (DEFAULT_METHOD if text is None else text).partition(":"))
+    """Parse ``bands:sigma=4,keep-first=1`` into name, settings and errors; None means `DEFAULT_METHOD`.
+
+    Methods of tables and of rotary positions can have the same name: then settings of either are accepted.
+    """
+    text = DEFAULT_METHOD if text is None else text
+    name = text.partition(":")[0].strip()
+    parsed = [_parse(text, methods) for methods in (METHODS, ROTARY_METHODS) if name in methods]
+    return min(parsed, key=lambda item: len(item[2])) if parsed else _parse(text, METHODS)
+
+
+def _parse(text: str, methods: Mapping[str, Method]) -> tuple[str, dict[str, Any], list[ResizeError]]:
+    name, _, rest = (part.strip() for part in text.partition(":"))
     accepted = dict[str, Setting]()
     if name != TRUNCATE:
         try:
-            method = find_method(name)
+            method = methods[name] if name in methods else find_method(name)
         except ResizeError as error:
             return name, {}, [error]
         counts = COUNTS[method.keep_first is None : 1 + method.reads_learned_rows]
@@ -112,7 +124,7 @@ class MethodOptions:
     @property
     def facts(self) -> Method:
         """The documentation and implementation of the method."""
-        return METHODS.get((self.method or DEFAULT_METHOD).partition(":")[0], METHODS[COPY])
+        return (ROTARY_METHODS | METHODS).get((self.method or DEFAULT_METHOD).partition(":")[0], METHODS[COPY])
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -148,6 +160,15 @@ class MethodOptions:
     def kept_rows(self, learned: int) -> int:
         """Return how many of the learned rows, from the first on, stay bit-identical."""
         return learned if self.keeps_learned_rows else min(self.kept_first, learned)
+
+
+class RotaryOptions(MethodOptions):
+    """A method of rotary positions, or `LIMITS`, and its settings."""
+
+    @property
+    def facts(self) -> Method:
+        """The documentation and implementation of the method."""
+        return ROTARY_METHODS[read_method(self.method)[0]]
 
 
 def resize_table(table: Table, rows: int, options: MethodOptions | None = None) -> Table:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 DEFAULT_METHOD, COPY, FORMULA = "auto", "copy", "formula"
 SINUSOIDAL = "sinusoidal"
 TRUNCATE = "truncate"  # the method of a shorter table: keep the first rows
+LIMITS = "limits"  # the method of positions that any length can use: only length limits change
 
 METHOD_NAMES = (
     *(DEFAULT_METHOD, COPY, "linear", SINUSOIDAL, FORMULA, "cubic", "spline", "nearest", "mirror"),
@@ -92,6 +93,7 @@ class Method:
 
 
 FACTS: dict[str, Method] = {}  # by name; filled when the modules with the methods are imported
+ROTARY_METHODS: dict[str, Method] = {}  # of positions without a table of rows, filled in the same way
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
