@@ -37,6 +37,8 @@ class RotaryFacts:
 
     # Default ``rope_theta`` by layer type; the key is empty if all layers have the same settings.
     theta: Mapping[str, float] = field(default_factory=lambda: {"": 10_000.0})
+    # Further settings by layer type, such as ``rope_type``, of a config that states none.
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     local: tuple[str, ...] = ()  # layer types with a sliding window, which see no further and are not scaled
     theta_keys: Mapping[str, str] = field(default_factory=dict)  # keys of old configs, by layer type; else rope_theta
     # Whether ``rope_scaling`` of old configs applies to `local` layers too, so that it cannot state other settings.
