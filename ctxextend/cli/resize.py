@@ -41,6 +41,7 @@ def resize(
     reserved_rows: options.ReservedRows = 0,
     config_key: options.ConfigKey = None,
     fix_limits: Annotated[bool, basic("--fix-limits", "Make all length limits agree with the table.")] = False,
+    edit_only: Annotated[bool, files("--edit-only", "Write the edited small files, and no weights.")] = False,
     train: Annotated[list[str] | None, basic("--train PATH", "Then train on this text; requires --steps.")] = None,
     steps: Annotated[int | None, basic("--steps N", "Optimizer steps (other settings: use train or run).")] = None,
     output: Annotated[Path | None, options.output_folder("<name>-<N>")] = None,
@@ -78,6 +79,9 @@ def resize(
         raise typer.BadParameter("--train and --steps must be used together. Add the other, or remove both.")
     if train and verify:
         raise typer.BadParameter("--verify cannot be used with --train. Remove one of them.")
+    if edit_only and (train or verify):
+        other = "--train" if train else "--verify"
+        raise typer.BadParameter(f"--edit-only cannot be used with {other}, which needs weights. Remove one of them.")
     sink = Output(as_json, quiet)
     with options.usage_errors():
         settings = options.from_flags(Resize, flags)
@@ -108,6 +112,7 @@ def resize(
         sink.note(*(note for note in calibration.notes if note not in plan.notes), calibration_text(calibration))
         more["calibration"], warned = to_json(calibration), calibration.warnings
         plan = plan_model(plan.model, replace(plan.settings, method=calibration.method))
+    plan = plan.without_weights() if edit_only else plan
     if dry_run:
         planned, warnings = show_plan(sink, recipe, plan, output, force=force)
         more |= {"train": planned["train"]} if training else {}
@@ -189,8 +194,12 @@ def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
     yield "output", str(output)
     yield "method", ", ".join([*methods, *(given if plan.creates_rows else ())])
     for table in plan.tables:
-        reserved = f", {table.reserved_rows} of them reserved" if table.reserved_rows else ""
         part = f" ({table.part})" if table.part else ""
+        if not table.has_rows:
+            yield "positions", f"{table.scheme}: {table.name}{part}"
+            yield "", f"{table.max_len_before} -> {table.max_len_after} tokens"
+            continue
+        reserved = f", {table.reserved_rows} of them reserved" if table.reserved_rows else ""
         where = f" in {table.file}, {table.dtype}" if table.is_stored else ", computed by transformers"
         yield "table", f"{table.name}{part}{where}, hidden size {table.hidden_size}"
         yield "", f"{table.max_len_before} -> {table.max_len_after} positions"
@@ -225,6 +234,8 @@ def _show_result(sink: Output, result: "ResizeResult") -> None:
         sink.note(f"{table.name}: {lengths if table.is_changed else f'{table.max_len_after} positions, unchanged'}")
     sink.note(*result.choices)
     sink.note(*(f"skipped: {name} ({reason})" for name, reason in plan.checkpoint.omitted.items()))
+    if result.add_weights:
+        sink.note("Without weights. Add them and all other files:", f"  {result.add_weights}")
     effects = f"{plan.consequences} {plan.keep_hint}".strip()
     sink.note(f"{size_text(result.bytes_written)} in {time_text(result.seconds)}", effects)
     sink.data(str(result.output))

@@ -29,6 +29,12 @@ class Buffer:
 
 
 ROTARY, ALIBI, RELATIVE = "rotary", "ALiBi", "relative"  # schemes without a table of rows
+# What to expect of them beyond the trained length if only length limits change, as a clause.
+BEYOND = {
+    ROTARY: "positions continue beyond the trained angles, and quality falls soon (Chen et al. 2023, arXiv:2306.15595)",
+    ALIBI: "biases continue: the loss hardly grows, but far tokens count little (Press et al. 2022, arXiv:2108.12409)",
+    RELATIVE: "all far tokens share a bias: quality falls slowly, unless the task needs their order (arXiv:1910.10683)",
+}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,8 @@ from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES, read_floats
-from ctxextend.errors import ResizeError, printable
+from ctxextend.errors import MethodError, ResizeError, printable
+from ctxextend.families.schema import BEYOND
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan import output_files
 from ctxextend.plan.edits import BufferPlan, TablePlan, new_buffer, plan_buffers, plan_edits, plan_tables, with_length
@@ -60,6 +62,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     rebuilt_buffers: tuple[BufferPlan, ...] = field(metadata=not_in_json)  # position buffers at the new length
     # Methods that a recipe records per table; other tables use the method in `settings`.
     recorded: Mapping[str, str] = field(default_factory=dict, metadata=not_in_json)
+    edit_only: bool = field(default=False, metadata=not_in_json)  # see `without_weights`
 
     def json_more(self) -> dict[str, Any]:
         """Return the JSON values of a plan that are not fields."""
@@ -101,6 +104,11 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def stored(self) -> tuple[TablePlan, ...]:
         """The tables that the checkpoint contains; transformers computes the others."""
         return tuple(table for table in self.tables if table.is_stored)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether any position table is one of rows; rotary, ALiBi and relative positions have none."""
+        return any(table.has_rows for table in self.tables)
 
     @property
     def max_len_before(self) -> int:
@@ -192,7 +200,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         """What to expect of the model's outputs before any training, in a sentence or two."""
         after, options, method = self.max_len_after, self._created_by, self._created_by.facts
         if not self.is_changed:
-            return "The position table is unchanged."
+            return f"The {'position table' if self.has_rows else 'context length'} is unchanged."
         if not self.creates_rows:
             rest = "get computed rows" if all(one.location.table.grows for one in self.tables) else "are not supported"
             return f"Inputs up to {after} tokens give {self._same_outputs}; longer inputs {rest}."
@@ -204,13 +212,17 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             short = short or method.short_inputs
             kept = f" (the first {options.kept_first} rows are kept)" if options.kept_first else ""
             effects = f"{short[:1].upper()}{short[1:]}{kept}; beyond {self._old_lengths}"
-        return f"{output_files.UNTRAINED.format(after)} {effects}, {method.long_inputs}."
+        long_inputs = method.long_inputs or BEYOND[self.tables[0].scheme]
+        return f"{output_files.UNTRAINED.format(after)} {effects}, {long_inputs}."
 
     @property
     def keep_hint(self) -> str:
         """How to keep outputs for short inputs if the default method changes them; else empty."""
         if self.keeps_learned_rows or self.settings.facts.name != DEFAULT_METHOD:
             return ""
+        if not self.has_rows:
+            is_choice = all(plan.before.parameters["rope_type"] == "default" for plan in self.tables[0].rope)
+            return "To keep outputs for short inputs, use --method dynamic." * is_choice
         lengths = {table.max_len_before for table in self.tables}
         keep = f"--keep-first {max(lengths)} (worse beyond {max(lengths)}) or " if len(lengths) == 1 else ""
         return f"To keep outputs for short inputs, use {keep}--method {COPY}."
@@ -248,7 +260,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             output = "the same weights as safetensors" if self.layouts else "a copy"
             output += " with fixed length limits." if self.edits else "."
             output += f" No effect: {flags}." if flags else ""
-            yield f"The table already has {self.max_len_before} positions: the output is {output}"
+            has = "table already has {} positions" if self.has_rows else "context length already is {}"
+            yield f"The {has.format(self.max_len_before)}: the output is {output}"
         yield from self._low_limits()
         yield from self._padding()
         if not checkpoint.has_config and not checkpoint.adapter_of:
@@ -270,7 +283,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         low = [f"{edit.file} {edit.key} {edit.before}" for edit in limits if edit.before < self.max_len_before]
         if low and (self.creates_rows or self.settings.fix_limits):
             effect = "inputs that were truncated there give different outputs now."
-            yield f"Limits below the table's {self.max_len_before} positions are raised ({', '.join(low)}): {effect}"
+            what = "table's" if self.has_rows else "model's"
+            yield f"Limits below the {what} {self.max_len_before} positions are raised ({', '.join(low)}): {effect}"
 
     def _padding(self) -> Iterator[str]:
         """Yield a warning for each table of a model whose outputs depend on the padding length."""
@@ -344,13 +358,19 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         name = printable(source.hub_id or source.name)
         names = ", ".join(f"`{table.name}`" for table in self.tables)
         change = f"resized from {self._old_lengths} to {after} positions with method `{self.method}`"
-        what = "No other weights" if self.stored else "transformers computes the rows: only config and tokenizer files"
+        change = change if self.is_changed else f"kept at {after} positions"
+        what = f"position table{'s' * (len(self.tables) > 1)} ({names})"
+        others = (
+            "No other weights" if self.stored else "transformers computes the rows: only config and tokenizer files"
+        )
+        if not self.has_rows:
+            what = f"{self.tables[0].scheme} positions ({names})"
+            others = "All weights are the same: only config and tokenizer files"
         effects = self.consequences, *self._low_limits(), *self._padding()
         section = (
             f"## Context length {after}\n\n"
-            f"{name} with its position table{'s' * (len(self.tables) > 1)} ({names}) "
-            f"{change if self.is_changed else f'kept at {after} positions'} by ctxextend {__version__}. "
-            f"{what} were changed. {' '.join(effects)}{output_files.RECIPE_POINTER}\n"
+            f"{name} with its {what} {change} by ctxextend {__version__}. "
+            f"{others} were changed. {' '.join(effects)}{output_files.RECIPE_POINTER}\n"
         )
         card, title = output_files.read_card(self.checkpoint), f"{printable(source.name)}-{after}"
         base_model, is_adapter = output_files.known_base_model(self.checkpoint), self.checkpoint.adapter_of is not None
@@ -359,7 +379,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     @property
     def files(self) -> Mapping[str, Any]:
         """Files that are ``rewritten``, ``copied``, ``edited`` or ``created``, and why some are ``omitted``."""
-        names, texts = self.checkpoint.files, self.texts.keys()
+        names, texts = self.written.files, self.texts.keys()
         return {
             "rewritten": tuple(self.layouts),
             "copied": tuple(sorted(names - texts - self.layouts.keys())),
@@ -371,7 +391,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     @cached_property
     def file_sizes(self) -> Mapping[str, int]:
         """Size in bytes of each output file."""
-        return file_sizes(self.checkpoint, self.layouts, self.texts)
+        return file_sizes(self.written, self.layouts, self.texts)
 
     @property
     def bytes_to_write(self) -> int:
@@ -388,6 +408,20 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def default_output(self) -> Path:
         """The default output folder: ``<name>-<N>`` in the current folder."""
         return Path(f"{self.checkpoint.source.name}-{self.max_len_after}")
+
+    def without_weights(self) -> "ResizePlan":
+        """Return a plan that writes only edited and created files; raise MethodError if the weights change too."""
+        if changed := [*self.layouts]:
+            message = f"--edit-only writes no weights, but {' and '.join(changed[:2])} must be written."
+            raise MethodError(message, "Remove --edit-only.")
+        return replace(self, edit_only=True)
+
+    @cached_property
+    def written(self) -> Checkpoint:
+        """The source, restricted to the files that the output contains."""
+        copied = tuple(name for name in self.checkpoint.copied if name in self.texts)
+        only_edits = replace(self.checkpoint, weights={}, index=None, copied=copied) if self.edit_only else None
+        return only_edits or self.checkpoint
 
     # ---- writing the output
 
@@ -436,7 +470,9 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
                 elif bad_after:
                     warnings.append(f"{bad_after} new rows of {table.name} overflow {table.dtype} to infinity.")
             texts[RECIPE_FILE] = self._recipe(folder, hashes).encode("utf-8", output_files.UNDECODED)
-            write_files(checkpoint, staged, self.layouts, tensors.__getitem__, texts, lambda new: progress(new, total))
+            write_files(
+                self.written, staged, self.layouts, tensors.__getitem__, texts, lambda new: progress(new, total)
+            )
             size = sum((staged / name).stat().st_size for name in self.file_sizes)
             check(staged)
         seconds = round(time.perf_counter() - start, 3)
@@ -474,12 +510,18 @@ class ResizeResult(Result, shows="output seconds"):
     verified: bool = False  # True if the output was verified before it was moved into place
 
     @property
+    def add_weights(self) -> str | None:
+        """The command that copies the weights and all other files to an output without them; None if it has them."""
+        paths = (f"{self.plan.checkpoint.root}/.", f"{self.output}/")
+        return shlex.join(["cp", "-rLn", "--reflink=auto", *paths]) if self.plan.edit_only else None
+
+    @property
     def load_code(self) -> str | None:
         """Python code that loads the output; None if its files are not enough to load it."""
         plan, checkpoint = self.plan, self.plan.checkpoint
         is_custom = plan.ref.tensor is not None or "auto_map" in checkpoint.config or checkpoint.adapter_of is not None
         is_other_type = checkpoint.config.get("model_type", plan.model_type) != plan.model_type
-        if is_custom or is_other_type or not checkpoint.has_config:
+        if is_custom or is_other_type or not checkpoint.has_config or plan.edit_only:
             return None
         stored, is_encoder = checkpoint.variant, MODULES in checkpoint.copied
         name = json.dumps(str(self.output if is_encoder else self.output / checkpoint.model))
