@@ -170,7 +170,7 @@ def show_plan(
             sink.warning(warnings[-1])
         output, choices = output or plan.default_output, plan.choices
         items = list(_plan_items(plan, output))
-        sink.note(*filter(None, (*choices, plan.keep_hint)))
+        sink.note(*filter(None, (*choices, *plan.runtime_notes, plan.keep_hint)))
         resized = to_json(ResizeResult(plan, output, choices=choices, dry_run=True))
     for step, settings in steps.items():
         given = {name: v for name, v in settings.items() if v is not None and v is not False and v != ()}
@@ -232,7 +232,7 @@ def _show_result(sink: Output, result: "ResizeResult") -> None:
     for table in plan.tables:
         lengths = f"{table.max_len_before} -> {table.max_len_after} positions, {plan.method_of(table)}"
         sink.note(f"{table.name}: {lengths if table.is_changed else f'{table.max_len_after} positions, unchanged'}")
-    sink.note(*result.choices)
+    sink.note(*result.choices, *plan.runtime_notes)
     sink.note(*(f"skipped: {name} ({reason})" for name, reason in plan.checkpoint.omitted.items()))
     if result.add_weights:
         sink.note("Without weights. Add them and all other files:", f"  {result.add_weights}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,8 @@ class TablePlan:
     fixes_limits: bool = field(default=False, metadata=not_in_json)
     rope: tuple[RopePlan, ...] = field(default=(), metadata=not_in_json)  # changes of rotary settings
 
+    json_properties: ClassVar = ("scheme",)
+
     @property
     def is_stored(self) -> bool:
         """Whether the checkpoint contains its rows; otherwise transformers computes them."""
@@ -64,6 +66,11 @@ class TablePlan:
     def has_rows(self) -> bool:
         """Whether it is a table of rows, stored or computed."""
         return not self.location.table.scheme
+
+    @property
+    def local_layers(self) -> tuple[RopeLayers, ...]:
+        """The layers with rotary positions and a sliding window, whose settings stay the same."""
+        return tuple(layers for layers in read_rope(self.location) if layers.is_local) if self.rope else ()
 
     @property
     def is_changed(self) -> bool:

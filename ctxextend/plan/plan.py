@@ -20,7 +20,7 @@ from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES, read_floats
-from ctxextend.errors import MethodError, ResizeError, printable
+from ctxextend.errors import CheckpointError, MethodError, ResizeError, printable
 from ctxextend.families.schema import BEYOND
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan import output_files
@@ -33,6 +33,7 @@ from ctxextend.plan.find_tables import (
     describe_table,
     open_model,
 )
+from ctxextend.plan.runtimes import describe_runtimes, runtime_lengths
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
@@ -82,6 +83,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             "bytes_to_write": self.bytes_to_write,
             "bytes_shareable": self.bytes_shareable,
             "notes": self.notes,
+            "runtimes": self.runtimes,
             "rebuilt_buffers": [buffer.name for buffer in self.rebuilt_buffers],
         }
 
@@ -227,6 +229,21 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         keep = f"--keep-first {max(lengths)} (worse beyond {max(lengths)}) or " if len(lengths) == 1 else ""
         return f"To keep outputs for short inputs, use {keep}--method {COPY}."
 
+    @cached_property
+    def runtimes(self) -> Mapping[str, int | None]:
+        """The context length that each runtime derives from new rotary settings, None if it does not support them."""
+        table = next((table for table in self.tables if table.rope), None)
+        if table is None:
+            return {}
+        change, location = table.rope[0].after, table.location
+        max_len = location.value(location.effective_key) if change.keeps_max_len else self.max_len_after
+        return runtime_lengths(change.parameters, max_len, location.family.model_type)
+
+    @property
+    def runtime_notes(self) -> tuple[str, ...]:
+        """Which runtimes read the requested context length; empty if no rotary settings change."""
+        return (describe_runtimes(self.runtimes, self.max_len_after),) if self.runtimes else ()
+
     @property
     def _same_outputs(self) -> str:
         depends = any(table.location.family.padding_effect for table in self.tables)
@@ -245,7 +262,17 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         """Notes about how the reference was resolved and about the model type."""
         families = [table.location.family for table in self.tables]
         family_notes = dict.fromkeys(f"{family.model_type}: {family.note}." for family in families if family.note)
-        return (*self.checkpoint.notes, *family_notes)
+        return (*self.checkpoint.notes, *family_notes, *self._windows())
+
+    def _windows(self) -> Iterator[str]:
+        """Yield a note for layers with rotary positions that see no further than a sliding window."""
+        for table in self.tables:
+            location, local = table.location, [rope.layers for rope in table.local_layers]
+            window, is_used = location.stated("sliding_window"), location.stated("use_sliding_window")
+            if local:
+                yield f"{table.name}: {', '.join(local)} layers have a sliding window, so they keep their settings."
+            elif table.rope and isinstance(window, int) and is_used is not False and not location.stated("layer_types"):
+                yield f"All layers see {window} tokens (sliding_window): {table.name} does not make them see further."
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -571,6 +598,14 @@ def plan_model(
     model = model.with_code() if settings.copy_code else model
     checkpoint = model.checkpoint
     check_named_table(model)
+    if (
+        "auto_map" in checkpoint.config
+        and not model.ref.model_type
+        and any(item.location.table.rope for item in model.tables)
+    ):
+        model_type = model.architecture.family.model_type
+        message = f"{checkpoint.config_file} has auto_map: its own code may read rotary settings in another way."
+        raise CheckpointError(message, f"To resize it for transformers' own class, use --model-type {model_type}.")
 
     def describe(table: FoundTable) -> TableShape:
         (rows, hidden_size), dtype, file = describe_table(checkpoint, table)

@@ -58,3 +58,16 @@ def runtime_lengths(rope: Mapping[str, Any], max_len: int, model_type: str = "")
             rule = "max" if runtime.option and UNSCALED in model_type else rule
         lengths[runtime.name] = round(prod(values[name] for name in rule.split(" * "))) if rule else None
     return lengths
+
+
+def describe_runtimes(lengths: Mapping[str, int | None], requested: int) -> str:
+    """Return which runtimes read the requested context length, which another one, and which do not load the folder."""
+    serving = [name for name, length in lengths.items() if length == requested]
+    others = [f"{name} {length}" for name, length in lengths.items() if length not in (requested, None)]
+    options = dict.fromkeys(item.option for item in RUNTIMES if lengths[item.name] not in (requested, None))
+    flags = " or ".join(f"{option} {requested}" for option in options if option)
+    texts = [f"Context length {requested} in {', '.join(serving) or 'no runtime'}"]
+    texts += [f"other lengths: {', '.join(others)}{f' (set {flags})' * bool(flags)}"] * bool(others)
+    unsupported = [name for name, length in lengths.items() if length is None]
+    texts += [f"not supported by {', '.join(unsupported)}"] * bool(unsupported)
+    return f"{'; '.join(texts)}."
