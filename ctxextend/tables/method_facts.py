@@ -20,6 +20,15 @@ METHOD_NAMES = (
     *(DEFAULT_METHOD, COPY, "linear", SINUSOIDAL, FORMULA, "cubic", "spline", "nearest", "mirror"),
     *("stretch", "hierarchical", "last", "mean", "zero", "random", "spectral", "rotation", "bands"),
 )
+ROTARY_METHOD_NAMES = (
+    "yarn",
+    "linear",
+    "dynamic",
+    "theta",
+    "longrope",
+    "llama3",
+    "proportional",
+)  # of rotary positions
 
 # Effects on inputs up to the old length: of methods that keep learned rows, and of all others.
 UNCHANGED = "inputs up to the old length give identical outputs if padded as before"
@@ -79,7 +88,8 @@ class Method:
     short_inputs: str  # effect on inputs up to the old length, as a clause
     long_inputs: str  # effect on longer inputs before training, as a clause
     tolerance: float = 0.0  # largest allowed difference between machines, relative to the median row norm
-    # ``function(table, rows, **settings) -> rows``, float64 in and out, except for methods that repeat rows.
+    # ``function(table, rows, **settings) -> rows``, float64 in and out, except for methods that repeat rows. Of rotary
+    # positions: ``function(rope, lengths, dim, **settings) -> rope``, from the parameters before to those after.
     function: "Callable[..., NDArray[np.float64]]" = field(metadata=not_in_json)
     reads_learned_rows: bool = field(default=True, metadata=not_in_json)  # so that ``drop_last`` has an effect
     takes_start: bool = field(default=False, metadata=not_in_json)  # ``start``: position of the first source row
@@ -87,6 +97,8 @@ class Method:
     reads_kept_rows: bool = field(default=False, metadata=not_in_json)
     # Whether new rows are copies of source rows. These are passed in the stored dtype: half the time and memory.
     repeats_rows: bool = field(default=False, metadata=not_in_json)
+    # Whether max_position_embeddings must stay the old length, because the rotary type reads it as the trained one.
+    keeps_max_len: bool = field(default=False, metadata=not_in_json)
     max_rows: Callable[[int], int] | None = field(default=None, metadata=not_in_json)  # of a number of source rows
     # Chooses unset settings from a table, with the arguments of `function`; returns the method's text and the reason.
     choose: Callable[..., tuple[str, str]] | None = field(default=None, metadata=not_in_json)
@@ -97,14 +109,14 @@ ROTARY_METHODS: dict[str, Method] = {}  # of positions without a table of rows, 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def method(**facts: Any) -> Callable[[Function], Function]:
-    """Register the decorated function as a method of the same name; `facts` are further fields of `Method`."""
+def method(methods: dict[str, Method] = FACTS, /, **facts: Any) -> Callable[[Function], Function]:
+    """Register the decorated function in `methods` by its name; `facts` are further fields of `Method`."""
 
     def register(function: Function) -> Function:
         source = " ".join(str(function.__doc__).partition("Source:")[2].split()).removesuffix(".")
         effect = UNCHANGED if facts.get("keeps_learned_rows", True) else MOVED
         name = function.__name__
-        FACTS[name] = Method(name=name, source=source, function=function, short_inputs=effect, **facts)
+        methods[name] = Method(name=name, source=source, function=function, short_inputs=effect, **facts)
         return function
 
     return register

@@ -1,0 +1,203 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from ctxextend.errors import CheckpointError, CtxextendError, MethodError, ResizeError
+from ctxextend.tables.method_facts import LIMITS, MOVED, ROTARY_METHOD_NAMES, ROTARY_METHODS, UNCHANGED
+from ctxextend.tables.rotary import FORMULAS, frequencies, resize_rope
+
+TRAINED = "original_max_position_embeddings"
+DEFAULT = {"rope_type": "default", "rope_theta": 10_000.0}
+YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, TRAINED: 1024}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, TRAINED: 1024}
+LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+DYNAMIC = DEFAULT | {"rope_type": "dynamic", "factor": 2.0}
+LINEAR = DEFAULT | {"rope_type": "linear", "factor": 2.5}
+PROPORTIONAL = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
+LISTS = {"short_factor": [1.0, 1.1, 1.2, 1.5] * 8, "long_factor": [1.0, 2.0, 4.0, 9.5] * 8}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, TRAINED: 1024, **LISTS}
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        LINEAR,
+        LINEAR | {"partial_rotary_factor": 0.5},
+        DYNAMIC,
+        DYNAMIC | {"partial_rotary_factor": 0.75},
+        YARN,
+        YARN | {"factor": None},
+        YARN | {"factor": 1.0, "partial_rotary_factor": 0.5},
+        YARN | {"truncate": False, "beta_fast": 20.0, "beta_slow": 2.0},
+        YARN | {"beta_fast": 4000.0, "beta_slow": 1e-9},  # both ends of the ramp are clipped
+        YARN | {"beta_fast": 1e-9, "beta_slow": 1e-9},  # the ramp is a step
+        YARN | {"attention_factor": 1.5, "mscale": 1.0},
+        YARN | {"mscale": 0.707, "mscale_all_dim": 1.2},
+        YARN | {"mscale": 0.707},
+        LONGROPE,
+        LONGROPE | {"factor": 8.0},
+        LONGROPE | {"factor": 0.5},
+        LONGROPE | {"attention_factor": 1.19},
+        LLAMA3,
+        LLAMA3 | {"factor": 32.0, "low_freq_factor": 2.0, "high_freq_factor": 3.0, "partial_rotary_factor": 0.5},
+        PROPORTIONAL,
+        PROPORTIONAL | {"factor": 8.0, "partial_rotary_factor": 1.0},
+    ],
+)
+def test_frequencies_equal_those_of_transformers(rope: dict[str, Any]) -> None:
+    max_len, config_rope = 4096, dict(rope)
+    config = LlamaConfig(head_dim=64, max_position_embeddings=max_len, rope_parameters=config_rope)
+    is_partial = rope["rope_type"] != "proportional"
+    dim = int(64 * rope.get("partial_rotary_factor", 1.0)) if is_partial else 64
+    for length in (1, 1024, 1025, 4096, 10_000):
+        inverse, attention_factor = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, "cpu", seq_len=length)
+        found = frequencies(rope, dim, max_len, length)
+        np.testing.assert_allclose(found.inverse, inverse.numpy(), rtol=2e-6)
+        assert found.attention_factor == pytest.approx(attention_factor, rel=1e-12)
+    assert np.array_equal(frequencies(rope, dim, max_len).inverse, frequencies(rope, dim, max_len, max_len).inverse)
+
+
+def test_frequencies_cover_all_rope_types_of_transformers() -> None:
+    assert {*FORMULAS} == {"default", *ROPE_INIT_FUNCTIONS}
+    config = LlamaConfig(head_dim=64, rope_parameters=dict(DEFAULT))
+    expected = LlamaRotaryEmbedding.compute_default_rope_parameters(config)[0]
+    assert isinstance(expected, torch.Tensor)
+    np.testing.assert_allclose(frequencies(DEFAULT, 64, 2048).inverse, expected.numpy(), rtol=1e-6)
+
+
+def test_frequencies_match_values_checked_by_eye() -> None:
+    rope = {"rope_type": "default", "rope_theta": 10_000}
+    np.testing.assert_allclose(frequencies(rope, 4, 16).inverse, [1, 0.01])
+    np.testing.assert_allclose(frequencies(rope | {"rope_type": "linear", "factor": 4}, 4, 16).inverse, [0.25, 0.0025])
+    # The exponent d/(d-2) is 2, so the base becomes 10,000·(4·32/16 - 3)² = 250,000 and the lower frequency 0.01 / 5.
+    dynamic = rope | {"rope_type": "dynamic", "factor": 4}
+    np.testing.assert_allclose(frequencies(dynamic, 4, 16, 32).inverse, [1, 0.002])
+    assert frequencies(dynamic, 4, 16, 9).inverse.tolist() == frequencies(rope, 4, 16).inverse.tolist()
+
+
+@pytest.mark.parametrize(
+    ("rope", "lengths", "method", "expected", "text"),
+    [
+        (DEFAULT, (2048, 5000), None, {"rope_type": "yarn", "factor": 2.44140625, TRAINED: 2048}, "factor=2.44140625"),
+        (DEFAULT, (2048, 8192), "auto", {"rope_type": "yarn", "factor": 4.0, TRAINED: 2048}, "factor=4"),
+        (DEFAULT, (2048, 8192), "yarn:factor=5", {"rope_type": "yarn", "factor": 5.0, TRAINED: 2048}, "factor=5"),
+        (DEFAULT, (2048, 8192), "linear", {"rope_type": "linear", "factor": 4.0}, "factor=4"),
+        (DEFAULT, (2048, 8192), "dynamic", {"rope_type": "dynamic", "factor": 4.0}, "factor=4"),
+        # 10,000·2^(64/62)
+        (DEFAULT, (2048, 4096), "theta", {"rope_theta": pytest.approx(20452.3, abs=0.1)}, "factor=2"),
+        (DEFAULT, (2048, 4097), "theta", {"rope_theta": pytest.approx(20457.4, abs=0.1)}, "factor=2.00048828125"),
+        (YARN, (4096, 8192), None, {"factor": 8.0}, "factor=8"),
+        (YARN, (4096, 8192), "yarn:factor=3", {"factor": 3.0}, "factor=3"),
+        (
+            YARN | {"mscale": 1.0, "attention_factor": 1.2, "beta_fast": 9},
+            (4096, 6000),
+            "yarn",
+            {"factor": 5.859375},
+            "",
+        ),
+        (YARN | {"factor": None}, (4096, 8192), None, {"factor": 8.0}, "factor=8"),
+        (LLAMA3, (16_384, 32_768), None, {"factor": 16.0}, "factor=16"),
+        (LINEAR, (4096, 8192), "linear", {"factor": 5.0}, "factor=5"),
+        (DYNAMIC, (4096, 8192), None, {"factor": 4.0}, "factor=4"),
+        (PROPORTIONAL, (4096, 8192), None, {"factor": 2.0}, "factor=2"),
+        (PROPORTIONAL | {"factor": 8.0}, (4096, 8192), None, {"factor": 16.0}, "factor=16"),
+        (LONGROPE | {"factor": 32.0}, (4096, 32_768), None, {}, ""),
+        (
+            DEFAULT | {"mrope_section": [8, 12, 12]},
+            (10, 30),
+            None,
+            {"rope_type": "yarn", "factor": 3.0, TRAINED: 10},
+            "",
+        ),
+    ],
+)
+def test_resize_rope_changes_only_what_the_method_needs(
+    rope: dict[str, Any], lengths: tuple[int, int], method: str | None, expected: dict[str, Any], text: str
+) -> None:
+    change = resize_rope(rope, lengths, 64, method)
+    assert change.parameters == rope | expected
+    name = method.partition(":")[0] if method not in (None, "auto") else change.parameters["rope_type"]
+    assert change.method.startswith(name) and change.method.endswith(text)
+    assert bool(change.reason) == (method in (None, "auto"))
+    assert change.keeps_max_len == (name == "dynamic")
+    # The recorded text reproduces the settings exactly.
+    assert resize_rope(rope, lengths, 64, change.method) == change._replace(reason="")
+
+
+def test_resize_rope_writes_the_trained_length_of_types_that_read_it() -> None:
+    # Without it, transformers takes the raised max_position_embeddings.
+    for rope in (YARN, LLAMA3, LONGROPE | {"factor": 9.0}):
+        rope = {key: value for key, value in rope.items() if key != TRAINED}
+        assert resize_rope(rope, (1024, 8192), 64).parameters[TRAINED] == 1024
+
+
+def test_theta_divides_the_lowest_frequency_by_the_factor() -> None:
+    before = frequencies(DEFAULT, 64, 2048).inverse
+    after = frequencies(resize_rope(DEFAULT, (2048, 8192), 64, "theta").parameters, 64, 8192).inverse
+    np.testing.assert_allclose((before / after)[[0, -1]], [1, 4])
+    assert (np.diff(before / after) > 0).all()
+
+
+@pytest.mark.parametrize("method", [name for name in ROTARY_METHOD_NAMES if name not in ("llama3", "proportional")])
+def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> None:
+    """The slowest pair turns no further at the new length than it did at the trained length."""
+    rope = LONGROPE | {"factor": 4.0} if method == "longrope" else DEFAULT
+    after = resize_rope(rope, (1024, 4096), 64, method)
+    max_len = 1024 if after.keeps_max_len else 4096
+    trained_angle = 1024 * frequencies(DEFAULT, 64, 1024).inverse[-1]
+    new_angle = 4096 * frequencies(after.parameters, 64, max_len, 4096).inverse[-1]
+    assert new_angle <= trained_angle * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("rope", "lengths", "dim", "method", "error", "message"),
+    [
+        (LLAMA3, (9, 18), 64, "linear", MethodError, "the model already has llama3 settings, which are kept. Remove"),
+        (YARN, (9, 18), 64, "theta", MethodError, "Remove --method, or use --method yarn."),
+        (
+            DEFAULT,
+            (9, 18),
+            64,
+            "longrope",
+            MethodError,
+            "the model has no longrope settings. Use yarn, linear, dynamic",
+        ),
+        (DEFAULT, (9, 18), 64, "stretch", MethodError, "--method stretch: the model has no stretch settings."),
+        (DEFAULT, (9, 18), 64, "yarn:factor=0.5", ResizeError, "factor must be a number from 1 on, got 0.5."),
+        (DEFAULT, (9, 18), 64, "linear:factor=inf", ResizeError, "factor must be a number from 1 on, got inf."),
+        (LLAMA3 | {"factor": math.nan}, (9, 18), 64, None, ResizeError, "got nan"),
+        (DEFAULT, (9, 18), 2, "theta", ResizeError, "2 rotated values per head"),
+        (DEFAULT, (9, 18), 2, "dynamic", ResizeError, "2 rotated values per head"),
+        (LONGROPE, (4096, 4097), 64, None, ResizeError, "serve 4096 tokens, not 4097. Use a length of at most 4096"),
+        (LONGROPE | {"factor": 8.0}, (4096, 8193), 64, None, ResizeError, "serve 8192 tokens, not 8193"),
+        (LONGROPE | {"factor": 8.0}, (4096, 8192), 96, None, CheckpointError, "short_factor .* has 32 numbers, .* 48"),
+        (DEFAULT | {"rope_type": "su"}, (9, 18), 64, None, CheckpointError, "'su' is unknown. Known types: default, "),
+    ],
+)
+def test_resize_rope_refuses_what_does_not_apply(
+    rope: dict[str, Any], lengths: tuple[int, int], dim: int, method: str | None, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(CtxextendError, match=message) as raised:
+        resize_rope(rope, lengths, dim, method)
+    assert raised.type is error
+
+
+def test_frequencies_refuse_unknown_types_and_lists_that_do_not_fit() -> None:
+    with pytest.raises(CheckpointError, match="'axial' is unknown"):
+        frequencies(DEFAULT | {"rope_type": "axial"}, 64, 2048)
+    with pytest.raises(CheckpointError, match="long_factor of the longrope settings has 32 numbers"):
+        frequencies(LONGROPE, 48, 4096)
+
+
+def test_rotary_methods_have_metadata() -> None:
+    assert [*ROTARY_METHODS] == [*ROTARY_METHOD_NAMES, LIMITS]
+    for method in ROTARY_METHODS.values():
+        assert all((method.summary, method.when, method.convention, method.long_inputs, method.source))
+        assert method.short_inputs == (UNCHANGED if method.name in ("dynamic", "longrope", LIMITS) else MOVED)
+    assert {name for name, method in ROTARY_METHODS.items() if method.keeps_max_len} == {"dynamic"}
