@@ -2,13 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ctxextend.json_output import not_in_json
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 # The default method of a longer table, and those that it chooses by rule.
 DEFAULT_METHOD, COPY, FORMULA = "auto", "copy", "formula"
@@ -20,15 +16,7 @@ METHOD_NAMES = (
     *(DEFAULT_METHOD, COPY, "linear", SINUSOIDAL, FORMULA, "cubic", "spline", "nearest", "mirror"),
     *("stretch", "hierarchical", "last", "mean", "zero", "random", "spectral", "rotation", "bands"),
 )
-ROTARY_METHOD_NAMES = (
-    "yarn",
-    "linear",
-    "dynamic",
-    "theta",
-    "longrope",
-    "llama3",
-    "proportional",
-)  # of rotary positions
+ROTARY_METHOD_NAMES = ("yarn", "linear", "dynamic", "theta", "longrope", "llama3", "proportional")
 
 # Effects on inputs up to the old length: of methods that keep learned rows, and of all others.
 UNCHANGED = "inputs up to the old length give identical outputs if padded as before"
@@ -90,7 +78,7 @@ class Method:
     tolerance: float = 0.0  # largest allowed difference between machines, relative to the median row norm
     # ``function(table, rows, **settings) -> rows``, float64 in and out, except for methods that repeat rows. Of rotary
     # positions: ``function(rope, lengths, dim, **settings) -> rope``, from the parameters before to those after.
-    function: "Callable[..., NDArray[np.float64]]" = field(metadata=not_in_json)
+    function: Callable[..., Any] = field(metadata=not_in_json)
     reads_learned_rows: bool = field(default=True, metadata=not_in_json)  # so that ``drop_last`` has an effect
     takes_start: bool = field(default=False, metadata=not_in_json)  # ``start``: position of the first source row
     # Whether `function` also reads the rows kept by ``keep_first``, and takes their number as ``keep``.

@@ -72,7 +72,7 @@ def _yarn(rope: Parameters, dim: int, max_len: int, _: int) -> Frequencies:
     plain = _default(rope, dim).inverse
     attention_factor = rope.get("attention_factor")
     if attention_factor is None:
-        scales = rope.get("mscale"), rope.get("mscale_all_dim")
+        scales: tuple[Any, ...] = rope.get("mscale"), rope.get("mscale_all_dim")
         above, below = (0.1 * scale * math.log(max(factor, 1)) + 1 for scale in (scales if all(scales) else (1, 0)))
         attention_factor = above / below
     return Frequencies(plain / factor * ramp + plain * (1 - ramp), attention_factor)
