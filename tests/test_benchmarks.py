@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import transformers
 
 import ctxextend
 from benchmarks import __main__ as benchmarks
-from benchmarks import checkpoints, real
+from benchmarks import checkpoints, real, rotary
 from benchmarks.checkpoints import TABLE, Shape, write
 from benchmarks.files import cmp_command, read_header
 from benchmarks.measure import Cost, Row, alternate, measure, measure_json, python
@@ -152,6 +153,22 @@ def test_real_page_contains_every_part_and_the_criterion() -> None:
         short[1]
         == "| rxnfp's BERT, 128 → 256 | 1.6487 ± 0.0033 | 2.718 (x 1.6487 ± 0.0033) |  | 7.389 (x 4.4817 ± 0.0089) |"
     )
+
+
+def test_rotary_page_contains_every_length_and_band() -> None:
+    own = [np.full(7, loss) for loss in (1.0, 1.5)]
+    base = [np.full(7, loss) for loss in (0.0, 1.0)]
+    rows = [rotary.scores(name, 0, base, base, 4) for name in rotary.BASES.values()]
+    for steps in rotary.STAGES:
+        row = rotary.scores("yarn", steps, own, base, 4)
+        rows.append(row | {"short": row["all"][1]})
+    assert [[band.tokens for band in bands] for bands in rows[2]["bands"]] == [[6, 6], [8, 8]]
+    results = [{"before": 4, "to": to, "rows": rows, "yarn against linear": rows[2]["all"][1]} for to in (8, 16)]
+    text = "\n".join(rotary.page(json.loads(json.dumps(results, default=vars))))
+    assert "| method | 4 → 8 | 4 → 16 |" in text
+    assert "| method | 0 to 3 | 4 to 7 | 8 to 11 | 12 to 15 |" in text
+    assert "| yarn, 100 steps | 3.49 (x 2.1 ± 6.7) | 3.49 (x 2.1 ± 6.7) |" in text
+    assert "| as it is, in sliding windows | 2 ± 10 | 2 ± 10 |" in text
 
 
 def test_real_prints_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import corpus
 import mini_bert
+import rotary_lm
 import tiny_gpt2
 from ctxextend import list_families, resize
 from ctxextend.cli.app import build_app
@@ -174,4 +175,19 @@ def test_mini_bert_script_trains_a_masked_language_model(
     model = transformers.BertForMaskedLM.from_pretrained(tmp_path)
     held_out = corpus.tokenize(tokenizer, corpus.split(few_documents)[1], mini_bert.SEP)
     assert math.isfinite(mini_bert.held_out_loss(model, held_out))
+    pico.logits(model, 128)
+
+
+def test_rotary_lm_script_trains_a_llama(
+    few_documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(corpus.CORPORA, "code", lambda: few_documents)
+    monkeypatch.setattr("sys.argv", ["rotary_lm.py", str(tmp_path / "llama"), "--steps", "3", "--context", "64"])
+    rotary_lm.main()
+    assert "| 32 to 63 |" in (tmp_path / "llama" / "README.md").read_text()
+    output = resize(tmp_path / "llama", to=128, output=tmp_path / "out").output
+    assert transformers.AutoTokenizer.from_pretrained(output).model_max_length == 128
+    model = transformers.LlamaForCausalLM.from_pretrained(output)
+    assert model.generation_config.eos_token_id == 0
+    assert model.config.to_dict()["rope_parameters"]["original_max_position_embeddings"] == 64
     pico.logits(model, 128)
