@@ -60,13 +60,20 @@ class StatedLimit:
 
 
 def limit_edits(
-    checkpoint: Checkpoint, lengths: tuple[int, int], tokenizer: str, *, fix_limits: bool, fixed_padding: bool
+    checkpoint: Checkpoint,
+    lengths: tuple[int, int],
+    tokenizer: str,
+    *,
+    fix_limits: bool,
+    fixed_padding: bool,
+    is_hard: bool = True,
 ) -> tuple[Edit, ...]:
     """Return the edits that set the limits in tokenizer and side files from one length to another, in tokens.
 
     A longer table, or `fix_limits`, sets every limit to `after`, except that of generated texts, which is only lowered;
     a shorter table lowers the limits above `after`. `tokenizer` is the tokenizer's folder if it has a separate one.
-    Padding to a fixed length becomes padding to the longest text, or to `after` with `fixed_padding`.
+    Padding to a fixed length becomes padding to the longest text, or to `after` with `fixed_padding`. A limit is added
+    to a tokenizer without one if longer inputs fail (`is_hard`).
     """
     edits, (before, after) = list[Edit](), lengths
     for limit in stated_limits(checkpoint, tokenizer) if fix_limits or after != before else ():
@@ -77,6 +84,8 @@ def limit_edits(
         if new == "BatchLongest":
             reason = f"padding every text to {after} tokens would make short texts as slow as long ones"
         elif limit.kind == "tokenizer" and limit.tokens is None:
+            if not is_hard:
+                continue
             reason = "no limit was stated, and longer texts would fail"
         if (is_raised or not is_within) and limit.value != new:
             is_limit = limit.kind not in ("generation", "padding")

@@ -51,7 +51,8 @@ def families(
     for name, group in groupby(tables, attrgetter("model_type")):
         found = list(group)
         reserved = dict.fromkeys(table.reserved_rows for table in found if table.reserved_rows != "0")
-        rule = f"{found[0].scheme}; reserved rows: {' or '.join(reserved) or 'none'}"
+        rows = f"reserved rows: {' or '.join(reserved) or 'none'}"
+        rule = f"{found[0].scheme}; {_methods(found[0]) or rows}"
         groups.setdefault(tuple(_details(found)) if model_types else (rule,), []).append(name)
     for lines, names in groups.items() if model_types else sorted(groups.items()):
         listed = ", ".join(names)
@@ -72,5 +73,13 @@ def _details(tables: Sequence["FamilyTable"]) -> Iterator[str]:
     for table in tables:
         named = f"{table.part}: {table.table}, length set by {table.config_key}".removeprefix(": ")
         reserved = [f"reserved rows: {table.reserved_rows}"] * (table.reserved_rows != "0")
-        first, *more = (named, table.scheme, *reserved, *table.notes) if table.table else table.notes
+        scheme = filter(None, (table.scheme, _methods(table)))
+        first, *more = (named, *scheme, *reserved, *table.notes) if table.table else table.notes
         yield from (first, "; ".join(more))
+
+
+def _methods(table: "FamilyTable") -> str:
+    """Return the methods of positions without rows; empty for a table of rows."""
+    if table.methods:
+        return f"methods: {', '.join(table.methods)}"
+    return "" if table.scheme in ("learned", "sinusoidal") else "only length limits change"

@@ -40,7 +40,7 @@ class TableLocation:
     @property
     def usual_name(self) -> str:
         """Its tensor name in files that transformers saves."""
-        return self.usual_prefix + self.table.name
+        return ".".join((*self.path, self.table.name)) if self.table.scheme else self.usual_prefix + self.table.name
 
     @property
     def config_key(self) -> str:
@@ -269,6 +269,7 @@ class FamilyTable:
     config_key: str  # key of its length, with dots if configs are nested
     reserved_rows: str  # the rule for reserved rows before position 0
     scheme: str  # learned, sinusoidal, rotary, ALiBi, relative, none, images, audio, time series or other
+    methods: tuple[str, ...]  # of rotary positions; empty: those of tables or, with another scheme, only limits change
     notes: tuple[str, ...]  # other peculiarities, as text; without a table: what it uses, and how to extend it
 
 
@@ -288,14 +289,15 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
     for name in sorted(names):
         if other := POSITION_SCHEMES.get(name):
             uses = f"not resized: it uses {other.uses}"
-            listed.append(FamilyTable(name, "", "", "", "0", other.name, (uses, other.advice)))
+            listed.append(FamilyTable(name, "", "", "", "0", other.name, (), (uses, other.advice)))
             continue
         for location in find_architecture({"model_type": name}).locations:
             rule = location.table.reserved
             count = f"{rule.config_key} + {rule.rows}" if rule.config_key else str(rule.rows)
             reserved = "0" if count == "0" else f"{count} ({'' if rule.inside_key else 'not '}counted in the config)"
             notes, table = tuple(_notes(FAMILIES[name], location)), location.usual_name
-            details = table, location.config_key, reserved, location.scheme, notes
+            methods = location.table.rope.methods if location.table.rope else ()
+            details = table, location.config_key, reserved, location.scheme, methods, notes
             listed.append(FamilyTable(name, location.part, *details))
     return listed
 

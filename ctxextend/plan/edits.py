@@ -210,7 +210,8 @@ def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, .
         tokenizer = table.location.tokenizer
         if tokenizer is not None and first[tokenizer] == table.name and not table.keeps_padding:
             lengths, is_fixed = (table.max_len_before, table.max_len_after), bool(table.location.family.padding_effect)
-            edits += limit_edits(checkpoint, lengths, tokenizer, fix_limits=table.fixes_limits, fixed_padding=is_fixed)
+            rules: dict[str, bool] = {"fix_limits": table.fixes_limits, "is_hard": table.has_rows}
+            edits += limit_edits(checkpoint, lengths, tokenizer, **rules, fixed_padding=is_fixed)
     return tuple(edits)
 
 
@@ -247,7 +248,7 @@ def config_changes(
                 stated = config.get(path[0])
                 if length > table.max_len_before or not isinstance(stated, int) or stated > length:
                     changes[path] = length
-        elif table.fixes_limits:  # a missing key may stay missing if transformers' default is right
+        elif table.fixes_limits and table.has_rows:  # a missing key may stay missing if transformers' default is right
             expected = (lengths | raised).items()
             changes |= {path: value for path, value in expected if nested(config, path) not in (None, value)}
             default = location.family.defaults.get(location.effective_key)

@@ -137,7 +137,7 @@ def find_tables(architecture: Architecture, names: Collection[str], where: str) 
     tables = list[FoundTable]()
     for location in architecture.locations:
         if location.table.scheme:
-            tables.append(FoundTable(location, ".".join((*location.path, location.table.name))))
+            tables.append(FoundTable(location, location.usual_name))
             continue
         matches = [name for name in location.names if name in names]
         if not matches and location.table.width_key:  # transformers computes it in models with tensors next to it

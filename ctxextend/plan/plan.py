@@ -598,11 +598,8 @@ def plan_model(
     model = model.with_code() if settings.copy_code else model
     checkpoint = model.checkpoint
     check_named_table(model)
-    if (
-        "auto_map" in checkpoint.config
-        and not model.ref.model_type
-        and any(item.location.table.rope for item in model.tables)
-    ):
+    is_rotary = any(location.table.rope for location, _ in model.tables)
+    if is_rotary and "auto_map" in checkpoint.config and model.ref.model_type is None:
         model_type = model.architecture.family.model_type
         message = f"{checkpoint.config_file} has auto_map: its own code may read rotary settings in another way."
         raise CheckpointError(message, f"To resize it for transformers' own class, use --model-type {model_type}.")
