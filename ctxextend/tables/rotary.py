@@ -197,7 +197,7 @@ def dynamic(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> P
 @scaling(
     summary="raise rope_theta (NTK-aware)",
     convention="rope_theta·factor^(d/(d-2)), of d rotated values per head; the rope type stays default",
-    long_inputs="the lowest frequency stays within the angles of training; those between leave them",
+    long_inputs="the lowest frequency stays within the angles of training, but those between do not",
     when="a runtime supports no rope types, or you fine-tune afterwards",
 )
 def theta(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
@@ -281,11 +281,11 @@ class RopeChange(NamedTuple):
 
 
 def resize_rope(rope: Parameters, lengths: Lengths, dim: int, method: str | None = None) -> RopeChange:
-    """Return rotary settings for inputs of `lengths[1]` tokens, from those for `lengths[0]`.
+    """Return rotary settings that serve longer inputs.
 
     Args:
         rope: Settings of one type of layers.
-        lengths: Context length that the settings serve, and that the new ones must serve.
+        lengths: Context length that the settings serve, and that the new ones must serve, in tokens.
         dim: Rotated values per head; for type ``proportional``, all values of a head.
         method: A name of `ROTARY_METHODS`, with a factor if it is not to be chosen: ``yarn:factor=4``, as `read_method`
             accepts it. None and `DEFAULT_METHOD` choose YaRN for type ``default``, else the method of the same type.
@@ -315,5 +315,6 @@ def resize_rope(rope: Parameters, lengths: Lengths, dim: int, method: str | None
             message = f"--method {name}: factor must be {FACTOR.must}, got {settings['factor']}."
             raise ResizeError(message, f"State it, as in --method {name}:factor=4.")
     parameters = facts.function(rope, lengths, dim, **settings)
-    reason = f"auto kept the type {name}" if is_scaled else f"auto chose {name}"
+    reason = f"auto chose {name} with the smallest factor that serves {after} tokens"
+    reason = f"auto kept the rope type, {name}" if is_scaled else reason
     return RopeChange(parameters, method_text(name, settings), reason if is_chosen else "", facts.keeps_max_len)
