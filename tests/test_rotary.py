@@ -124,10 +124,10 @@ def test_resize_rope_changes_only_what_the_method_needs(
     assert change.parameters == rope | expected
     name = method.partition(":")[0] if method not in (None, "auto") else change.parameters["rope_type"]
     assert change.method.startswith(name) and change.method.endswith(text)
-    assert bool(change.reason) == (method in (None, "auto"))
+    assert bool(change.reason) == (method in (None, "auto", "theta"))
     assert change.keeps_max_len == (name == "dynamic")
     # The recorded text reproduces the settings exactly.
-    assert resize_rope(rope, lengths, 64, change.method) == change._replace(reason="")
+    assert resize_rope(rope, lengths, 64, change.method)._replace(reason=change.reason) == change
 
 
 def test_resize_rope_writes_the_trained_length_of_types_that_read_it() -> None:
@@ -135,6 +135,13 @@ def test_resize_rope_writes_the_trained_length_of_types_that_read_it() -> None:
     for rope in (YARN, LLAMA3, LONGROPE | {"factor": 9.0}):
         rope = {key: value for key, value in rope.items() if key != TRAINED}
         assert resize_rope(rope, (1024, 8192), 64).parameters[TRAINED] == 1024
+
+
+def test_resize_rope_gives_the_reason_of_a_choice_and_the_base() -> None:
+    reasons = [resize_rope(rope, (64, 200), 64).reason for rope in (DEFAULT, LLAMA3)]
+    smallest = "auto chose yarn with the smallest factor that serves 200 tokens"
+    assert reasons == [smallest, "auto kept the rope type, llama3"]
+    assert resize_rope(DEFAULT, (64, 128), 64, "theta").reason == "rope_theta rises from 10,000.0 to 20,452.3"
 
 
 def test_theta_divides_the_lowest_frequency_by_the_factor() -> None:

@@ -276,7 +276,7 @@ class RopeChange(NamedTuple):
 
     parameters: Parameters
     method: str  # the method with all of its settings, which reproduces them
-    reason: str = ""  # why it was chosen, if it was not requested
+    reason: str = ""  # what was chosen and why, as text; empty if nothing was chosen
     keeps_max_len: bool = False  # whether max_position_embeddings must stay the old length
 
 
@@ -315,6 +315,10 @@ def resize_rope(rope: Parameters, lengths: Lengths, dim: int, method: str | None
             message = f"--method {name}: factor must be {FACTOR.must}, got {settings['factor']}."
             raise ResizeError(message, f"State it, as in --method {name}:factor=4.")
     parameters = facts.function(rope, lengths, dim, **settings)
-    reason = f"auto chose {name} with the smallest factor that serves {after} tokens"
-    reason = f"auto kept the rope type, {name}" if is_scaled else reason
-    return RopeChange(parameters, method_text(name, settings), reason if is_chosen else "", facts.keeps_max_len)
+    base, reason = parameters["rope_theta"], ""
+    if is_chosen:
+        smallest = f"auto chose {name} with the smallest factor that serves {after} tokens"
+        reason = f"auto kept the rope type, {name}" if is_scaled else smallest
+    elif base != rope["rope_theta"]:
+        reason = f"rope_theta rises from {rope['rope_theta']:,} to {base:,.1f}"
+    return RopeChange(parameters, method_text(name, settings), reason, facts.keeps_max_len)
