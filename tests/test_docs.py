@@ -29,7 +29,7 @@ from ctxextend.cli.tables import Page
 from ctxextend.inspection.inspect import inspect
 from ctxextend.plan.runtimes import RUNTIMES
 from ctxextend.recipe_file import parse_recipe
-from ctxextend.tables.method_facts import DEFAULT_METHOD
+from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, ROTARY_METHODS
 from ctxextend.tables.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -100,12 +100,24 @@ def methods_table() -> str:
     return f"| `--method` | new rows | learned rows | use when | source |\n|---|---|---|---|---|\n{body}"
 
 
+def rotary_methods_table() -> str:
+    """Return the methods of rotary positions as a Markdown table, the default first."""
+    body = "".join(
+        f"| `{method.name}` | {method.summary} | {'stay' if method.keeps_learned_rows else 'change'} "
+        f"| {'**old length**' if method.keeps_max_len else 'new length'} | {method.when} | {method.source} |\n"
+        for method in ROTARY_METHODS.values()
+        if method.name != LIMITS
+    )
+    head = "| `--method` | what it does | outputs for short inputs | max_position_embeddings | use when | source |"
+    return f"{head}\n|---|---|---|---|---|---|\n{body}"
+
+
 def runtimes_table() -> str:
     """Return the context length that each runtime derives, by rope type, as a Markdown table."""
     types = ("default", "yarn", "linear", "dynamic", "longrope", "llama3")
     body = "".join(
         f"| {runtime.name} | {' | '.join(runtime.lengths.get(name, '-') for name in types)} "
-        f"| {runtime.option and f'`{runtime.option}`'} | [code]({runtime.source}) |\n"
+        f"| {runtime.option and f'`{runtime.option}`'} | [source]({runtime.source}) |\n"
         for runtime in RUNTIMES
     )
     head = " | ".join(f"`{name}`" for name in types)
@@ -137,6 +149,7 @@ def _cell(text: str) -> str:
 GENERATORS = {
     "families": families_table,
     "methods": methods_table,
+    "rotary": rotary_methods_table,
     "runtimes": runtimes_table,
     "commands": commands_reference,
 }
