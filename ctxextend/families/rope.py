@@ -1,12 +1,33 @@
-"""Rotary settings of a config: read them in either dialect, and write changes in the dialect of the file."""
+"""Rotary settings of a config: read them in either dialect, and write changes in the dialect of the file.
 
+Files of transformers 5 have ``rope_parameters``; older ones have ``rope_scaling`` and keys beside it. Source of the
+rules: ``RotaryEmbeddingConfigMixin`` and ``convert_rope_params_to_dict`` of transformers 5.23.
+"""
+
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ctxextend.families.lookup import Keys, TableLocation
+from ctxextend.errors import CheckpointError, did_you_mean
+from ctxextend.families.lookup import Keys, TableLocation, nested
+from ctxextend.families.schema import RotaryFacts
 
 Parameters = Mapping[str, Any]  # rotary settings as in transformers 5: ``rope_type``, ``rope_theta``, ``factor``, …
+
+NEW, OLD = "rope_parameters", "rope_scaling"  # dialects
+TYPE, THETA, FACTOR, PARTIAL = "rope_type", "rope_theta", "factor", "partial_rotary_factor"
+ORIGINAL = "original_max_position_embeddings"
+LISTS = ("short_factor", "long_factor")
+NEEDS: dict[str, tuple[str, ...]] = {  # the settings that each rope type needs
+    "default": (),
+    "proportional": (),
+    "linear": (FACTOR,),
+    "dynamic": (FACTOR,),
+    "yarn": (FACTOR, ORIGINAL),
+    "longrope": (ORIGINAL, *LISTS),
+    "llama3": (FACTOR, ORIGINAL, "low_freq_factor", "high_freq_factor"),
+}
 
 
 @dataclass(frozen=True)
@@ -24,23 +45,159 @@ def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
     Raises:
         CheckpointError: A setting is malformed, or both dialects are used and disagree.
     """
-    stated = location.stated("rope_parameters") or {}
-    assert location.table.rope is not None
-    defaults = {"rope_type": "default", "rope_theta": location.table.rope.theta[""]}
-    return (RopeLayers("", {**defaults, **stated}),)
+    facts, found = _facts(location), list[RopeLayers]()
+    for layers in sorted(facts.theta, key=lambda name: name in facts.local):
+        stated = [values for dialect in (OLD, NEW) if (values := _stated(location, dialect, layers))]
+        first, *others = [_complete(location, layers, values) for values in stated or [facts.defaults.get(layers, {})]]
+        for other in (*others, first | _beside(location, layers)):
+            if unequal := [key for key in first | other if first.get(key) != other.get(key)]:
+                values = " and ".join(f"{view.get(unequal[0])!r:.100}" for view in (first, other))
+                message = f"config.json states {unequal[0]}{layers and f' of {layers}'} twice: {values}."
+                raise CheckpointError(message, f"Remove the wrong value: {OLD} and {NEW} must mean the same.")
+        found.append(RopeLayers(layers, first, layers in facts.local))
+    return tuple(found)
 
 
 def rope_length(location: TableLocation) -> int:
-    """Return the context length that a model's rotary settings serve, in tokens."""
-    return location.value(location.effective_key)
+    """Return the context length that a model's rotary settings serve, in tokens.
+
+    It is max_position_embeddings, which for ``dynamic`` is the trained length, and for other types may be.
+    """
+    max_len, lengths = location.value(location.effective_key), list[int]()
+    for item in read_rope(location):
+        stated = [_stated(location, dialect, item.layers).get(ORIGINAL) for dialect in (OLD, NEW)]
+        kind = item.parameters[TYPE]
+        is_trained = kind == "dynamic" or (kind in ("yarn", "linear") and max_len in stated)
+        lengths.append(round(max_len * item.parameters[FACTOR]) if is_trained else max_len)
+    return max(lengths)
 
 
 def rotary_dim(location: TableLocation, parameters: Parameters) -> int:
-    """Return the number of rotated values per head."""
-    return location.value("hidden_size") // location.value("num_attention_heads")
+    """Return the number of rotated values per head, with those that ``proportional`` does not move.
+
+    Source: ``ROPE_INIT_FUNCTIONS`` of transformers 5.23.
+    """
+    key = _facts(location).dim_key
+    if location.stated(key) is None and key not in location.family.defaults:
+        head_dim = location.value("hidden_size") // max(location.value("num_attention_heads"), 1)
+    else:
+        head_dim = location.value(key)
+    return int(head_dim * (1 if parameters[TYPE] == "proportional" else parameters.get(PARTIAL, 1)))
 
 
 def rope_changes(location: TableLocation, layers: RopeLayers, after: Parameters) -> dict[Keys, Any]:
-    """Return the config values, by path of keys, that give these layers other settings, in the file's dialect."""
-    changed = {key: value for key, value in after.items() if layers.parameters.get(key) != value}
-    return {(*location.path, "rope_parameters", key): value for key, value in changed.items()}
+    """Return the config values, by path of keys, that give these layers other settings, in the file's dialect.
+
+    Files that use both dialects keep both. The type is also written as ``type``, its first name, in files that have
+    this key, and in a new ``rope_scaling`` (vllm-project/vllm#10293).
+    """
+    facts, before, changes = _facts(location), layers.parameters, dict[Keys, Any]()
+    is_scaled = {**before, THETA: after[THETA]} != after
+    dialects, beside = _dialects(location), _beside(location, layers.layers)
+    if after[THETA] != before[THETA] and (
+        THETA in beside or THETA not in _stated(location, dialects[0], layers.layers)
+    ):
+        changes[location.paths_of(facts.theta_keys.get(layers.layers, THETA))[-1]] = after[THETA]
+    trained = location.stated(ORIGINAL) or location.family.defaults.get(ORIGINAL)
+    if not layers.layers and trained and after.get(ORIGINAL, trained) != trained:
+        changes[location.paths_of(ORIGINAL)[-1]] = after[ORIGINAL]
+    if OLD in dialects and facts.scales_local and is_scaled:  # it would scale local layers too
+        changes |= {location.paths_of(OLD)[-1]: None} if location.stated(OLD) else {}
+        dialects = (NEW,)
+    for dialect in dialects:
+        stated = _stated(location, dialect, layers.layers)
+        is_new = dialect == NEW
+        if not is_new and not is_scaled and THETA not in stated:
+            continue
+        settings = {key: after[key] for key in after if is_new or key in stated or key not in (THETA, PARTIAL)}
+        if "type" in stated or not (is_new or stated):
+            settings["type"] = stated["type"] if "type" in stated and after[TYPE] == before[TYPE] else after[TYPE]
+        path = _path(location, dialect, layers.layers)
+        if stated and stated.keys() <= settings.keys():
+            changes |= {(*path, key): value for key, value in settings.items() if stated.get(key) != value}
+            continue
+        changes[path] = settings
+        if is_new and location.stated(NEW) is None:
+            others = (item for item in read_rope(location) if item.is_local)
+            changes |= {_path(location, NEW, item.layers): dict(item.parameters) for item in others}
+    return changes
+
+
+def _facts(location: TableLocation) -> RotaryFacts:
+    assert location.table.rope is not None
+    return location.table.rope
+
+
+def _path(location: TableLocation, dialect: str, layers: str) -> Keys:
+    """Return the path of the settings of layers of one type."""
+    path = location.paths_of(dialect)[-1]
+    return (*path, layers) if layers and dialect == NEW else path
+
+
+def _stated(location: TableLocation, dialect: str, layers: str) -> dict[str, Any]:
+    """Return the settings that a dialect states for layers of one type; empty if none."""
+    facts, stated = _facts(location), location.stated(dialect)
+    name = ".".join((*location.path, dialect))
+    if stated is None or (dialect == OLD and layers in facts.local and not facts.scales_local):
+        return {}
+    if not isinstance(stated, Mapping):
+        message = f"config.json: {name} must be an object, got {stated!r:.100}."
+        raise CheckpointError(message, "Correct config.json.")
+    has_types = any(isinstance(value, Mapping) for value in stated.values())
+    if stated and has_types != bool(layers and dialect == NEW):
+        expected = f"one object for each of {', '.join(facts.theta)}" if layers and dialect == NEW else "one object"
+        message = f"config.json: {name} of a {location.family.model_type} model must have {expected}"
+        raise CheckpointError(f"{message}, got the keys {', '.join(stated)}.", "Correct config.json.")
+    values = (stated.get(layers) or {}) if has_types else stated
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _beside(location: TableLocation, layers: str) -> dict[str, Any]:
+    """Return the settings that the old dialect states beside ``rope_scaling``."""
+    facts = _facts(location)
+    keys = {THETA: facts.theta_keys.get(layers, THETA), PARTIAL: facts.partial_key}
+    return {name: value for name, key in keys.items() if (value := location.stated(key)) is not None}
+
+
+def _dialects(location: TableLocation) -> tuple[str, ...]:
+    """Return the dialects that a config uses; without settings, that of the transformers version that wrote it."""
+    if used := tuple(dialect for dialect in (OLD, NEW) if location.stated(dialect)):
+        return used
+    facts, *path = _facts(location), *location.paths_of(OLD)[-1][:-1]
+    keys = {OLD, *(facts.theta_keys.get(layers, THETA) for layers in facts.theta)}
+    version = str(location.config.get("transformers_version")).partition(".")[0]
+    is_new = version.isdigit() and int(version) >= 5 and keys.isdisjoint(nested(location.config, tuple(path)) or {})
+    return (NEW,) if is_new or (len(facts.theta) > 1 and not facts.theta_keys) else (OLD,)
+
+
+def _complete(location: TableLocation, layers: str, stated: Parameters) -> dict[str, Any]:
+    """Return stated settings with transformers' defaults; raise CheckpointError if they are malformed."""
+    facts = _facts(location)
+    share = {} if facts.partial == 1 else {PARTIAL: facts.partial}
+    rope = {TYPE: stated.get("type", "default"), THETA: facts.theta[layers], **share, **_beside(location, layers)}
+    rope |= {key: value for key, value in stated.items() if key != "type"}
+    kind = rope[TYPE] = facts.type_names.get(str(rope[TYPE]), rope[TYPE])
+    if str(kind) not in NEEDS:
+        hint = did_you_mean(str(kind), NEEDS) or f"Use one of {', '.join(NEEDS)}."
+        raise CheckpointError(f"config.json: unknown rope_type {kind!r:.100}.", hint)
+    if ORIGINAL in NEEDS[kind]:
+        trained = None if layers else location.stated(ORIGINAL) or location.family.defaults.get(ORIGINAL)
+        default = {ORIGINAL: location.value(location.effective_key)} if kind == "yarn" else {}
+        rope = default | rope | ({ORIGINAL: trained} if trained else {})
+    for key in (THETA, PARTIAL, FACTOR, *NEEDS[kind]):
+        value, least = rope.get(key), 1 if key in (FACTOR, ORIGINAL) else 0
+        if key in LISTS:
+            pairs = rotary_dim(location, rope) // 2
+            is_valid = isinstance(value, list) and len(value) == pairs and all(map(_is_number, value))
+            expected = f"a list of {pairs} numbers above 0, one per pair of rotated values"
+        else:
+            is_valid = (_is_number(value) and value >= least) or (value is None and key not in NEEDS[kind])
+            expected = f"a number {'of at least 1' if least else 'above 0'}"
+        if not is_valid:
+            message = f"config.json: {key} of {kind} rotary positions must be {expected}, got {value!r:.100}."
+            raise CheckpointError(message, "Correct config.json.")
+    return rope
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf

@@ -51,6 +51,7 @@ class RotaryFacts:
     scales_local: bool = False
     partial: float = 1.0  # default ``partial_rotary_factor``: the share of each head that is rotated
     partial_key: str = "partial_rotary_factor"  # key of old configs
+    type_names: Mapping[str, str] = field(default_factory=dict)  # other names of rope types, as its files state them
     dim_key: str = "head_dim"  # key of the size of a head; if missing: hidden_size / num_attention_heads
     methods: tuple[str, ...] = ("yarn", "linear", "dynamic", "theta")  # that the classes apply; none: limits only
 
