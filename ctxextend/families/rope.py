@@ -48,11 +48,12 @@ def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
     facts, found = _facts(location), list[RopeLayers]()
     for layers in sorted(facts.theta, key=lambda name: name in facts.local):
         stated = [values for dialect in (OLD, NEW) if (values := _stated(location, dialect, layers))]
-        first, *others = [_complete(location, layers, values) for values in stated or [facts.defaults.get(layers, {})]]
+        stated = stated or [dict(facts.defaults.get(layers, {}))]
+        first, *others = (_complete(location, layers, values) for values in stated)
         for other in (*others, first | _beside(location, layers)):
             if unequal := [key for key in first | other if first.get(key) != other.get(key)]:
-                values = " and ".join(f"{view.get(unequal[0])!r:.100}" for view in (first, other))
-                message = f"config.json states {unequal[0]}{layers and f' of {layers}'} twice: {values}."
+                both = " and ".join(f"{settings.get(unequal[0])!r:.100}" for settings in (first, other))
+                message = f"config.json states {unequal[0]}{layers and f' of {layers}'} twice: {both}."
                 raise CheckpointError(message, f"Remove the wrong value: {OLD} and {NEW} must mean the same.")
         found.append(RopeLayers(layers, first, layers in facts.local))
     return tuple(found)
@@ -92,11 +93,12 @@ def rope_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
     this key, and in a new ``rope_scaling`` (vllm-project/vllm#10293).
     """
     facts, before, changes = _facts(location), layers.parameters, dict[Keys, Any]()
+    if after == before:
+        return changes
     is_scaled = {**before, THETA: after[THETA]} != after
-    dialects, beside = _dialects(location), _beside(location, layers.layers)
-    if after[THETA] != before[THETA] and (
-        THETA in beside or THETA not in _stated(location, dialects[0], layers.layers)
-    ):
+    dialects = _dialects(location)
+    is_beside = OLD in dialects and THETA not in _stated(location, OLD, layers.layers)
+    if after[THETA] != before[THETA] and (is_beside or THETA in _beside(location, layers.layers)):
         changes[location.paths_of(facts.theta_keys.get(layers.layers, THETA))[-1]] = after[THETA]
     trained = location.stated(ORIGINAL) or location.family.defaults.get(ORIGINAL)
     if not layers.layers and trained and after.get(ORIGINAL, trained) != trained:
@@ -137,18 +139,15 @@ def _path(location: TableLocation, dialect: str, layers: str) -> Keys:
 def _stated(location: TableLocation, dialect: str, layers: str) -> dict[str, Any]:
     """Return the settings that a dialect states for layers of one type; empty if none."""
     facts, stated = _facts(location), location.stated(dialect)
-    name = ".".join((*location.path, dialect))
     if stated is None or (dialect == OLD and layers in facts.local and not facts.scales_local):
         return {}
-    if not isinstance(stated, Mapping):
-        message = f"config.json: {name} must be an object, got {stated!r:.100}."
-        raise CheckpointError(message, "Correct config.json.")
-    has_types = any(isinstance(value, Mapping) for value in stated.values())
-    if stated and has_types != bool(layers and dialect == NEW):
-        expected = f"one object for each of {', '.join(facts.theta)}" if layers and dialect == NEW else "one object"
-        message = f"config.json: {name} of a {location.family.model_type} model must have {expected}"
-        raise CheckpointError(f"{message}, got the keys {', '.join(stated)}.", "Correct config.json.")
-    values = (stated.get(layers) or {}) if has_types else stated
+    nested_names = tuple(facts.theta) if layers and dialect == NEW else ()
+    values = stated.get(layers) or {} if nested_names and isinstance(stated, Mapping) else stated
+    is_nested = isinstance(stated, Mapping) and any(isinstance(value, Mapping) for value in stated.values())
+    if not isinstance(values, Mapping) or (stated and is_nested != bool(nested_names)):
+        expected = f"with one object for each of {', '.join(nested_names)}" if nested_names else "of settings"
+        message = f"config.json: {'.'.join((*location.path, dialect))} must be an object {expected}"
+        raise CheckpointError(f"{message}, got {stated!r:.100}.", "Correct config.json.")
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -189,9 +188,9 @@ def _complete(location: TableLocation, layers: str, stated: Parameters) -> dict[
         if key in LISTS:
             pairs = rotary_dim(location, rope) // 2
             is_valid = isinstance(value, list) and len(value) == pairs and all(map(_is_number, value))
-            expected = f"a list of {pairs} numbers above 0, one per pair of rotated values"
+            expected = f"a list of {pairs} numbers above 0, one for each pair of rotated values"
         else:
-            is_valid = (_is_number(value) and value >= least) or (value is None and key not in NEEDS[kind])
+            is_valid = key not in (*NEEDS[kind], *rope) or (_is_number(value) and rope[key] >= least)
             expected = f"a number {'of at least 1' if least else 'above 0'}"
         if not is_valid:
             message = f"config.json: {key} of {kind} rotary positions must be {expected}, got {value!r:.100}."

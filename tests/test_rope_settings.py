@@ -1,0 +1,232 @@
+"""Rotary settings of published configs: as transformers loads them, before and after changes."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from ctxextend.errors import CheckpointError
+from ctxextend.families.lookup import TableLocation, nested
+from ctxextend.families.rope import RopeLayers, read_rope, rope_changes, rope_length, rotary_dim
+from ctxextend.families.schema import ROTARY, Family, PositionTable, RotaryFacts
+
+Config = dict[str, Any]
+FOLDER = Path(__file__).parent / "rope_configs"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
+FULL, SLIDING = "full_attention", "sliding_attention"
+FACTS = {
+    "gpt_neox": RotaryFacts(theta_keys={"": "rotary_emb_base"}, partial=0.25, partial_key="rotary_pct"),
+    "gemma3": RotaryFacts({FULL: 1e6, SLIDING: 1e4}, local=(SLIDING,), theta_keys={SLIDING: "rope_local_base_freq"}),
+    "modernbert": RotaryFacts(
+        {FULL: 160_000.0, SLIDING: 1e4},
+        local=(SLIDING,),
+        theta_keys={FULL: "global_rope_theta", SLIDING: "local_rope_theta"},
+        scales_local=True,
+    ),
+    "qwen2_vl": RotaryFacts({"": 1e6}, type_names={"mrope": "default"}),
+    "phi3": RotaryFacts(type_names={"su": "longrope", "yarn": "longrope"}),
+    "deepseek_v3": RotaryFacts(dim_key="qk_rope_head_dim"),
+    "nomic_bert": RotaryFacts({"": 1000.0}),
+}
+
+
+def read(name: str) -> Config:
+    config: Config = json.loads((FOLDER / f"{name}.json").read_text())
+    return config
+
+
+def locate(config: Config) -> TableLocation:
+    facts, path = FACTS.get(config["model_type"], RotaryFacts()), ("text_config",) if "text_config" in config else ()
+    table = PositionTable("rope_parameters", "max_position_embeddings", scheme=ROTARY, rope=facts)
+    family = Family(config["model_type"], tables=(table,), defaults={"max_position_embeddings": 0})
+    return TableLocation(table, family, "", ("",), path, (), config)
+
+
+def loaded_settings(config: Config) -> dict[str, Config]:
+    """Return the settings by layer type that transformers has, without keys that change nothing."""
+    loaded = CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(config)).get_text_config()
+    loaded.standardize_rope_params()  # as the rotary modules do
+    settings = loaded.rope_parameters
+    layers = settings if isinstance(next(iter(settings.values())), dict) else {"": settings}
+    return {name: meaning(values) for name, values in layers.items()}
+
+
+def meaning(settings: Config) -> Config:
+    settings = {"partial_rotary_factor": 1.0, **settings}
+    return {key: value for key, value in settings.items() if value is not None and key != "type"}
+
+
+def changed(config: Config, changes: dict[tuple[str, ...], Any]) -> Config:
+    """Return the config with values at these paths, whose objects are created."""
+    config = copy.deepcopy(config)
+    for path, value in changes.items():
+        parent = config
+        for key in path[:-1]:
+            parent[key] = parent.get(key) or {}
+            parent = parent[key]
+        parent[path[-1]] = copy.deepcopy(value)
+    return config
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_read_rope_finds_what_transformers_loads(name: str) -> None:
+    layers = read_rope(locate(read(name)))
+    assert {item.layers: meaning(dict(item.parameters)) for item in layers} == loaded_settings(read(name))
+    assert [item.is_local for item in layers] == [item.layers == SLIDING for item in layers]
+
+
+def scaled(settings: Config, max_len: int) -> Config:
+    """Return settings for twice the length, of the same type or yarn."""
+    if settings["rope_type"] == "default":
+        return {**settings, "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": max_len}
+    if settings["rope_type"] == "longrope":
+        return {**settings, "factor": 64.0}
+    return {**settings, "factor": 2 * settings["factor"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("method", ["scaled", "theta"])
+def test_rope_changes_loads_as_intended(name: str, method: str) -> None:
+    config = read(name)
+    location = locate(config)
+    first, *local = read_rope(location)
+    max_len = location.value("max_position_embeddings")
+    settings = dict(first.parameters)
+    after = scaled(settings, max_len) if method == "scaled" else {**settings, "rope_theta": 123456.0}
+    changes = rope_changes(location, first, after)
+    new = changed(config, changes | {location.paths_of("max_position_embeddings")[0]: 2 * max_len})
+
+    intended = {item.layers: meaning(dict(item.parameters)) for item in local} | {first.layers: meaning(after)}
+    assert loaded_settings(new) == intended
+    assert read_rope(locate(new)) == (RopeLayers(first.layers, after), *local)
+    text, new_text = nested(config, location.path), nested(new, location.path)
+    settings_keys = {"rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", "global_rope_theta"}
+    differing = {key for key in text.keys() | new_text.keys() if text.get(key) != new_text.get(key)}
+    assert differing <= settings_keys | {"max_position_embeddings"}
+    uses_new = "rope_parameters" in config or (name == "modernbert" and method == "scaled")
+    assert ("rope_parameters" in new_text) == uses_new
+
+
+LENGTHS_AND_DIMS = {  # of the layers with full attention
+    **{"llama-2": (4096, 128), "llama-3.1": (131_072, 128), "qwen2.5": (32_768, 128), "qwen2.5-yarn": (131_072, 128)},
+    **{"phi-3-128k": (131_072, 96), "gemma-3": (131_072, 256), "modernbert": (8192, 64), "deepseek-v3": (163_840, 64)},
+    **{"qwen2-vl": (32_768, 128), "nomic-bert": (2048, 64), "gpt-neox": (2048, 16), "mistral": (32_768, 128)},
+}
+
+
+def test_rope_length_and_rotary_dim_are_those_of_published_models() -> None:
+    found = {}
+    for name in NAMES:
+        location = locate(read(name))
+        found[name] = rope_length(location), rotary_dim(location, read_rope(location)[0].parameters)
+    assert found == LENGTHS_AND_DIMS
+
+
+@pytest.mark.parametrize(
+    ("scaling", "length"),
+    [
+        ({"type": "dynamic", "factor": 2.5}, 10_240),
+        ({"type": "linear", "factor": 4.0}, 4096),
+        ({"type": "yarn", "factor": 4.0}, 4096),  # without it, the first trained length is max_position_embeddings
+        ({"type": "yarn", "factor": 3.7, "original_max_position_embeddings": 4096}, 15_155),
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}, 4096),
+    ],
+)
+def test_rope_length_follows_the_rope_type(scaling: Config, length: int) -> None:
+    assert rope_length(locate({**read("llama-2"), "rope_scaling": scaling})) == length
+
+
+LLAMA3 = read("llama-3.1")["rope_scaling"]
+PHI3 = read("phi-3-128k")["rope_scaling"]
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "problem"),
+    [
+        ("llama-2", {"rope_scaling": "linear"}, "rope_scaling must be an object of settings, got 'linear'"),
+        (
+            "llama-2",
+            {"rope_scaling": {"type": "linear"}},
+            "factor of linear rotary positions must be a number of at le",
+        ),
+        ("llama-2", {"rope_scaling": {"type": "linear", "factor": 0.5}}, "at least 1, got 0.5"),
+        ("llama-2", {"rope_scaling": {"type": "linear", "factor": "4"}}, "at least 1, got '4'"),
+        (
+            "llama-2",
+            {"rope_scaling": {"type": "lineer", "factor": 4}},
+            "unknown rope_type 'lineer'. Did you mean linear?",
+        ),
+        ("llama-2", {"rope_scaling": {"type": ["x"]}}, "unknown rope_type"),
+        ("llama-2", {"rope_theta": [1e4]}, "rope_theta of default rotary positions must be a number above 0"),
+        ("llama-2", {"rope_scaling": YARN, "rope_parameters": {**YARN, "factor": 2.0}}, "factor twice: 4.0 and 2.0"),
+        ("llama-2", {"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e6}}, "rope_theta twice: 1000000.0 and 50"),
+        ("llama-2", {"rope_parameters": {FULL: YARN}}, "rope_parameters must be an object of settings"),
+        ("llama-3.1", {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": None}}, "got None"),
+        ("phi-3-128k", {"rope_scaling": {**PHI3, "long_factor": [1.0] * 47}}, "a list of 48 numbers above 0"),
+        ("phi-3-128k", {"rope_scaling": {**PHI3, "short_factor": ["1"] * 48}}, "a list of 48 numbers above 0"),
+        ("modernbert", {"rope_parameters": YARN}, "rope_parameters must be an object with one object for each of full"),
+        ("modernbert", {"rope_parameters": {FULL: [1]}}, "rope_parameters must be an object with one object for each"),
+    ],
+)
+def test_read_rope_refuses_malformed_settings(name: str, changes: Config, problem: str) -> None:
+    with pytest.raises(CheckpointError) as error:
+        read_rope(locate({**read(name), **changes}))
+    assert problem in str(error.value)
+    assert error.value.hint
+
+
+def test_rope_changes_keeps_both_dialects_if_they_mean_the_same() -> None:
+    old = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    config = {**read("llama-2"), "rope_scaling": old, "rope_theta": 1e4, "rope_parameters": {**YARN, "rope_theta": 1e4}}
+    (layers,) = read_rope(locate(config))
+    changes = rope_changes(locate(config), layers, {**layers.parameters, "factor": 8.0})
+    assert changes == {
+        ("rope_scaling", "factor"): 8.0,
+        ("rope_scaling", "rope_type"): "yarn",
+        ("rope_parameters", "factor"): 8.0,
+    }
+
+
+def of(key: str, values: Config) -> dict[tuple[str, ...], Any]:
+    return {(key, name): value for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "stated", "after", "expected"),
+    [
+        ("llama-2", {}, YARN, {("rope_scaling",): {**YARN, "type": "yarn"}}),
+        ("llama-2", {"transformers_version": None}, YARN, {("rope_scaling",): {**YARN, "type": "yarn"}}),
+        ("qwen2.5-yarn", {}, {"factor": 8.0}, of("rope_scaling", {"rope_type": "yarn", "factor": 8.0})),
+        ("llama-3.1", {}, {"factor": 16.0}, of("rope_scaling", {"factor": 16.0})),
+        ("llama-3.1", {}, {"rope_theta": 1e6}, {("rope_theta",): 1e6}),
+        ("gpt-neox", {}, {"rope_theta": 5e4}, {("rotary_emb_base",): 5e4}),
+        ("qwen2-vl", {}, YARN, of("rope_scaling", {**YARN, "type": "yarn"})),
+        ("mistral", {"transformers_version": "5.1.0"}, YARN, {("rope_scaling",): {**YARN, "type": "yarn"}}),
+        ("nomic-bert", {}, YARN, of("rope_parameters", YARN)),
+        ("nomic-bert", {"rope_parameters": None}, YARN, {("rope_parameters",): {"rope_theta": 1e3, **YARN}}),
+        ("nomic-bert", {"rope_parameters": {"type": "linear", "factor": 2.0}, "rope_theta": 1e3}, {"factor": 4.0},
+         of("rope_parameters", {"rope_type": "linear", "rope_theta": 1e3, "factor": 4.0})),
+        ("modernbert", {}, {"rope_theta": 2e5}, {("global_rope_theta",): 2e5}),
+        ("modernbert", {}, YARN, {
+            ("rope_parameters", FULL): {"rope_theta": 160_000.0, **YARN},
+            ("rope_parameters", SLIDING): {"rope_type": "default", "rope_theta": 1e4},
+        }),
+        ("modernbert", {"rope_scaling": {"type": "linear", "factor": 2.0}}, {"factor": 4.0}, {
+            ("rope_scaling",): None,
+            ("rope_parameters", FULL): {"rope_theta": 160_000.0, "rope_type": "linear", "factor": 4.0},
+            ("rope_parameters", SLIDING): {"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0},
+        }),
+        ("phi-3-128k", {}, {"original_max_position_embeddings": 8192},
+         {("original_max_position_embeddings",): 8192}
+         | of("rope_scaling", {"rope_type": "longrope", "original_max_position_embeddings": 8192})),
+    ],
+)  # fmt: skip
+def test_rope_changes_speaks_the_dialect_of_the_file(name: str, stated: Config, after: Config, expected: Any) -> None:
+    location = locate({**read(name), **stated})
+    layers = read_rope(location)[0]
+    assert rope_changes(location, layers, {**layers.parameters, **after}) == expected
+    assert rope_changes(location, layers, layers.parameters) == {}
