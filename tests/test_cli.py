@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from ctxextend import __version__, plan_resize
 from ctxextend.cli.app import build_app
 from ctxextend.errors import printable, size_text, time_text
-from ctxextend.tables.methods import METHODS, list_methods
+from ctxextend.tables.methods import METHODS, find_methods
 from tests import pico
 from tests.terminal import on_terminal
 
@@ -344,21 +344,26 @@ def test_methods_lists_all_methods_on_one_screen_of_80_columns() -> None:
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines[: len(METHODS)]] == list(METHODS)
+    assert lines[-1] == "Rotary positions: yarn, linear, dynamic, theta, longrope, llama3, proportional."
 
 
 def test_methods_prints_details_of_the_given_methods() -> None:
-    blocks = run("methods", *reversed(list(METHODS))).stdout.split("\n\n")
-    for block, method in zip(blocks, reversed(list_methods()), strict=True):
+    names = [*reversed(METHODS), "yarn"]  # `linear` is a method of tables and of rotary positions
+    blocks = run("methods", *names).stdout.split("\n\n")
+    for block, method in zip(blocks, (method for name in names for method in find_methods(name)), strict=True):
         text = " ".join(block.split())
-        learned = "kept bit for bit" if method.keeps_learned_rows else "changed"
-        assert text.startswith(f"{method.name} summary {method.summary} learned rows {learned} ")
+        learned = f"learned rows {'kept bit for bit' if method.keeps_learned_rows else 'changed'}"
+        effect = f"positions {method.scheme}" if method.scheme else learned
+        assert text.startswith(f"{method.name} summary {method.summary} {effect} ")
         assert f"use when {method.when} " in text
         assert text.endswith(f"source {method.source}")
         assert all(f"{name}: {setting.does}" in text for name, setting in method.settings.items())
-        assert (
-            f"--keep-first {'not supported' if method.keep_first is None else f'default: {method.keep_first}'} " in text
-        )
+        keeps = "not supported" if method.keep_first is None else f"default: {method.keep_first}"
+        assert (f"--keep-first {keeps} " in text) == (not method.scheme)
     assert "default: chosen from the table)" in " ".join(run("methods", "bands").stdout.split())
+    assert "factor: new length / trained length (a number from 1 on; default: chosen from the lengths)" in " ".join(
+        run("methods", "yarn").stdout.split()
+    )
     assert "default: 0.4)" in " ".join(run("methods", "hierarchical").stdout.split())
     assert [one["name"] for one in json.loads(run("methods", "copy", "--json").stdout)["methods"]] == ["copy"]
 

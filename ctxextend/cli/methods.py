@@ -8,7 +8,7 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
-from ctxextend.tables.method_facts import DEFAULT_METHOD, METHOD_NAMES, Method
+from ctxextend.tables.method_facts import DEFAULT_METHOD, METHOD_NAMES, ROTARY_METHOD_NAMES, ROTARY_METHODS, Method
 
 
 def methods(
@@ -16,25 +16,26 @@ def methods(
         list[str] | None,
         typer.Argument(
             metavar="NAME",
-            autocompletion=options.completing(lambda: METHOD_NAMES),
+            autocompletion=options.completing(lambda: dict.fromkeys((*METHOD_NAMES, *ROTARY_METHOD_NAMES))),
             show_default="all",
             help="Show details of these methods.",
         ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the methods that create new rows.
+    """List the methods that create new rows, and those of rotary positions.
 
     Examples:
         ctxextend methods
         ctxextend methods bands stretch
         ctxextend methods --json
     """
-    from ctxextend.tables.methods import find_method, list_methods
+    from ctxextend.tables.methods import find_methods, list_methods
 
     sink, page = Output(as_json), Page.for_stdout()
     with options.usage_errors():
-        selected = [find_method(name) for name in names] if names else list_methods()
+        named = [method for name in names or () for method in find_methods(name)]
+    selected = named or [*list_methods(), *(ROTARY_METHODS[name] for name in ROTARY_METHOD_NAMES)]
     if names:
         for method in selected:
             if page.lines:
@@ -42,8 +43,9 @@ def methods(
             page.line((method.name, "title"))
             page.values(_details(method), margin=16)
     else:
-        page.values(((method.name, method.summary) for method in selected), margin=14)
+        page.values(((method.name, method.summary) for method in list_methods()), margin=14)
         page.text(f"Default: {DEFAULT_METHOD}. For details, run ctxextend methods NAME.", "faint")
+        page.text(f"Rotary positions: {', '.join(ROTARY_METHOD_NAMES)}.", "faint")
     sink.screen(page.lines)
     sink.result("methods", {"methods": selected})
 
@@ -51,11 +53,16 @@ def methods(
 def _details(method: Method) -> Iterator[tuple[str, str]]:
     """Yield (label, text) pairs that describe a method."""
     yield "  summary", method.summary
-    yield "  learned rows", "kept bit for bit" if method.keeps_learned_rows else "changed"
+    if method.scheme:
+        yield "  positions", method.scheme
+    else:
+        yield "  learned rows", "kept bit for bit" if method.keeps_learned_rows else "changed"
     for name, setting in method.settings.items():
-        default = "chosen from the table" if setting.default is None else setting.default
+        chosen = f"chosen from the {'lengths' if method.scheme else 'table'}"
+        default = chosen if setting.default is None else setting.default
         yield "  settings", f"{name}: {setting.does} ({setting.must}; default: {default})"
-    yield "  --keep-first", "not supported" if method.keep_first is None else f"default: {method.keep_first}"
+    if not method.scheme:
+        yield "  --keep-first", "not supported" if method.keep_first is None else f"default: {method.keep_first}"
     yield "  short inputs", method.short_inputs
     yield "  long inputs", method.long_inputs
     yield "  use when", method.when

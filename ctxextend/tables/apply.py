@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-import ctxextend.tables.rotary  # noqa: F401  (registers its methods)
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
 from ctxextend.tables.bands import MIN_ROWS
 from ctxextend.tables.method_facts import (
@@ -22,7 +21,7 @@ from ctxextend.tables.method_facts import (
     Setting,
     method_text,
 )
-from ctxextend.tables.methods import METHODS, find_method
+from ctxextend.tables.methods import METHODS, find_methods
 from ctxextend.tables.sinusoids import BLOCK_ROWS, find_formula, fit_layout
 
 Table = NDArray[Any]
@@ -50,7 +49,7 @@ def _parse(text: str, methods: Mapping[str, Method]) -> tuple[str, dict[str, Any
     accepted = dict[str, Setting]()
     if name != TRUNCATE:
         try:
-            method = methods[name] if name in methods else find_method(name)
+            method = methods[name] if name in methods else find_methods(name)[0]
         except ResizeError as error:
             return name, {}, [error]
         counts = COUNTS[method.keep_first is None : 1 + method.reads_learned_rows]

@@ -66,6 +66,7 @@ class Method:
     """A resize method with its documentation and implementation."""
 
     name: str
+    scheme: str = ""  # the positions that it applies to: ``rotary``; empty: a table of rows
     summary: str  # what it does, as an imperative phrase
     keeps_learned_rows: bool = True  # whether they stay bit-identical
     keep_first: int | None = 0  # default of ``keep_first``; None: not supported

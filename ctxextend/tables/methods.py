@@ -15,9 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import ctxextend.tables.bands  # noqa: F401  (registers its methods)
+import ctxextend.tables.bands
+import ctxextend.tables.rotary  # noqa: F401  (both register their methods)
 from ctxextend.errors import ResizeError, did_you_mean
-from ctxextend.tables.method_facts import FACTS, INTEGER, METHOD_NAMES, TOLERANCE, TRUNCATE, Method, Setting, method
+from ctxextend.tables.method_facts import (
+    FACTS,
+    INTEGER,
+    METHOD_NAMES,
+    ROTARY_METHODS,
+    TOLERANCE,
+    TRUNCATE,
+    Method,
+    Setting,
+    method,
+)
 from ctxextend.tables.sinusoids import BLOCK_ROWS, LAYOUTS, fit_sinusoids, principal_components, sinusoidal_rows
 
 Rows = NDArray[np.float64]
@@ -433,11 +444,12 @@ def _interpolated(
 METHODS: dict[str, Method] = {name: FACTS[name] for name in METHOD_NAMES}
 
 
-def find_method(name: str) -> Method:
-    """Return a method by name; raise ResizeError with the closest name if it does not exist."""
-    if name in METHODS:
-        return METHODS[name]
-    hint = did_you_mean(name, METHODS) or f"Methods: {', '.join(METHODS)}; add one with ctxextend.register_method."
+def find_methods(name: str) -> list[Method]:
+    """Return the methods of tables and of rotary positions with a name; raise ResizeError if there are none."""
+    if found := [methods[name] for methods in (METHODS, ROTARY_METHODS) if name in methods]:
+        return found
+    names = dict.fromkeys((*METHODS, *ROTARY_METHODS))
+    hint = did_you_mean(name, names) or f"Methods: {', '.join(names)}; add one with ctxextend.register_method."
     raise ResizeError(f"Unknown method {name!r:.60}.", hint)
 
 

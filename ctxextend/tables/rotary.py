@@ -145,7 +145,7 @@ def _factor_list(rope: Parameters, key: str, dim: int) -> NDArray[np.float64]:
 
 
 FACTOR = Setting("new length / trained length", "a number from 1 on", None, float, lambda factor: 1 <= factor < np.inf)
-rotary = partial(method, ROTARY_METHODS, keep_first=None, reads_learned_rows=False)
+rotary = partial(method, ROTARY_METHODS, scheme="rotary", keep_first=None, reads_learned_rows=False)
 scaling = partial(rotary, keeps_learned_rows=False, settings={"factor": FACTOR})
 
 
