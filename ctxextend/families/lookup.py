@@ -230,30 +230,32 @@ def _search(
     prefixes = tuple(first + second for first in outer.prefixes for second in family.prefixes)
     usual = outer.usual_prefix + family.prefixes[1 if is_head and len(family.prefixes) > 1 else 0]
     here = replace(outer, family=family, prefixes=prefixes, usual_prefix=usual)
-    for table in family.tables:
+    tables = [table for table in family.tables if not table.when or here.stated(table.when[0]) in table.when[1]]
+    unmet = [rule for rule in (*family.requires, ABSOLUTE) if here.stated(rule.key) not in (None, rule.value)]
+    unmet = [] if any(table.scheme for table in tables) else unmet or list(family.requires if not tables else ())
+    for table in tables or family.tables[:1]:
         if only and table.part not in ("", only):
             continue
         location = replace(here, table=table, part=here.part if only else f"{here.part}.{table.part}".strip("."))
-        if table.when and location.stated(table.when[0]) not in table.when[1]:
-            continue
-        requirements = (*family.requires, ABSOLUTE)
-        if unmet := [rule for rule in requirements if location.stated(rule.key) not in (None, rule.value)]:
+        if unmet:
             key, scheme = unmet[0].key, unmet[0].instead
             reason = f"This {model_type} model with {key} {location.stated(key)!r} has no position table to resize"
             yield UnsupportedPart(location.part, f"{reason}; it uses {scheme.uses}.", scheme.advice, reads_tokens=True)
             break
         yield location
     for part in family.parts:
+        inside = (*here.path, part.config_key)
+        is_flat = part.is_flat and nested(here.config, inside) is None
         inner = replace(
             here,
             part=f"{here.part}.{part.name}".strip("."),
             prefixes=tuple(first + second for first in prefixes for second in part.prefixes),
-            path=(*here.path, part.config_key),
+            path=here.path if is_flat else inside,
             overrides=tuple((*here.path, key) for key in part.overrides),
             tokenizer=here.tokenizer if part.tokenizer == "" else part.tokenizer,
             usual_prefix=usual + part.prefixes[0],
         )
-        stated = nested(here.config, (*inner.path, "model_type"))
+        stated = nested(here.config, (*inside, "model_type"))
         is_stated = part.is_any and isinstance(stated, str) and stated
         yield from _search(stated if is_stated else part.model_type, inner, part)
 

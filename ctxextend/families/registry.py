@@ -4,9 +4,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ctxextend.families.rotary_types import ROTARY_FAMILIES
-from ctxextend.families.schema import Buffer, Family, Part, Pin, PositionTable, Requirement, ReservedRows
-from ctxextend.families.unsupported import NOT_LOADED, RELATIVE_ONLY, ROTARY_OR_RELATIVE
+from ctxextend.families.rotary_types import LIMITS_ONLY, RULE_FAMILIES, rule
+from ctxextend.families.schema import (
+    RELATIVE,
+    ROTARY,
+    Buffer,
+    Family,
+    Part,
+    Pin,
+    PositionTable,
+    Requirement,
+    ReservedRows,
+)
+from ctxextend.families.unsupported import NOT_LOADED
 
 LENGTH = "max_position_embeddings"
 BERT_TABLE = "embeddings.position_embeddings.weight"
@@ -44,9 +54,9 @@ MASK_NAMES = ("bias", "masked_bias")
 MASKS = tuple(Buffer(f"h.*.{part}.{name}", "causal") for part in ("attn", "crossattention") for name in MASK_NAMES)
 NEO_MASKS = tuple(Buffer(f"h.*.attn.attention.{name}", "causal") for name in MASK_NAMES)
 
-BIASED = Requirement("position_biased_input", True, RELATIVE_ONLY)
+BIASED = "position_biased_input"
 XLM: Mapping[str, Any] = {"buffers": (Buffer("position_ids", "arange"),), "layout": "interleaved"}
-NOT_ROTARY = Requirement("position_embedding_type", "absolute", ROTARY_OR_RELATIVE)
+TYPE = "position_embedding_type"
 
 # Configs of CLIP-like models may contain a second copy of the text config, which takes precedence with its defaults.
 CLIP_OVERRIDES = ("text_config_dict",)
@@ -137,9 +147,9 @@ def pair(model_type: str, encoder: str, decoder: str, tokenizer: str | None = No
     return Family(model_type, parts=(submodel("encoder", encoder, tokenizer=tokenizer), last))
 
 
-def several(model_type: str, *tables: PositionTable, prefix: str = "", pad: int | None = None) -> Family:
+def several(model_type: str, *tables: PositionTable, prefix: str = "", **more: Any) -> Family:
     """Return the entry of a model with several tables that share one length."""
-    return replace(encoder(model_type, prefix or f"{model_type}.", pad=pad), tables=tables)
+    return replace(encoder(model_type, prefix or f"{model_type}.", **more), tables=tables)
 
 
 def table(part: str, name: str = BERT_TABLE, **more: Any) -> PositionTable:
@@ -168,8 +178,16 @@ _FAMILIES = (
         {LENGTH: 4096, "block_size": 64},
     ),
     encoder("bros", "bros.", buffers=KEPT_IDS),
-    encoder("deberta", "deberta.", requires=(BIASED,), pins=(Pin("max_relative_positions", "relative_attention"),)),
-    encoder("deberta-v2", "deberta.", requires=(BIASED,), pins=(Pin("max_relative_positions", "relative_attention"),)),
+    *(
+        several(
+            name,
+            table("", buffers=IDS, when=(BIASED, (None, True))),
+            rule(RELATIVE, when=(BIASED, (False,))),
+            prefix="deberta.",
+            pins=(Pin("max_relative_positions", "relative_attention"),),
+        )
+        for name in ("deberta", "deberta-v2")
+    ),
     encoder("distilbert", "distilbert.", layout="interleaved", layout_key="sinusoidal_pos_embds"),
     *(
         encoder(name, "transformer.", name="position_embeddings.weight", layout_key="sinusoidal_embeddings", **XLM)
@@ -214,7 +232,12 @@ _FAMILIES = (
     ),
     *(after_padding(name, "roberta.") for name in ("camembert", "roberta", "xlm-roberta", "xmod")),
     after_padding("data2vec-text", "data2vec_text."),
-    encoder("esm", "esm.", length=1026, reserved=AFTER_PADDING, requires=(NOT_ROTARY,)),
+    several(
+        "esm",
+        table("", reserved=AFTER_PADDING, buffers=IDS, when=(TYPE, (None, "absolute"))),
+        rule(ROTARY, rope=LIMITS_ONLY, reserved=AFTER_PADDING, when=(TYPE, ("rotary",))),
+        length=1026,
+    ),
     *(after_padding(name, f"{name}.") for name in ("layoutlmv3", "longformer")),
     after_padding("markuplm", "markuplm.", pad=0),
     after_padding("roberta-prelayernorm", "roberta_prelayernorm."),
@@ -431,7 +454,7 @@ _FAMILIES = (
     ),
 )
 
-FAMILIES: Mapping[str, Family] = {family.model_type: family for family in (*_FAMILIES, *ROTARY_FAMILIES)}
+FAMILIES: Mapping[str, Family] = {family.model_type: family for family in (*_FAMILIES, *RULE_FAMILIES)}
 
 # Distinguish model types with the same table name if a config has no model_type: prefixes of tensor names (after the
 # table's prefix) or config keys that a type has, or with "!" does not have. gpt-sw3 never matches: its files say gpt2.

@@ -131,6 +131,7 @@ class Part:
     is_head: bool = False  # whether it has a head, so its tensor names have the prefix of its base model
     tokenizer: str | None = ""  # its tokenizer folder; empty: the model's tokenizer; None: no text input
     only: str = ""  # the table part of its model type that it uses; empty: all
+    is_flat: bool = False  # whether old configs have its keys in the outer config
 
 
 @dataclass(frozen=True)

@@ -8,31 +8,12 @@ from ctxextend.families.schema import PositionScheme
 NO_CHANGE = "It accepts longer inputs without changes."
 NO_TOKENS = "It has no token positions to resize."
 FAMILIES_HINT = "List supported model types with `ctxextend families`."
-SET_ROPE = "set rope_parameters in config.json (rope_scaling before transformers 5), in the text config if there is one"
 
-ROTARY = PositionScheme(
-    "rotary position embeddings, which are not learned", f"{SET_ROPE[0].upper()}{SET_ROPE[1:]}.", "rotary"
-)
-FIXED_ROTARY = PositionScheme(
-    "rotary position embeddings of the default rope type only",
-    "Raise n_positions in config.json, or rope_theta in rope_parameters if the config has it.",
-    "rotary",
-)
-ROTARY_OR_OTHER = PositionScheme(
-    "rotary position embeddings, ALiBi or none, depending on its config",
-    f"If they are rotary, {SET_ROPE}; otherwise it accepts longer inputs without changes.",
-)
-ALIBI = PositionScheme(
-    "ALiBi (linear biases on distances)",
-    "It accepts longer inputs without changes; raise max_seq_len if config.json has it.",
-    "ALiBi",
+NO_SETTINGS = PositionScheme("rotary position embeddings without settings or a stated length", NO_CHANGE, "rotary")
+CODEBOOK_ROTARY = PositionScheme(
+    "rotary position embeddings of a fixed number of codebooks", "There is nothing to extend.", "rotary"
 )
 RELATIVE = PositionScheme("relative positions, which depend only on distances", NO_CHANGE, "relative")
-RELATIVE_ONLY = PositionScheme(
-    "relative positions only",
-    "It accepts longer inputs without changes. Keep max_position_embeddings, the size of its relative embeddings.",
-)
-ROTARY_OR_RELATIVE = PositionScheme("rotary or relative position embeddings", NO_CHANGE)
 OTHER_TYPE = PositionScheme(
     "position embeddings of that type",
     "If it was trained with absolute positions, set position_embedding_type to absolute in config.json.",
@@ -69,47 +50,11 @@ EPISODE = PositionScheme(
 CODEBOOKS = PositionScheme("separate weights per codebook instead of positions", "There is nothing to extend.")
 
 _MODEL_TYPES: Mapping[PositionScheme, str] = {
-    ROTARY: """
-        EvollaModel afmoe apertus arcee aria aria_text audioflamingo3 axk1 axk2 aya_vision bailing_hybrid bamba beam
-        bitnet blt blt_global_transformer blt_local_decoder blt_local_encoder blt_patcher chameleon clvp_encoder cohere
-        cohere2 cohere2_moe cohere2_vision cohere_compass cohere_compass_text colmodernvbert colpali colqwen2
-        cosmos3_edge cosmos3_edge_text cosmos3_omni csm csm_depth_decoder_model cwm dbrx deepseek_ocr2
-        deepseek_ocr2_text deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 deepseek_vl deepseek_vl_hybrid dia
-        dia_decoder dia_encoder diffllama diffusion_gemma diffusion_gemma_text doge dots1 dots3_note dots3_note_text
-        embedding_gemma2 embedding_gemma2_text emu3 emu3_text_model ernie4_5 ernie4_5_moe esmc eurobert evolla exaone4
-        exaone4_5 exaone_moe falcon_h1 fast_vlm flex_olmo flint fun_asr_nano fuyu gemma gemma2 gemma3 gemma3_text
-        gemma3n gemma3n_text gemma4 gemma4_assistant gemma4_text gemma4_unified gemma4_unified_assistant
-        gemma4_unified_text glm glm4 glm46v glm4_moe glm4_moe_lite glm4v glm4v_moe glm4v_moe_text glm4v_text glm_image
-        glm_image_text glm_moe_dsa glm_ocr glm_ocr_text glmasr glmga got_ocr2 gpt_neox gpt_neox_japanese gpt_oss
-        gradium_phonon_tts granite granite4_vision granite4_vision_text granite_docling granite_docling_text
-        granite_speech granite_speech_plus granite_swa granitemoe granitemoe_swa granitemoeshared gte helium
-        higgs_audio_v2 hrm_text hunyuan_v1_dense hunyuan_v1_moe hunyuan_vl hunyuan_vl_text hy_v3 hy_v4 hyperclovax
-        hyperclovax_vision_v2 idefics idefics2 idefics3 internlm3 internvl iquestcoder jais2 janus jetmoe jev
-        jina_embeddings_v3 kimi_k25 kolibri1 kyutai_speech_to_text laguna lfm2 lfm2_moe lfm2_vl lfm3 lfm3_vl lighton_ocr
-        llama llama4 llama4_text llava llava_next llava_next_video llava_onevision longcat_flash mellum mimo_v2_flash
-        minicpm3 minicpm_ocr minicpmv4_6 minicpmv4_7 minimax minimax_m2 minimax_m3_vl minimax_m3_vl_text ministral
-        ministral3 mistral mistral3 mistral4 mistral_large4 mistral_large4_text mixtral mllama mllama_text_model
-        modernbert modernbert-decoder modernvbert molmo2 molmo2_text moonshine moonshine_streaming moshi
-        moss_transcribe_diarize muse_glimmer muse_glimmer_assistant muse_glimmer_text muse_spark muse_spark_text
-        musicflamingo nanochat nemotron neomme nomic_bert olmo olmo2 olmo3 olmo_hybrid olmoe openai_privacy_filter ovis2
-        paddleocr_vl paddleocr_vl_text paligemma pe_audio pe_audio_video pe_video perception_lm persimmon phi phi3
-        phi4_multimodal phimoe pi0 pocket_tts pp_chart2table qianfan_ocr qwen2 qwen2_5_omni qwen2_5_omni_talker
-        qwen2_5_omni_text qwen2_5_omni_thinker qwen2_5_vl qwen2_5_vl_text qwen2_audio qwen2_moe qwen2_vl qwen2_vl_text
-        qwen3 qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_asr qwen3_moe qwen3_next qwen3_omni_moe
-        qwen3_omni_moe_talker_code_predictor qwen3_omni_moe_talker_text qwen3_omni_moe_text qwen3_omni_moe_thinker
-        qwen3_vl qwen3_vl_moe qwen3_vl_moe_text qwen3_vl_text qwen4_exp qwen4_exp_text recurrent_gemma seed_oss
-        shieldgemma2 smollm3 smolvlm solar_open stablelm starcoder2 step3p5 step3p7 t5_gemma_module t5gemma t5gemma2
-        t5gemma2_decoder t5gemma2_encoder t5gemma2_text ultrabert ultravbert unlimited_ocr unlimited_ocr_text vaultgemma
-        vibevoice vibevoice_asr video_llama_3 video_llava vipllava voxtral voxtral_realtime voxtral_realtime_text youtu
-        zaya
-    """,
-    FIXED_ROTARY: "codegen ernie4_5_vl_moe ernie4_5_vl_moe_text gptj",
-    ROTARY_OR_OTHER: "falcon granitemoehybrid zamba2",
-    ALIBI: "bloom mpt",
+    NO_SETTINGS: "clvp_encoder",
+    CODEBOOK_ROTARY: "csm_depth_decoder_model qwen3_omni_moe_talker_code_predictor",
     RELATIVE: """
-        cpmant esmfold2 fastspeech2_conformer fastspeech2_conformer_with_hifigan funnel inkling2 inkling2_text
-        inkling_mm_model inkling_text longt5 mt5 pix2struct pix2struct_text_model pop2piano switch_transformers t5 udop
-        umt5 vits xlnet
+        cpmant esmfold2 fastspeech2_conformer fastspeech2_conformer_with_hifigan funnel pix2struct pix2struct_text_model
+        pop2piano vits xlnet
     """,
     NO_POSITIONS: """
         blip_2_qformer falcon_mamba flava_multimodal_model glm5_next glm5_next_text idefics2_perceiver idefics_perciever
