@@ -245,7 +245,7 @@ def _search(
         yield location
     for part in family.parts:
         inside = (*here.path, part.config_key)
-        is_flat = part.is_flat and nested(here.config, inside) is None
+        is_flat = part.is_flat and nested(here.config, inside) is None and here.stated("hidden_size") is not None
         inner = replace(
             here,
             part=f"{here.part}.{part.name}".strip("."),
@@ -293,7 +293,9 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
             uses = f"not resized: it uses {other.uses}"
             listed.append(FamilyTable(name, "", "", "", "0", other.name, (), (uses, other.advice)))
             continue
-        for location in find_architecture({"model_type": name}).locations:
+        conditions = dict.fromkeys(table.when for table in FAMILIES[name].tables) or (None,)
+        configs = [{"model_type": name} | ({when[0]: when[1][-1]} if when else {}) for when in conditions]
+        for location in (one for config in configs for one in find_architecture(config).locations):
             rule = location.table.reserved
             count = f"{rule.config_key} + {rule.rows}" if rule.config_key else str(rule.rows)
             reserved = "0" if count == "0" else f"{count} ({'' if rule.inside_key else 'not '}counted in the config)"
@@ -326,6 +328,8 @@ def _notes(outer: Family, location: TableLocation) -> Iterator[str]:
         yield "longer inputs do not fail: excess tokens share the last position"
     if location.table.grows:
         yield "longer inputs do not fail: more rows are computed"
+    if (when := location.table.when) and not location.family.requires:
+        yield f"with {when[0]}={str(when[1][-1]).lower()}"
     yield from (f"keeps the effect of {pin.key}" for pin in location.family.pins)
     yield from (f"also sets {key}" for key in outer.limits)
     yield from filter(None, (location.family.padding_effect, location.family.note))
