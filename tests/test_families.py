@@ -16,7 +16,18 @@ from tests import tiny
 from tests.trainings import invoke
 
 # Composite types without default parts in transformers.
-OF_ANY_PARTS = ("rag", "nougat", "encoder-decoder", "speech-encoder-decoder", "vision-encoder-decoder")
+OF_ANY_PARTS = (
+    "gemma4_assistant",
+    "rag",
+    "nougat",
+    "encoder-decoder",
+    "speech-encoder-decoder",
+    "vision-encoder-decoder",
+)
+
+
+# Model types with a table of rows; the others have a rule, such as rotary positions.
+WITH_ROWS = {table.model_type for table in list_families() if table.scheme in ("learned", "sinusoidal")}
 
 
 def location_of(model_type: str, **config: Any) -> TableLocation:
@@ -32,13 +43,16 @@ def test_registry_has_the_defaults_and_parts_of_transformers(model_type: str) ->
     for key, value in FAMILIES[model_type].defaults.items():
         default: Any = CONFIG_MAPPING[model_type]()
         for name in key.split("."):
-            default = getattr(default, name)
+            layers = default.per_layer_config["full_attention"] if name == "global_head_dim" else default
+            default = getattr(layers, name.removeprefix("global_"))
         assert default == value, key
     for part in FAMILIES[model_type].parts if model_type not in OF_ANY_PARTS else ():
         assert getattr(CONFIG_MAPPING[model_type](), part.config_key).model_type == part.model_type
 
 
-@pytest.mark.parametrize("model_type", [name for name in FAMILIES if location_of(name).path == ("text_config",)])
+@pytest.mark.parametrize(
+    "model_type", [name for name in sorted(WITH_ROWS) if location_of(name).path == ("text_config",)]
+)
 @pytest.mark.parametrize("second", [{"max_position_embeddings": 90}, {}, None])
 def test_table_location_value_equals_transformers_with_a_second_config(model_type: str, second: Any) -> None:
     config: dict[str, Any] = {"text_config": {"max_position_embeddings": 60}, "text_config_dict": second}
@@ -95,14 +109,18 @@ def test_find_architecture_limits_the_nesting_depth() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "llama"}, "This llama model has no position table to resize; it uses rotary"),
+        ({"model_type": "mamba"}, "This mamba model has no position table to resize; it uses no position embeddings"),
         ({"model_type": "vit"}, "no position table for tokens; it uses only positions of image patches"),
         ({"model_type": "qwen2_audio_encoder"}, "no position table for tokens; it uses only positions of audio frames"),
         ({"model_type": "trocr", "use_learned_position_embeddings": False}, "fixed sinusoids"),
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
-        ({"model_type": "esm", "position_embedding_type": "rotary"}, "position_embedding_type 'rotary'"),
-        ({"model_type": "deberta", "position_biased_input": False}, "position_biased_input False.*relative"),
-        ({"model_type": "vision-encoder-decoder", "decoder": {"model_type": "llama"}}, "its decoder: this llama mod"),
+        ({"model_type": "esm", "position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
+        (
+            {"model_type": "granitemoehybrid", "position_embedding_type": "nope"},
+            "position_embedding_type 'nope'.*no pos",
+        ),
+        ({"model_type": "zamba2"}, "with use_mem_rope None has no position table to resize; it uses no position"),
+        ({"model_type": "vision-encoder-decoder", "decoder": {"model_type": "mamba"}}, "its decoder: this mamba mod"),
         ({"model_type": "my-own"}, "Unknown model type 'my-own'"),
     ],
 )
@@ -147,17 +165,23 @@ def test_matching_types_includes_the_true_type() -> None:
 
 
 def test_list_families_returns_every_table() -> None:
-    listed = {(table.model_type, table.part): table for table in list_families()}
+    every = list_families()
+    listed = {(table.model_type, table.part): table for table in reversed(every)}
     assert {model_type for model_type, _ in listed} == set(FAMILIES)
     assert [table.part for table in list_families(["bart"])] == ["encoder", "decoder"]
     assert listed["roberta", ""].reserved_rows == "pad_token_id + 1 (counted in the config)"
     assert listed["bart", "decoder"].reserved_rows == "2 (not counted in the config)"
     assert listed["luke", "entity"].reserved_rows == "0"
     assert listed["deberta", ""].notes == (
-        "requires position_biased_input=true",
+        "with position_biased_input=true",
         "keeps the effect of max_relative_positions",
     )
-    assert {table.scheme for table in listed.values()} == {"learned", "sinusoidal"}
+    assert {table.scheme for table in every} == {"learned", "sinusoidal", "rotary", "ALiBi", "relative"}
+    assert [table.scheme for table in every if table.model_type == "falcon"] == ["rotary", "ALiBi"]
+    assert (listed["gemma3", "text"].table, listed["gemma3", "text"].methods) == (
+        "text_config.rope_parameters",
+        ("yarn", "linear", "dynamic", "theta"),
+    )
     assert listed["pegasus", "decoder"].scheme == "sinusoidal"
     assert listed["pegasus", "decoder"].notes == ("layout halves",)
     assert listed["xglm", ""].notes == (
@@ -188,7 +212,7 @@ def test_families_fits_all_types_into_the_terminal_width(width: int, monkeypatch
     monkeypatch.setenv("COLUMNS", str(width))
     lines = invoke("families").stdout.splitlines()
     assert max(map(len, lines)) <= width
-    assert len(lines) <= 40 + 3000 // width
+    assert len(lines) <= 40 + 7500 // width
     names = re.findall(r"[\w.-]+", " ".join(line for line in lines if line.startswith("  ")))
     assert sorted(name for name in names if name in FAMILIES) == sorted(FAMILIES)
     counted = re.findall(r"(\d+)\s+[A-Za-z]", " ".join(lines).partition("Not resized")[2])
@@ -201,4 +225,5 @@ def test_families_fits_all_types_into_the_terminal_width(width: int, monkeypatch
         in text
     )
     assert "layoutlmv2, layoutxlm embeddings" in text
-    assert "glm4v_moe, glm4v_moe_text, glm4v_text not resized: it uses rotary" in text
+    assert "glm4v_moe_text, glm4v_text rope_parameters, length set by max_position_embeddings rotary; methods" in text
+    assert "pp_doclayout_v4 not resized: it uses only positions of image" in text

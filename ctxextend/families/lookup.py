@@ -293,7 +293,8 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
             uses = f"not resized: it uses {other.uses}"
             listed.append(FamilyTable(name, "", "", "", "0", other.name, (), (uses, other.advice)))
             continue
-        conditions = dict.fromkeys(table.when for table in FAMILIES[name].tables) or (None,)
+        tables = FAMILIES[name].tables if name in FAMILIES else ()
+        conditions = dict.fromkeys(table.when for table in tables) or (None,)
         configs = [{"model_type": name} | ({when[0]: when[1][-1]} if when else {}) for when in conditions]
         for location in (one for config in configs for one in find_architecture(config).locations):
             rule = location.table.reserved
