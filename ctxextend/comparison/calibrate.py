@@ -117,7 +117,7 @@ def calibrate_model(
         progress(tokens, run.base_tokens + MAX_TRIALS * run.tokens)
 
     def measure(candidate: Resize) -> tuple[Values, ...]:
-        resized.set_tables(replace(plan, settings=candidate))
+        resized.set_positions(replace(plan, settings=candidate))
         run.measure(advance)
         return run.scores
 

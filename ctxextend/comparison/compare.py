@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ctxextend.comparison.comparison_result import COSINE, LOSS, METRICS, NDCG, Comparison, Outcome, Row
 from ctxextend.comparison.in_memory import InMemoryTrainer, ResizedModel, open_resized, open_trainer
-from ctxextend.errors import DataError, ResizeError, TrainingError
+from ctxextend.errors import DataError, MethodError, ResizeError, TrainingError
 from ctxextend.evaluation.embedding import last_states
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import EvaluationRun, applicable_measures, plan_evaluation
@@ -42,7 +42,7 @@ from ctxextend.recipe import (
 )
 from ctxextend.recipe_file import TABLE_KEYS, recipe_values, yaml_text
 from ctxextend.tables.apply import read_method
-from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, method_text
+from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, ROTARY_METHODS, method_text
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.stats import norms_and_neighbours
 from ctxextend.text_data import check_paths, path_names
@@ -188,7 +188,7 @@ def read_methods(specs: Sequence[str], to: int | str | None) -> tuple[MethodSpec
     specs_by_name, to = dict[str, MethodSpec](), MIN_LENGTH if to is None else to
     for text in specs or [ALL]:
         if text.strip() == ALL:
-            for name in METHODS:
+            for name in (*METHODS, *ROTARY_METHODS):
                 if name != DEFAULT_METHOD:  # it chooses one of the others
                     specs_by_name.setdefault(name, MethodSpec(name, Resize(to, method=name), is_named=False))
         else:
@@ -259,7 +259,7 @@ class ComparisonRun:
         for trainer in (None, self.trainer) if self.trainer else (None,):
             for candidate in self.candidates:
                 started, moved = time.perf_counter(), advance(candidate.name)
-                tables = self.resized.set_tables(candidate.plan)
+                tables = self.resized.set_positions(candidate.plan)
                 candidate.norms = _norms(tables.get(self.files.table), candidate.plan)
                 try:
                     with trainer.trained(self.resized, candidate.plan, moved) if trainer else nullcontext():
@@ -398,7 +398,7 @@ def _plans(files: ModelFiles, settings: Compare) -> tuple[dict[str, ResizePlan],
         except ResizeError as error:
             if spec.is_named:
                 raise
-            if spec.name != FORMULA:  # which no learned table has
+            if spec.name != FORMULA and not isinstance(error, MethodError):  # which no table has, or other positions
                 skipped[spec.name] = error.message
     return plans, skipped
 

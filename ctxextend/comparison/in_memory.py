@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
 from ctxextend.errors import TrainingError
 from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
+from ctxextend.families.lookup import nested
 from ctxextend.held_out import split_documents
-from ctxextend.models.extend import set_length, set_tables, to_tensor
+from ctxextend.models.extend import set_config, set_length, set_tables, to_tensor
 from ctxextend.models.load import match_parameters
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.plan import ResizePlan
@@ -28,13 +29,15 @@ if TYPE_CHECKING:
 
 
 Table = NDArray[Any]
+ROPE = "rope_parameters"  # key of rotary settings in configs of transformers
 
 
 @dataclass(frozen=True)
 class ResizedModel:
-    """A model of the new length that shares everything except its tables with the base."""
+    """A model of the new length that shares everything except its positions with the base."""
 
     model: EvalModel
+    config: Mapping[str, Any]  # of the base, as plain values
     names: Mapping[str, str]  # parameter names by tensor names of the checkpoint's files
     learned: Mapping[str, Table]  # tables of the checkpoint by tensor name, each of shape (rows, d)
 
@@ -42,10 +45,15 @@ class ResizedModel:
         """Return the tables of a plan in the files' dtype, as `resize` writes them."""
         return {table.name: plan.resized(table, self.learned[table.name][: table.rows_before]) for table in plan.stored}
 
-    def set_tables(self, plan: ResizePlan) -> dict[str, Table]:
-        """Load the tables of a plan into the model, and return them. Other tensors do not change."""
+    def set_positions(self, plan: ResizePlan) -> dict[str, Table]:
+        """Give the model the tables and settings of a plan, and return the tables. Other tensors do not change."""
         tables = self.tables(plan)
-        set_tables(self.model.model, self.tensors(tables))
+        edits = config_changes(self.config, plan.model.architecture, plan.tables)
+        set_config(config := copy.deepcopy(self.config), edits)
+        # All rotary settings, and all lengths: those of another plan must not remain.
+        paths = {path[: path.index(ROPE) + 1] if ROPE in path else path for path in edits}
+        paths |= {path for table in plan.tables if table.rope for path in table.location.length_paths}
+        set_length(self.model.model, self.tensors(tables), {path: nested(config, path) for path in paths})
         return tables
 
     def set_reference(self, plan: ResizePlan) -> None:
@@ -64,10 +72,9 @@ def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> R
     names = match_parameters(base.model, plan.checkpoint, [table.name for table in plan.stored])
     model = copy.deepcopy(base.model, {id(value): value for value in base.model.parameters()} if shares else {})
     learned = {table.name: read_floats(plan.checkpoint.names[table.name], table.name) for table in plan.stored}
-    resized = ResizedModel(replace(base, model=model, max_len=plan.max_len_after), names, learned)
-    stated = {**model.config.to_dict(), "model_type": model.config.model_type}
-    edits = config_changes(stated, plan.model.architecture, plan.tables)
-    set_length(model, resized.tensors(resized.tables(plan)), edits)
+    config = {**model.config.to_dict(), "model_type": model.config.model_type}
+    resized = ResizedModel(replace(base, model=model, max_len=plan.max_len_after), config, names, learned)
+    resized.set_positions(plan)
     return resized
 
 

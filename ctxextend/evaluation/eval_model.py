@@ -114,7 +114,7 @@ def _character_tokenizer(path: Path) -> Any:
 class ModelFiles(OpenedModel):
     """An opened checkpoint with its tokenizer, ready to be loaded."""
 
-    rows: int  # rows of the first table, reserved rows included
+    rows: int  # rows of the first table, reserved rows included; without a table, the context length
     tokenizer: TextTokenizer
 
     @property
@@ -140,6 +140,12 @@ class ModelFiles(OpenedModel):
     def choose_trainable(self, settings: Train) -> tuple[Train, tuple[str, ...]]:
         """Fill in what to train: by default the table, or all else if it is sinusoidal. Also return notes."""
         (location, name), requested = self.tables[0], settings.trainable
+        if scheme := location.table.scheme:
+            reason = f"{scheme} positions have no rows to train"
+            if requested in ("new", "positions"):
+                raise TrainingError(f"--trainable {requested}: {reason}.", "Use --trainable all.")
+            note = () if requested else (f"{reason[0].upper()}{reason[1:]}: all weights are trained.",)
+            return replace(settings, trainable="all"), note
         file, reason = self.checkpoint.names.get(name), f"transformers does not train {name}"
         if requested == "all-but-positions":
             return settings, ()
@@ -227,7 +233,8 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
     check_source(checkpoint, opened.ref, hashes or {})
     check_loadable(checkpoint, "Resize it first: the output of resize can be loaded.")
     rows = describe_table(checkpoint, opened.tables[0])[0][0]
-    check_rows(location, rows, name)
+    if not location.table.scheme:
+        check_rows(location, rows, name)
     provenance = read_provenance(checkpoint)
     requested = opened.ref.tokenizer or (provenance.base.tokenizer if provenance else None)
     tokenizer = TextTokenizer.open(requested or checkpoint.root / checkpoint.model)

@@ -1,7 +1,7 @@
 """Resize a loaded transformers model in place; torch is imported on first use."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 and float8 with numpy
@@ -81,10 +81,13 @@ def set_length(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"], 
     # Building models below must not advance the caller's random number generator.
     with torch.random.fork_rng(devices=[]):
         changes = list(_length_attributes(model, edits))  # before the first change, because it can fail
+    parts = {path[:depth]: _value(model.config, path[:depth]) for path in edits for depth in range(len(path))}
     for module in model.modules():
         config = getattr(module, "config", None)
-        if type(config) is type(model.config):  # some submodules have a copy of the config
-            _set_config(config, edits)
+        for start, part in parts.items():
+            if type(config) is type(part):  # some submodules have a copy of the config, or of a part of it
+                inside = {path[len(start) :]: edits[path] for path in edits if path[: len(start)] == start}
+                set_config(config, inside)
     for module, name, value in changes:
         setattr(module, name, value)
     set_tables(model, weights)
@@ -98,7 +101,7 @@ def _length_attributes(model: Any, edits: Mapping[Keys, Any]) -> Iterator[tuple[
         message = f"{type(model).__name__} is not a transformers class, so its length-dependent attributes are unknown."
         raise CheckpointError(message, "Resize the checkpoint instead, and load the result.")
     new_config = copy.deepcopy(model.config)
-    _set_config(new_config, edits)
+    set_config(new_config, edits)
     with torch.device("meta"):
         before, after = type(model)(copy.deepcopy(model.config)), type(model)(new_config)
     modules, old_modules = dict(model.named_modules()), dict(before.named_modules())
@@ -108,24 +111,34 @@ def _length_attributes(model: Any, edits: Mapping[Keys, Any]) -> Iterator[tuple[
         if path not in modules or type(modules[path]) is not type(new):  # removed or replaced by the user
             continue
         module, old = modules[path], old_modules[path]
+        # Rotary modules are set completely, because some change while they run.
+        rotary = [name for name in new._non_persistent_buffers_set if name.endswith("inv_freq")]
         for name, value in vars(new).items():
-            if isinstance(value, int | float | str | tuple) and vars(old).get(name) != value:
+            is_plain = isinstance(value, int | float | str | tuple) or name == "rope_type"
+            if is_plain and (vars(old).get(name) != value or (rotary and name != "training")):
                 yield module, name, value
+        if rotary:
+            lengths = [name for name in vars(module) if name.endswith("max_seq_len_cached")]
+            yield from ((module, name, new.max_seq_len_cached) for name in lengths)
         for name, buffer in list(new.named_buffers(recurse=False)):
-            if buffer.shape != old.get_buffer(name).shape:
+            if buffer.shape != old.get_buffer(name).shape or name in rotary:
                 new.to_empty(device="cpu", recurse=False)
                 initializers[path]._init_weights(new)
                 current = module.get_buffer(name)
                 yield module, name, new.get_buffer(name).clone().to(current.device, current.dtype)
 
 
-def _set_config(config: Any, edits: Mapping[Keys, Any]) -> None:
-    """Set values in a config and in nested configs, by path of keys."""
+def set_config(config: Any, edits: Mapping[Keys, Any]) -> None:
+    """Set values in a config, or in its plain values, and in nested configs, by path of keys."""
     for (*path, key), value in edits.items():
-        target = config
-        for step in path:
-            target = target[step] if isinstance(target, dict) else getattr(target, step)
-        target.update({key: value})
+        _value(config, path).update({key: value})
+
+
+def _value(config: Any, path: Sequence[str]) -> Any:
+    """Return the value at a path of keys in a config, or in its plain values."""
+    for step in path:
+        config = config[step] if isinstance(config, dict) else getattr(config, step)
+    return config
 
 
 def to_tensor(table: NDArray[Any]) -> "torch.Tensor":
