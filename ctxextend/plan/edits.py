@@ -20,6 +20,7 @@ from ctxextend.plan.find_tables import Describe, FoundTable, OpenedModel, check_
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import COUNTS, check_source_rows, read_method
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, LIMITS
+from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary import KEPT_TYPES, RopeChange, resize_rope
 
 
@@ -170,6 +171,10 @@ def _check_length(settings: Resize, plan: TablePlan) -> None:
     before, after = plan.max_len_before, plan.max_len_after
     if not plan.has_rows:
         return  # see `_plan_rope`
+    facts = settings.facts
+    if facts.name not in METHODS or settings.settings.keys() - facts.settings.keys():  # rotary methods
+        message = f"--method {settings.method} does not apply to {plan.name}, whose positions are {plan.scheme}."
+        raise MethodError(message, "List methods and their settings with `ctxextend methods`.")
     if after < before and settings.method_flags:
         flags = ", ".join(settings.method_flags)
         message = f"{flags} {'do' if ',' in flags else 'does'} not apply when shrinking {plan.name} from {before} to "
