@@ -126,9 +126,8 @@ class CustomModel(transformers.GPT2Model):  # type: ignore[no-untyped-call]
 SMALL_GPT2 = transformers.GPT2Config(**pico.CONFIGS["gpt2"])
 
 
-def make_llama() -> Any:
-    sizes: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "vocab_size": 16}
-    return transformers.LlamaModel(transformers.LlamaConfig(**sizes, num_hidden_layers=1))
+def make_mamba() -> Any:
+    return transformers.MambaModel(transformers.MambaConfig(hidden_size=8, vocab_size=16, num_hidden_layers=1))
 
 
 def make_wrapped() -> Any:
@@ -140,7 +139,7 @@ def make_wrapped() -> Any:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (make_llama, UnsupportedModelError, "uses rotary"),
+        (make_mamba, UnsupportedModelError, "uses no position embeddings"),
         (make_wrapped, CheckpointError, "This ModuleDict: no position table found.*not a wrapper"),
         (lambda: transformers.GPT2Model(SMALL_GPT2).to("meta"), ResizeError, "meta device"),  # type: ignore[arg-type]
         (lambda: CustomModel(SMALL_GPT2), CheckpointError, "CustomModel is not a transformers class"),
