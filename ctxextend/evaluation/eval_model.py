@@ -144,8 +144,8 @@ class ModelFiles(OpenedModel):
             reason = f"{scheme} positions have no rows to train"
             if requested in ("new", "positions"):
                 raise TrainingError(f"--trainable {requested}: {reason}.", "Use --trainable all.")
-            note = () if requested else (f"{reason[0].upper()}{reason[1:]}: all weights are trained.",)
-            return replace(settings, trainable="all"), note
+            notes = [] if requested else [f"{reason[0].upper()}{reason[1:]}: all weights are trained."]
+            return replace(settings, trainable="all"), tuple(notes)
         file, reason = self.checkpoint.names.get(name), f"transformers does not train {name}"
         if requested == "all-but-positions":
             return settings, ()
