@@ -214,7 +214,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             short = short or method.short_inputs
             kept = f" (the first {options.kept_first} rows are kept)" if options.kept_first else ""
             effects = f"{short[:1].upper()}{short[1:]}{kept}; beyond {self._old_lengths}"
-        long_inputs = method.long_inputs or BEYOND[self.tables[0].scheme]
+        long_inputs = BEYOND[self.tables[0].scheme] if method.name == LIMITS else method.long_inputs
         return f"{output_files.UNTRAINED.format(after)} {effects}, {long_inputs}."
 
     @property
