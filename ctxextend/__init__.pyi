@@ -253,8 +253,8 @@ def resize(
 ) -> ResizeResult:
     """Resize the position table of a checkpoint and save the result as a new checkpoint."""
 
-def list_methods(*, rotary: bool = False) -> list[Method]:
-    """Return the methods that create the rows of tables, or those of rotary positions, each with the default first."""
+def list_methods() -> list[Method]:
+    """Return all methods, the default first."""
 
 def register_method(name: str, function: Callable[..., Any]) -> None:
     """Register a function as a method that `resize`, `extend_model` and `compare` accept by name."""
