@@ -167,7 +167,7 @@ def yarn(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Para
     summary="divide all frequencies by the factor",
     convention="position t turns by the angles of position t / factor",
     long_inputs="order is kept, but neighbouring positions are closer together than in training",
-    when="you fine-tune afterwards, and a runtime supports no other method",
+    when="you fine-tune afterwards, or a runtime supports no other method",
 )
 def linear(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
     """Interpolate positions linearly.
@@ -178,11 +178,11 @@ def linear(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Pa
 
 
 @rotary(
-    summary="raise the base while an input grows past the trained length",
+    summary="raise the base with each input that is longer than the trained length",
     settings={"factor": FACTOR},
     convention="base = rope_theta·(factor·length/trained - (factor - 1))^(d/(d-2)), of d rotated values per head",
     long_inputs="the angles of all positions change as the input grows, but cached keys keep theirs",
-    when="short inputs must give identical outputs",
+    when="short inputs must give identical outputs, in transformers",
     keeps_max_len=True,
 )
 def dynamic(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
@@ -195,10 +195,10 @@ def dynamic(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> P
 
 
 @scaling(
-    summary="raise rope_theta (NTK-aware)",
-    convention="rope_theta·factor^(d/(d-2)), of d rotated values per head; the rope type stays default",
+    summary="raise rope_theta (NTK-aware) and keep the rope type default",
+    convention="rope_theta·factor^(d/(d-2)), of d rotated values per head",
     long_inputs="the lowest frequency stays within the angles of training, but those between do not",
-    when="a runtime supports no rope types, or you fine-tune afterwards",
+    when="you fine-tune afterwards, or a runtime supports no rope types",
 )
 def theta(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
     """Raise the base so that the lowest frequency is divided by the factor, and the highest stays.
@@ -212,7 +212,7 @@ def theta(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Par
     summary="use the lists of factors in the config, up to the length that they serve",
     convention="long_factor divides the frequencies of inputs longer than original_max_position_embeddings",
     long_inputs="frequencies are those that a search found for the model",
-    when="the config has the lists, and states their factor",
+    when="the config has the lists and states the factor that they serve",
 )
 def longrope(rope: Parameters, lengths: Lengths, dim: int) -> Parameters:
     """Keep the lists: longer inputs than they serve need another search.
@@ -230,10 +230,10 @@ def longrope(rope: Parameters, lengths: Lengths, dim: int) -> Parameters:
 
 
 @scaling(
-    summary="multiply the factor of a model with Llama 3's settings",
+    summary="raise the factor of a model that has this type (Llama 3.1 and later)",
     convention="original_max_position_embeddings, low_freq_factor and high_freq_factor stay",
     long_inputs="low frequencies stay within the angles of training, and high ones keep neighbours apart",
-    when="the model has such settings",
+    when="the model has this type",
 )
 def llama3(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
     """Divide low frequencies by a larger factor, with the same ramp up to the high ones.
@@ -244,10 +244,10 @@ def llama3(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Pa
 
 
 @scaling(
-    summary="multiply the factor of a model that rotates a share of each head, spaced over the whole head",
-    convention="all frequencies are divided by the factor; partial_rotary_factor stays",
+    summary="raise the factor of a model that has this type (Gemma 4)",
+    convention="all frequencies, spaced over the whole head, are divided by the factor; partial_rotary_factor stays",
     long_inputs="order is kept, but neighbouring positions are closer together than in training",
-    when="the model has such settings",
+    when="the model has this type",
 )
 def proportional(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
     """Interpolate positions linearly in the pairs that are rotated.
