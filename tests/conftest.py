@@ -1,5 +1,6 @@
 """Fixtures, and an environment without access to the network or the user's cache."""
 
+import gc
 import os
 import signal
 import tempfile
@@ -39,6 +40,13 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         total = f"{sum(outcomes.values())} tested, " if name in ("model types", "base classes") else ""
         texts = (f"{count} {outcome}" for outcome, count in outcomes.items())
         terminalreporter.write_line(f"{name}: {total}{', '.join(texts)}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _frozen_objects() -> None:
+    """Exempt the objects of libraries and tests from later garbage collections, which every training run starts."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

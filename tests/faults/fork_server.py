@@ -6,6 +6,7 @@ requests; the output of the commands is in the folder.
 """
 
 import contextlib
+import gc
 import json
 import os
 import pkgutil
@@ -137,6 +138,8 @@ if __name__ == "__main__":
     # Make every process list its import folders again, so that all of them make the same calls in the same order.
     invalidate_caches()
     MetadataPathFinder().invalidate_caches()
+    # Commands need not examine the objects of libraries for garbage, nor copy their memory by doing so.
+    gc.freeze()
     for line in sys.stdin:
         action, *request = json.loads(line)
         reply = _wait(*request) if action == "wait" else _fork(folder, main, *request)
