@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow lint format docs-output bench clean
+.PHONY: demo test pytest test-slow lint format docs-output bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/ctxextend demo
 
+# Checks the code while the first tests run.
+test: $(VENV)/installed-dev
+	$(MAKE) --jobs=2 lint pytest
+
 # Two processes with one thread each: more threads than cores slow each other down.
-test: $(VENV)/installed-dev lint
+pytest: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Complete fault injection and other tests that take minutes.

@@ -268,6 +268,7 @@ def test_train_precision_overrides_that_of_a_launcher(gpt2: Path, monkeypatch: p
     assert log_of(Path("launched")) == log_of(Path("exact"))
 
 
+@pytest.mark.slow
 def test_train_with_two_processes_gives_the_losses_of_one(gpt2: Path) -> None:
     documents = [json.dumps({"text": text_of([(start + step) % 27 for step in range(20)])}) for start in range(100)]
     Path("book.jsonl").write_text("\n".join(documents))
