@@ -87,7 +87,7 @@ def test_evaluate_finds_the_base_if_the_method_is_not_registered() -> None:
     assert "sliding" in found.positions.losses  # measured on the base
 
 
-@pytest.mark.parametrize("name", ["linear", "truncate", "all", "Fade", "fade it", "fade:x", "1st", ""])
+@pytest.mark.parametrize("name", ["linear", "yarn", "truncate", "all", "Fade", "fade it", "fade:x", "1st", ""])
 def test_register_method_rejects_names_that_are_in_use_or_invalid(name: str) -> None:
     with pytest.raises(ResizeError, match=f"The method name {name!r} is in use or invalid. Choose another"):
         ctxextend.register_method(name, fade)

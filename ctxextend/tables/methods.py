@@ -482,7 +482,7 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
         ResizeError: The name is in use or invalid, or a default is a bool or invalid text. Also raised when the method
             is used, if the function returns another shape or non-finite values.
     """
-    if name in (*METHODS, TRUNCATE, "all") or not re.fullmatch("[a-z][a-z0-9_-]*", name):
+    if name in (*METHODS, *ROTARY_METHODS, TRUNCATE, "all") or not re.fullmatch("[a-z][a-z0-9_-]*", name):
         raise ResizeError(f"The method name {name!r} is in use or invalid.", "Choose another, such as my-method.")
 
     parameters = [item for item in inspect.signature(function).parameters.values() if item.kind is item.KEYWORD_ONLY]
