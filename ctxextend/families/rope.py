@@ -48,13 +48,14 @@ def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
     facts, found = _facts(location), list[RopeLayers]()
     for layers in sorted(facts.theta, key=lambda name: name in facts.local):
         stated = [values for dialect in (OLD, NEW) if (values := _stated(location, dialect, layers))]
-        stated = stated or [dict(facts.defaults.get(layers, {}))]
+        stated = stated or [{THETA: facts.theta[layers], **facts.defaults[layers]} if layers in facts.defaults else {}]
         first, *others = (_complete(location, layers, values) for values in stated)
         for other in (*others, first | _beside(location, layers)):
             if unequal := [key for key in first | other if first.get(key) != other.get(key)]:
-                both = " and ".join(f"{settings.get(unequal[0])!r:.100}" for settings in (first, other))
-                message = f"config.json states {unequal[0]}{layers and f' of {layers}'} twice: {both}."
-                raise CheckpointError(message, f"Remove the wrong value: {OLD} and {NEW} must mean the same.")
+                name, used, stated_too = unequal[0], first.get(unequal[0]), other.get(unequal[0])
+                message = f"config.json: {name}{layers and f' of {layers}'} is {used!r:.100} in transformers"
+                hint = f"Remove the wrong value: {OLD}, {NEW} and the keys beside them must mean the same."
+                raise CheckpointError(f"{message}, but the file also states {stated_too!r:.100}.", hint)
         found.append(RopeLayers(layers, first, layers in facts.local))
     return tuple(found)
 
@@ -92,36 +93,34 @@ def rope_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
     Files that use both dialects keep both. The type is also written as ``type``, its first name, in files that have
     this key, and in a new ``rope_scaling`` (vllm-project/vllm#10293).
     """
-    facts, before, changes = _facts(location), layers.parameters, dict[Keys, Any]()
+    facts, name, before, changes = _facts(location), layers.layers, layers.parameters, dict[Keys, Any]()
     if after == before:
         return changes
-    is_scaled = {**before, THETA: after[THETA]} != after
-    dialects = _dialects(location)
-    is_beside = OLD in dialects and THETA not in _stated(location, OLD, layers.layers)
-    if after[THETA] != before[THETA] and (is_beside or THETA in _beside(location, layers.layers)):
-        changes[location.paths_of(facts.theta_keys.get(layers.layers, THETA))[-1]] = after[THETA]
+    is_rescaled = {**before, THETA: after[THETA]} != after
+    dialects, old = _dialects(location), _stated(location, OLD, name)
+    if after[THETA] != before[THETA] and (THETA in _beside(location, name) or (OLD in dialects and THETA not in old)):
+        changes[location.paths_of(facts.theta_keys.get(name, THETA))[-1]] = after[THETA]
     trained = location.stated(ORIGINAL) or location.family.defaults.get(ORIGINAL)
-    if not layers.layers and trained and after.get(ORIGINAL, trained) != trained:
+    if not name and trained and after.get(ORIGINAL, trained) != trained:
         changes[location.paths_of(ORIGINAL)[-1]] = after[ORIGINAL]
-    if OLD in dialects and facts.scales_local and is_scaled:  # it would scale local layers too
-        changes |= {location.paths_of(OLD)[-1]: None} if location.stated(OLD) else {}
-        dialects = (NEW,)
+    if OLD in dialects and facts.scales_local and is_rescaled:  # it would scale local layers too
+        dialects, changes = (NEW,), changes | ({location.paths_of(OLD)[-1]: None} if old else {})
     for dialect in dialects:
-        stated = _stated(location, dialect, layers.layers)
-        is_new = dialect == NEW
-        if not is_new and not is_scaled and THETA not in stated:
+        stated, is_old = _stated(location, dialect, name), dialect == OLD
+        beside = {THETA, PARTIAL} - stated.keys() if is_old else set()  # settings that are stated beside it
+        settings = {key: value for key, value in after.items() if key not in beside}
+        if is_old and not is_rescaled and THETA in beside and settings.keys() - stated.keys() <= {TYPE}:
             continue
-        settings = {key: after[key] for key in after if is_new or key in stated or key not in (THETA, PARTIAL)}
-        if "type" in stated or not (is_new or stated):
+        if "type" in stated or (is_old and not stated):
             settings["type"] = stated["type"] if "type" in stated and after[TYPE] == before[TYPE] else after[TYPE]
-        path = _path(location, dialect, layers.layers)
+        path = location.paths_of(_key(dialect, name))[-1]
         if stated and stated.keys() <= settings.keys():
             changes |= {(*path, key): value for key, value in settings.items() if stated.get(key) != value}
             continue
         changes[path] = settings
-        if is_new and location.stated(NEW) is None:
-            others = (item for item in read_rope(location) if item.is_local)
-            changes |= {_path(location, NEW, item.layers): dict(item.parameters) for item in others}
+        if not is_old and location.stated(NEW) is None:
+            local = (item for item in read_rope(location) if item.is_local)
+            changes |= {location.paths_of(_key(NEW, item.layers))[-1]: dict(item.parameters) for item in local}
     return changes
 
 
@@ -130,31 +129,33 @@ def _facts(location: TableLocation) -> RotaryFacts:
     return location.table.rope
 
 
-def _path(location: TableLocation, dialect: str, layers: str) -> Keys:
-    """Return the path of the settings of layers of one type."""
-    path = location.paths_of(dialect)[-1]
-    return (*path, layers) if layers and dialect == NEW else path
+def _key(dialect: str, layers: str) -> str:
+    """Return the key of the settings of layers of one type, with a dot if it is nested."""
+    return f"{dialect}.{layers}" if layers and dialect == NEW else dialect
 
 
 def _stated(location: TableLocation, dialect: str, layers: str) -> dict[str, Any]:
     """Return the settings that a dialect states for layers of one type; empty if none."""
-    facts, stated = _facts(location), location.stated(dialect)
-    if stated is None or (dialect == OLD and layers in facts.local and not facts.scales_local):
+    facts, whole = _facts(location), location.stated(dialect)
+    if whole is None or (dialect == OLD and layers in facts.local and not facts.scales_local):
         return {}
-    nested_names = tuple(facts.theta) if layers and dialect == NEW else ()
-    values = stated.get(layers) or {} if nested_names and isinstance(stated, Mapping) else stated
-    is_nested = isinstance(stated, Mapping) and any(isinstance(value, Mapping) for value in stated.values())
-    if not isinstance(values, Mapping) or (stated and is_nested != bool(nested_names)):
-        expected = f"with one object for each of {', '.join(nested_names)}" if nested_names else "of settings"
-        message = f"config.json: {'.'.join((*location.path, dialect))} must be an object {expected}"
-        raise CheckpointError(f"{message}, got {stated!r:.100}.", "Correct config.json.")
-    return {key: value for key, value in values.items() if value is not None}
+    stated, is_layered = location.stated(_key(dialect, layers)), bool(layers) and dialect == NEW
+    has_layers = isinstance(whole, Mapping) and any(isinstance(value, Mapping) for value in whole.values())
+    if dialect == OLD and not facts.reads_old and whole:
+        expected = f"null: these models read only {NEW}"
+    elif isinstance(whole, Mapping) and isinstance(stated, Mapping | None) and (has_layers == is_layered or not whole):
+        return {key: value for key, value in (stated or {}).items() if value is not None}
+    else:
+        expected = f"one object for each of {', '.join(facts.theta)}" if is_layered else "an object of settings"
+    message = f"config.json: {'.'.join((*location.path, dialect))} must be {expected}, got {whole!r:.100}."
+    raise CheckpointError(message, "Correct config.json.")
 
 
 def _beside(location: TableLocation, layers: str) -> dict[str, Any]:
     """Return the settings that the old dialect states beside ``rope_scaling``."""
     facts = _facts(location)
     keys = {THETA: facts.theta_keys.get(layers, THETA), PARTIAL: facts.partial_key}
+    keys = keys if facts.reads_old or not layers else {}
     return {name: value for name, key in keys.items() if (value := location.stated(key)) is not None}
 
 
@@ -162,11 +163,11 @@ def _dialects(location: TableLocation) -> tuple[str, ...]:
     """Return the dialects that a config uses; without settings, that of the transformers version that wrote it."""
     if used := tuple(dialect for dialect in (OLD, NEW) if location.stated(dialect)):
         return used
-    facts, *path = _facts(location), *location.paths_of(OLD)[-1][:-1]
+    facts, path = _facts(location), location.paths_of(OLD)[-1][:-1]
     keys = {OLD, *(facts.theta_keys.get(layers, THETA) for layers in facts.theta)}
     version = str(location.config.get("transformers_version")).partition(".")[0]
-    is_new = version.isdigit() and int(version) >= 5 and keys.isdisjoint(nested(location.config, tuple(path)) or {})
-    return (NEW,) if is_new or (len(facts.theta) > 1 and not facts.theta_keys) else (OLD,)
+    is_new = version.isdigit() and int(version) >= 5 and keys.isdisjoint(nested(location.config, path) or {})
+    return (NEW,) if is_new or facts.defaults or not facts.reads_old else (OLD,)
 
 
 def _complete(location: TableLocation, layers: str, stated: Parameters) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class RotaryFacts:
     # Further settings by layer type, such as ``rope_type``, of a config that states none.
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     local: tuple[str, ...] = ()  # layer types with a sliding window, which see no further and are not scaled
+    reads_old: bool = True  # whether they read ``rope_scaling`` of old configs
     theta_keys: Mapping[str, str] = field(default_factory=dict)  # keys of old configs, by layer type; else rope_theta
     # Whether ``rope_scaling`` of old configs applies to `local` layers too, so that it cannot state other settings.
     scales_local: bool = False
