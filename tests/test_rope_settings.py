@@ -9,28 +9,13 @@ import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend.errors import CheckpointError
-from ctxextend.families.lookup import TableLocation, nested
+from ctxextend.families.lookup import TableLocation, find_architecture, nested
 from ctxextend.families.rope import RopeLayers, read_rope, rope_changes, rope_length, rotary_dim
-from ctxextend.families.schema import ROTARY, Family, PositionTable, RotaryFacts
 
 Config = dict[str, Any]
 FOLDER = Path(__file__).parent / "rope_configs"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
 FULL, SLIDING = "full_attention", "sliding_attention"
-FACTS = {
-    "gpt_neox": RotaryFacts(theta_keys={"": "rotary_emb_base"}, partial=0.25, partial_key="rotary_pct"),
-    "gemma3": RotaryFacts({FULL: 1e6, SLIDING: 1e4}, local=(SLIDING,), theta_keys={SLIDING: "rope_local_base_freq"}),
-    "modernbert": RotaryFacts(
-        {FULL: 160_000.0, SLIDING: 1e4},
-        local=(SLIDING,),
-        theta_keys={FULL: "global_rope_theta", SLIDING: "local_rope_theta"},
-        scales_local=True,
-    ),
-    "qwen2_vl": RotaryFacts({"": 1e6}, type_names={"mrope": "default"}),
-    "phi3": RotaryFacts(type_names={"su": "longrope", "yarn": "longrope"}),
-    "deepseek_v3": RotaryFacts(dim_key="qk_rope_head_dim"),
-    "nomic_bert": RotaryFacts({"": 1000.0}),
-}
 
 
 def read(name: str) -> Config:
@@ -39,10 +24,7 @@ def read(name: str) -> Config:
 
 
 def locate(config: Config) -> TableLocation:
-    facts, path = FACTS.get(config["model_type"], RotaryFacts()), ("text_config",) if "text_config" in config else ()
-    table = PositionTable("rope_parameters", "max_position_embeddings", scheme=ROTARY, rope=facts)
-    family = Family(config["model_type"], tables=(table,), defaults={"max_position_embeddings": 0})
-    return TableLocation(table, family, "", ("",), path, (), config)
+    return find_architecture(config).locations[0]
 
 
 def loaded_settings(config: Config) -> dict[str, Config]:
@@ -176,6 +158,11 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ("llama-3.1", {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": None}}, "got None"),
         ("phi-3-128k", {"rope_scaling": {**PHI3, "long_factor": [1.0] * 47}}, "a list of 48 numbers above 0"),
         ("phi-3-128k", {"rope_scaling": {**PHI3, "short_factor": ["1"] * 48}}, "a list of 48 numbers above 0"),
+        (
+            "nomic-bert",
+            {"model_type": "mellum", "rope_scaling": YARN},
+            "rope_scaling must be null: these models read only",
+        ),
         ("modernbert", {"rope_parameters": YARN}, "rope_parameters must be one object for each of full"),
         ("modernbert", {"rope_parameters": {FULL: [1]}}, "rope_parameters must be one object for each of full"),
     ],

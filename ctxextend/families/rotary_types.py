@@ -25,7 +25,8 @@ def flat(theta: float, **more: Any) -> RotaryFacts:
 
 def layered(theta: float, local_theta: float = 10_000, full: str = "full_attention", **more: Any) -> RotaryFacts:
     """Return the facts of a type with separate settings for layers with full attention and a sliding window."""
-    return RotaryFacts({full: theta, SLIDING: local_theta}, **{"local": (SLIDING,)} | more)
+    defaults: dict[str, Any] = {"local": (SLIDING,), "reads_old": "theta_keys" in more}
+    return RotaryFacts({full: theta, SLIDING: local_theta}, **defaults | more)
 
 
 def unstated(rope_type: str, factor: float, trained: int, **more: Any) -> dict[str, dict[str, Any]]:
@@ -33,9 +34,9 @@ def unstated(rope_type: str, factor: float, trained: int, **more: Any) -> dict[s
     return {"": {"rope_type": rope_type, "factor": factor, "original_max_position_embeddings": trained, **more}}
 
 
-def llama3(factor: float, trained: int, low: float = 1.0, high: float = 4.0) -> dict[str, dict[str, Any]]:
+def llama3(factor: float, trained: int, low: float = 1.0, high: float = 4.0, **more: Any) -> dict[str, dict[str, Any]]:
     """Return Llama 3's settings for a config without any."""
-    return unstated("llama3", factor, trained, low_freq_factor=low, high_freq_factor=high)
+    return unstated("llama3", factor, trained, low_freq_factor=low, high_freq_factor=high, **more)
 
 
 def yarn(factor: float, trained: int, **more: Any) -> dict[str, dict[str, Any]]:
@@ -48,6 +49,7 @@ def shares(**partial: float) -> dict[str, dict[str, Any]]:
     return {layers: {"partial_rotary_factor": share} for layers, share in partial.items()}
 
 
+MROPE = {"": {"mrope_section": [24, 20, 20]}}
 PROPORTIONAL = {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25}}
 HALF_PROPORTIONAL = {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5}}
 MISTRAL_YARN = {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
@@ -58,12 +60,12 @@ _ROTARY: tuple[tuple[RotaryFacts, str], ...] = (
     (
         RotaryFacts(),
         """
-        afmoe:16384:128 arcee:4096 aria_text:2048 blt_patcher:8192 chameleon:4096 cohere2:8192 cohere2_moe:8192:128
+        afmoe:16384:128 arcee:4096 aria_text:2048 blt_patcher:8192 chameleon:4096 cohere2:8192
         deepseek_ocr2_text:2048 dia_decoder:3072:128 dia_encoder:1024:128 diffllama:2048 doge:2048 dots1:2048 esmc:2048
         eurobert:8192 exaone4:2048 exaone_moe:2048 falcon_h1:8192 flint:262144:128 gemma:8192:256 gemma2:8192:256
         glm4v_text:32768 glm_image_text:131072 glm_ocr_text:131072 gradium_phonon_tts:8192 granite:2048
         granite4_vision_text:2048 granite_docling_text:32768 granitemoe:2048 granitemoeshared:2048 hrm_text:2048:128
-        hunyuan_v1_dense:2048 hunyuan_v1_moe:2048 hunyuan_vl_text:2048 hyperclovax:2048 idefics:2048 internlm3:32768:128
+        hunyuan_v1_dense:2048 hunyuan_v1_moe:2048 hyperclovax:2048 idefics:2048 internlm3:32768:128
         iquestcoder:131072:128 jais2:8192 kolibri1:262144:128 kyutai_speech_to_text:750 llama:2048 ministral:131072
         mistral:131072 molmo2_text:36864:128 moshi:3000 nanochat:2048 olmo:2048 olmo2:2048 olmo_hybrid:65536 olmoe:4096
         pocket_tts:8192 qwen2:32768 qwen2_moe:32768 qwen3:32768:128 qwen3_moe:32768 qwen3_omni_moe_talker_text:32768
@@ -84,10 +86,12 @@ _ROTARY: tuple[tuple[RotaryFacts, str], ...] = (
         flat(1_000_000),
         """
         emu3_text_model:9216 lfm2:128000 lfm2_moe:128000 minimax:131072 mixtral:131072
-        qwen2_5_omni_talker:32768:128 qwen2_5_omni_text:32768 qwen2_5_vl_text:32768 qwen2_vl_text:32768
-        qwen3_omni_moe_text:32768 solar_open:131072:128
+        qwen2_5_omni_talker:32768:128 qwen2_5_omni_text:32768 qwen3_omni_moe_text:32768 solar_open:131072:128
         """,
     ),
+    (flat(10_000, reads_old=False), "cohere2_moe:8192:128"),
+    (flat(1_000_000, type_names={"mrope": "default"}), "qwen2_5_vl_text:32768 qwen2_vl_text:32768"),
+    (flat(10_000, type_names={"xdrope": "dynamic"}), "hunyuan_vl_text:2048"),
     (flat(1_000), "nomic_bert:2048"),
     (flat(20_000), "jina_embeddings_v3:8194"),
     (flat(100_000), "helium:4096:128"),
@@ -96,17 +100,16 @@ _ROTARY: tuple[tuple[RotaryFacts, str], ...] = (
     (flat(5_000_000), "minimax_m2:196608:128 minimax_m3_vl_text:524288:128"),
     (flat(11_158_840), "hy_v3:131072:128"),
     (flat(500_000, methods=()), "ernie4_5_vl_moe_text:131072"),
-    (flat(500_000, methods=PER_LAYER_THETA), "muse_spark_text:1048576:64"),
+    (flat(10_000, defaults={"": {"rope_theta": 500_000.0}}, methods=PER_LAYER_THETA), "muse_spark_text:1048576:64"),
     (flat(10_000, methods=PER_LAYER_THETA), "granite_swa:8192 granitemoe_swa:2048 muse_glimmer_text:131072:128"),
     (flat(1_000_000, methods=ONLY_LONGROPE), "phimoe:131072"),
-    (flat(10_000, methods=ONLY_LONGROPE), "phi3:4096 phi4_multimodal:131072"),
-    (flat(100_000_000, defaults={"": {"mrope_section": [24, 20, 20]}}), "cosmos3_edge_text:131072:128"),
+    (flat(100_000_000, defaults=MROPE, methods=("theta",)), "cosmos3_edge_text:131072:128"),
     (flat(12_000_000, defaults=llama3(8.0, 8192)), "apertus:65536"),
     (flat(1_000_000, defaults=llama3(16.0, 8192)), "cwm:131072:128"),
-    (flat(500_000, defaults=llama3(32.0, 1024, 0.125, 0.5)), "higgs_audio_v2:2048:128"),
+    (flat(10_000, defaults=llama3(32.0, 1024, 0.125, 0.5, rope_theta=500_000.0)), "higgs_audio_v2:2048:128"),
     (flat(150_000, defaults=yarn(32.0, 4096, truncate=False)), "gpt_oss:131072:64 openai_privacy_filter:131072:64"),
     (
-        flat(1_000_000, defaults=yarn(16.0, 16384, **MISTRAL_YARN), methods=SCALED_QUERIES),
+        flat(10_000, defaults=yarn(16.0, 16384, rope_theta=1e6, **MISTRAL_YARN), methods=SCALED_QUERIES),
         "ministral3:262144:128",
     ),
     (
@@ -134,7 +137,7 @@ _ROTARY: tuple[tuple[RotaryFacts, str], ...] = (
         flat(10_000, partial=0.25),
         "qwen3_5_moe_text:32768:256 qwen3_5_text:32768:256 qwen3_next:32768:256 stablelm:4096",
     ),
-    (flat(10_000, partial=0.8), "moonshine_streaming:4096"),
+    (flat(10_000, defaults={"": {"partial_rotary_factor": 0.8}}), "moonshine_streaming:4096"),
     (flat(10_000, partial=0.25, theta_keys={"": "rotary_emb_base"}, partial_key="rotary_pct"), "gpt_neox:2048"),
     (flat(10_000, theta_keys={"": "rotary_emb_base"}, partial_key="rotary_pct"), "gpt_neox_japanese:2048"),
     (
@@ -144,7 +147,7 @@ _ROTARY: tuple[tuple[RotaryFacts, str], ...] = (
     (layered(160_000, theta_keys=BERT_THETAS, scales_local=True), "modernbert:8192 modernbert-decoder:8192"),
     (layered(10_000), "cohere_compass_text:8192 step3p5:128000:128"),
     (layered(500_000), "mellum:131072:128"),
-    (layered(500_000, 500_000), "olmo3:2048"),
+    (layered(500_000, 500_000, theta_keys={SLIDING: ""}), "olmo3:2048"),
     (layered(2_560_000), "ultrabert:32768"),
     (layered(500_000, defaults=shares(full_attention=0.5)), "laguna:131072:128"),
     (layered(1_000_000, defaults=shares(full_attention=0.25)), "neomme:16384:64"),
@@ -161,17 +164,19 @@ _ROTARY: tuple[tuple[RotaryFacts, str], ...] = (
             50_000,
             "indexed_attention",
             theta_keys={SLIDING: "swa_rope_theta"},
-            defaults=shares(indexed_attention=0.25, sliding_attention=0.25),
+            partial=0.25,
+            scales_local=True,
         ),
         "dots3_note_text:524288:256",
     ),
-    (RotaryFacts({SLIDING: 10_000}, local=(SLIDING,), methods=()), "beam:8192:128"),  # full attention has no positions
+    # Its full attention has no positions.
+    (RotaryFacts({SLIDING: 10_000}, local=(SLIDING,), methods=(), reads_old=False), "beam:8192:128"),
     (
         RotaryFacts(
             {"compress": 160_000, "main": 10_000},
-            shares(compress=0.125, main=0.125),
             local=("main",),
             theta_keys={"compress": "compress_rope_theta"},
+            partial=0.125,
         ),
         "deepseek_v4:1048576:512",
     ),
@@ -180,6 +185,7 @@ _ROTARY: tuple[tuple[RotaryFacts, str], ...] = (
             {"hybrid": 5_000_000, "hybrid_sliding": 10_000},
             shares(hybrid=0.5, hybrid_sliding=0.5),
             local=("hybrid_sliding",),
+            reads_old=False,
         ),
         "zaya:131072:128",
     ),
@@ -278,6 +284,7 @@ def _pair(model_type: str, key: str, **parts: str) -> Family:
     return Family(model_type, parts=tuple(_inner(key.format(name), text, name) for name, text in parts.items()))
 
 
+PHI3 = rule(ROTARY, rope=flat(10_000, methods=ONLY_LONGROPE, type_names={"su": "longrope", "yarn": "longrope"}))
 HALF_LATENT = replace(LATENT, theta={"": 6_000_000})
 GPTJ = rule(ROTARY, "n_positions", LIMITS_ONLY, aliases=(LENGTH,), unused_keys=("n_ctx",))
 IS_ROPE = Requirement("position_embedding_type", "rope", NO_POSITIONS)
@@ -298,6 +305,8 @@ RULE_FAMILIES = (
     Family("blt", parts=tuple(_inner(f"{name}_config", f"blt_{kind}", name) for name, kind in _BLT.items())),
     *(_other(name, GPTJ, n_positions=2048) for name in ("gptj", "codegen")),
     _other("dbrx", rule(ROTARY, "max_seq_len", LIMITS_ONLY), max_seq_len=2048),
+    _other("phi3", PHI3, max_position_embeddings=4096, original_max_position_embeddings=4096),
+    _other("phi4_multimodal", PHI3, max_position_embeddings=131072, original_max_position_embeddings=4096),
     _other("moonshine", rule(ROTARY, rope=LIMITS_ONLY), max_position_embeddings=512),  # its audio encoder shares them
     _other("recurrent_gemma", rule(ROTARY, rope=LIMITS_ONLY)),
     _other(
