@@ -96,6 +96,8 @@ def rope_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
     facts, name, before, changes = _facts(location), layers.layers, layers.parameters, dict[Keys, Any]()
     if after == before:
         return changes
+    if facts.needs_dim and location.stated(facts.dim_key) is None:
+        changes[location.paths_of(facts.dim_key)[-1]] = rotary_dim(location, {**before, PARTIAL: 1})
     is_rescaled = {**before, THETA: after[THETA]} != after
     dialects, old = _dialects(location), _stated(location, OLD, name)
     if after[THETA] != before[THETA] and (THETA in _beside(location, name) or (OLD in dialects and THETA not in old)):

@@ -1,6 +1,6 @@
 """The registry of model types whose positions are a rule, not a table of rows: rotary, ALiBi or relative. Data only."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +13,13 @@ SLIDING = "sliding_attention"
 LATENT = RotaryFacts(dim_key="qk_rope_head_dim")  # latent attention rotates a part of each head, with its own size
 LIMITS_ONLY = RotaryFacts(methods=())  # the classes ignore other rotary settings
 PER_LAYER_THETA = ("yarn", "linear", "dynamic")  # a list in the config overrides ``rope_theta``
-ONLY_LONGROPE = ("theta",)  # transformers accepts no other rope type, and reads yarn as longrope
+ONLY_THETA = ("theta",)  # the classes accept no other rope type, or only one with settings of the model's own
+PHI = RotaryFacts(type_names={"su": "longrope", "yarn": "longrope"}, methods=ONLY_THETA)
 SCALED_QUERIES = ("yarn", "theta")  # queries are scaled by a setting that only yarn has
-WIDE: dict[str, Any] = {"dim_key": "global_head_dim", "methods": ("proportional",)}  # full attention has larger heads
+WIDE: dict[str, Any] = {
+    "dim_key": "global_head_dim",
+    "methods": ("proportional", "theta"),
+}  # full attention has larger heads
 
 
 def flat(theta: float, **more: Any) -> RotaryFacts:
@@ -85,13 +89,14 @@ _ROTARY: tuple[tuple[RotaryFacts, str], ...] = (
     (
         flat(1_000_000),
         """
-        emu3_text_model:9216 lfm2:128000 lfm2_moe:128000 minimax:131072 mixtral:131072
+        emu3_text_model:9216 lfm2:128000 lfm2_moe:128000
         qwen2_5_omni_talker:32768:128 qwen2_5_omni_text:32768 qwen3_omni_moe_text:32768 solar_open:131072:128
         """,
     ),
     (flat(10_000, reads_old=False), "cohere2_moe:8192:128"),
     (flat(1_000_000, type_names={"mrope": "default"}), "qwen2_5_vl_text:32768 qwen2_vl_text:32768"),
     (flat(10_000, type_names={"xdrope": "dynamic"}), "hunyuan_vl_text:2048"),
+    (flat(1_000_000, needs_dim=True), "minimax:131072 mixtral:131072"),
     (flat(1_000), "nomic_bert:2048"),
     (flat(20_000), "jina_embeddings_v3:8194"),
     (flat(100_000), "helium:4096:128"),
@@ -99,11 +104,11 @@ _ROTARY: tuple[tuple[RotaryFacts, str], ...] = (
     (flat(2_000_000), "smollm3:32768"),
     (flat(5_000_000), "minimax_m2:196608:128 minimax_m3_vl_text:524288:128"),
     (flat(11_158_840), "hy_v3:131072:128"),
-    (flat(500_000, methods=()), "ernie4_5_vl_moe_text:131072"),
+    (flat(500_000, methods=ONLY_THETA), "ernie4_5_vl_moe_text:131072"),
     (flat(10_000, defaults={"": {"rope_theta": 500_000.0}}, methods=PER_LAYER_THETA), "muse_spark_text:1048576:64"),
     (flat(10_000, methods=PER_LAYER_THETA), "granite_swa:8192 granitemoe_swa:2048 muse_glimmer_text:131072:128"),
-    (flat(1_000_000, methods=ONLY_LONGROPE), "phimoe:131072"),
-    (flat(100_000_000, defaults=MROPE, methods=("theta",)), "cosmos3_edge_text:131072:128"),
+    (flat(1_000_000, methods=ONLY_THETA), "phimoe:131072"),
+    (flat(100_000_000, defaults=MROPE, methods=ONLY_THETA), "cosmos3_edge_text:131072:128"),
     (flat(12_000_000, defaults=llama3(8.0, 8192)), "apertus:65536"),
     (flat(1_000_000, defaults=llama3(16.0, 8192)), "cwm:131072:128"),
     (flat(10_000, defaults=llama3(32.0, 1024, 0.125, 0.5, rope_theta=500_000.0)), "higgs_audio_v2:2048:128"),
@@ -157,7 +162,7 @@ _ROTARY: tuple[tuple[RotaryFacts, str], ...] = (
         layered(1_000_000, defaults=PROPORTIONAL, **WIDE),
         "diffusion_gemma_text:131072:512 gemma4_text:131072:512 gemma4_unified_text:262144:512",
     ),
-    (layered(1_000_000, defaults=HALF_PROPORTIONAL, methods=("proportional",)), "lfm3:128000:128"),
+    (layered(1_000_000, defaults=HALF_PROPORTIONAL, methods=("proportional", "theta")), "lfm3:128000:128"),
     (
         layered(
             80_000_000,
@@ -191,60 +196,30 @@ _ROTARY: tuple[tuple[RotaryFacts, str], ...] = (
     ),
 )
 
-# Multimodal models whose text model has a fixed type, by that type: those of NAME_text first.
-_NAMED_TEXT = """
-    aria cohere_compass cosmos3_edge deepseek_ocr2 diffusion_gemma dots3_note embedding_gemma2 ernie4_5_vl_moe gemma3
-    gemma3n gemma4 gemma4_unified glm4v glm4v_moe glm_image glm_ocr granite4_vision granite_docling hunyuan_vl llama4
-    minimax_m3_vl mistral_large4 molmo2 muse_glimmer muse_spark qwen3_5 qwen3_5_moe qwen3_vl qwen3_vl_moe qwen4_exp
-    unlimited_ocr
+# Multimodal models, and the type of their text model after a colon if it is not NAME_text: the default, or a fixed one.
+_ANY_TEXT = """
+    audioflamingo3:qwen2 aya_vision:cohere2 cohere2_vision:cohere2 cosmos3_omni:qwen3_vl_text deepseek_vl:llama
+    deepseek_vl_hybrid:llama exaone4_5:exaone4 fast_vlm:qwen2 fun_asr_nano:qwen3 fuyu:persimmon
+    gemma4_assistant:gemma4_text gemma4_unified_assistant:gemma4_unified_text glm46v:glm4v_text glmasr:llama
+    glmga:glm4v_text got_ocr2:qwen2 granite_speech:granite granite_speech_plus:granite hyperclovax_vision_v2:hyperclovax
+    idefics2:mistral idefics3:llama internvl:qwen2 janus:llama jev:qwen3_5_text kimi_k25:deepseek_v3 lfm2_vl:lfm2
+    lfm3_vl:lfm3 lighton_ocr:qwen3 llava:llama llava_next:llama llava_next_video:llama llava_onevision:qwen2
+    minicpm_ocr:qwen3_5_text minicpmv4_6:qwen3_5_text minicpmv4_7:qwen3_5_text mistral3:mistral modernvbert:modernbert
+    moss_transcribe_diarize:qwen3 musicflamingo:qwen2 ovis2:qwen2 paligemma:gemma pe_audio:modernbert
+    pe_audio_video:modernbert pe_video:modernbert perception_lm:llama pp_chart2table:qwen2 qianfan_ocr:qwen3
+    qwen2_audio:qwen2 qwen3_asr:qwen3 shieldgemma2:gemma3_text smolvlm:llama ultravbert:ultrabert vibevoice:qwen2
+    vibevoice_asr:qwen2 video_llama_3:qwen2 video_llava:llama vipllava:llama voxtral:llama voxtral_realtime
 """
-_FLAT_TEXT = "paddleocr_vl qwen2_5_vl qwen2_vl"  # old configs have the keys of their NAME_text outside text_config
-_FIXED_TEXT = {
-    "emu3": "emu3_text_model",
-    "mllama": "mllama_text_model",
-    "step3p7": "step3p5",
-    "t5gemma2_encoder": "t5gemma2_text",
-    "inkling2": "inkling2_text",
-    "inkling_mm_model": "inkling_text",
-    "qwen2_5_omni_thinker": "qwen2_5_omni_text",
-    "qwen3_omni_moe_thinker": "qwen3_omni_moe_text",
-}
-# Multimodal models whose text model may have any type, by its default type.
-_ANY_TEXT = {
-    "llama": """
-        deepseek_vl deepseek_vl_hybrid glmasr idefics3 janus llava llava_next llava_next_video perception_lm smolvlm
-        video_llava vipllava voxtral
-    """,
-    "qwen2": """
-        audioflamingo3 fast_vlm got_ocr2 internvl llava_onevision musicflamingo ovis2 pp_chart2table qwen2_audio
-        vibevoice vibevoice_asr video_llama_3
-    """,
-    "qwen3": "fun_asr_nano lighton_ocr moss_transcribe_diarize qianfan_ocr qwen3_asr",
-    "qwen3_5_text": "jev minicpm_ocr minicpmv4_6 minicpmv4_7",
-    "modernbert": "modernvbert pe_audio pe_audio_video pe_video",
-    "cohere2": "aya_vision cohere2_vision",
-    "mistral": "idefics2 mistral3",
-    "gemma3_text": "shieldgemma2",
-    "gemma4_text": "gemma4_assistant",
-    "gemma4_unified_text": "gemma4_unified_assistant",
-    "glm4v_text": "glm46v glmga",
-    "granite": "granite_speech granite_speech_plus",
-    "qwen3_vl_text": "cosmos3_omni",
-    "exaone4": "exaone4_5",
-    "persimmon": "fuyu",
-    "gemma": "paligemma",
-    "hyperclovax": "hyperclovax_vision_v2",
-    "deepseek_v3": "kimi_k25",
-    "lfm2": "lfm2_vl",
-    "lfm3": "lfm3_vl",
-    "ultrabert": "ultravbert",
-    "voxtral_realtime_text": "voxtral_realtime",
-}
-_IN_VLM = {"colmodernvbert": "modernvbert", "colpali": "paligemma", "colqwen2": "qwen2_vl"}
-_BLT = {"encoder": "local_encoder", "decoder": "local_decoder", "global": "global_transformer"}
-_T5 = ("t5", "mt5", "umt5", "longt5", "switch_transformers", "udop")
-
-LANGUAGE_PREFIXES = "language_model.", "model.language_model."  # of a text model with a table of rows
+_FIXED_TEXT = """
+    aria cohere_compass cosmos3_edge deepseek_ocr2 diffusion_gemma dots3_note embedding_gemma2 emu3:emu3_text_model
+    ernie4_5_vl_moe gemma3 gemma3n gemma4 gemma4_unified glm4v glm4v_moe glm_image glm_ocr granite4_vision
+    granite_docling hunyuan_vl inkling2 inkling_mm_model:inkling_text llama4 minimax_m3_vl mistral_large4
+    mllama:mllama_text_model molmo2 muse_glimmer muse_spark paddleocr_vl qwen2_5_omni_thinker:qwen2_5_omni_text
+    qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe qwen3_omni_moe_thinker:qwen3_omni_moe_text qwen3_vl qwen3_vl_moe qwen4_exp
+    step3p7:step3p5 t5gemma2_encoder:t5gemma2_text unlimited_ocr
+"""
+FLAT = ("fuyu", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")  # whose old configs have no ``text_config``
+LANGUAGE_PREFIXES = ("language_model.", "model.language_model.")  # of a text model with a table of rows
 
 
 def rule(scheme: str, key: str = LENGTH, rope: RotaryFacts | None = None, **more: Any) -> PositionTable:
@@ -252,90 +227,95 @@ def rule(scheme: str, key: str = LENGTH, rope: RotaryFacts | None = None, **more
     return PositionTable("rope_parameters" if scheme == ROTARY else key, key, scheme=scheme, rope=rope, **more)
 
 
-def _rotary(facts: RotaryFacts, entry: str) -> Family:
-    """Return the entry of a model with rotary positions, packed as in `_ROTARY`."""
-    model_type, length, *dim = entry.split(":")
-    defaults = dict(zip((LENGTH, facts.dim_key), map(int, (length, *dim)), strict=False))
-    return Family(model_type, tables=(rule(ROTARY, rope=facts),), defaults=defaults)
+def composite(model_type: str, is_any: bool = False, **texts: str) -> Family:
+    """Return the entry of a model of text models, by the key of their config."""
+    parts = (
+        Part(
+            key.removesuffix("_config") if len(texts) > 1 else "text",
+            key,
+            LANGUAGE_PREFIXES if is_any else ("",),
+            text,
+            is_any=is_any,
+            is_head=is_any,
+            is_flat=model_type in FLAT,
+        )
+        for key, text in texts.items()
+    )
+    return Family(model_type, parts=tuple(parts))
 
 
-def _inner(key: str, model_type: str, name: str = "text", **more: Any) -> Part:
-    """Return the part for a model in a config inside another."""
-    return Part(name, key, LANGUAGE_PREFIXES if more.get("is_any") else ("",), model_type, **more)
+def other(model_type: str, *tables: PositionTable, needs: tuple[str, Any] | None = None, **defaults: int) -> Family:
+    """Return the entry of a model with other length keys, or with a rule only for a config value that it `needs`."""
+    requires = (Requirement(*needs, NO_POSITIONS),) if needs else ()
+    tables = tuple(replace(table, when=(needs[0], needs[1:])) for table in tables) if needs else tables
+    return Family(model_type, tables=tables, defaults=defaults, requires=requires)
 
 
-def _texts() -> Iterable[Family]:
-    """Yield the entries of multimodal models with one text model."""
-    fixed = {name: f"{name}_text" for name in f"{_NAMED_TEXT} {_FLAT_TEXT}".split()} | _FIXED_TEXT
-    for model_type, text in fixed.items():
-        yield Family(model_type, parts=(_inner("text_config", text, is_flat=model_type in _FLAT_TEXT.split()),))
-    for text, model_types in _ANY_TEXT.items():
-        part = _inner("text_config", text, is_any=True, is_head=True)
-        yield from (Family(name, parts=(replace(part, is_flat=name == "fuyu"),)) for name in model_types.split())
+def words(block: str) -> Iterator[list[str]]:
+    """Yield the words of a block, each split at colons."""
+    return (word.split(":") for word in block.split())
 
 
-def _other(model_type: str, *tables: PositionTable, needs: Requirement | None = None, **defaults: int) -> Family:
-    """Return the entry of a model with other length keys, or with these positions only for some configs."""
-    return Family(model_type, tables=tables, defaults=defaults, requires=(needs,) if needs else ())
-
-
-def _pair(model_type: str, key: str, **parts: str) -> Family:
-    """Return the entry of a model of several text models, by part name; their configs are in keys such as `key`."""
-    return Family(model_type, parts=tuple(_inner(key.format(name), text, name) for name, text in parts.items()))
-
-
-PHI3 = rule(ROTARY, rope=flat(10_000, methods=ONLY_LONGROPE, type_names={"su": "longrope", "yarn": "longrope"}))
-HALF_LATENT = replace(LATENT, theta={"": 6_000_000})
 GPTJ = rule(ROTARY, "n_positions", LIMITS_ONLY, aliases=(LENGTH,), unused_keys=("n_ctx",))
-IS_ROPE = Requirement("position_embedding_type", "rope", NO_POSITIONS)
-HAS_ROPE = Requirement("use_mem_rope", True, NO_POSITIONS)
+BAILING = rule(ROTARY, rope=replace(LATENT, theta={"": 6_000_000}), aliases=("model_max_length",))
 
 RULE_FAMILIES = (
-    *(_rotary(facts, entry) for facts, entries in _ROTARY for entry in entries.split()),
-    *_texts(),
-    *(Family(name, parts=(_inner("vlm_config", vlm, is_any=True),)) for name, vlm in _IN_VLM.items()),
     *(
-        Family(name, parts=(_inner("thinker_config", f"{name}_thinker"),))
-        for name in ("qwen2_5_omni", "qwen3_omni_moe")
+        Family(
+            name,
+            tables=(rule(ROTARY, rope=facts),),
+            defaults=dict(zip((LENGTH, facts.dim_key), map(int, sizes), strict=False)),
+        )
+        for facts, block in _ROTARY
+        for name, *sizes in words(block)
     ),
-    _pair("pi0", "{}_config", vlm="paligemma", dit="gemma"),
-    _pair("t5gemma", "{}", encoder="t5_gemma_module", decoder="t5_gemma_module"),
-    _pair("t5gemma2", "{}", encoder="t5gemma2_encoder", decoder="t5gemma2_decoder"),
-    _pair("dia", "{}_config", encoder="dia_encoder", decoder="dia_decoder"),
-    Family("blt", parts=tuple(_inner(f"{name}_config", f"blt_{kind}", name) for name, kind in _BLT.items())),
-    *(_other(name, GPTJ, n_positions=2048) for name in ("gptj", "codegen")),
-    _other("dbrx", rule(ROTARY, "max_seq_len", LIMITS_ONLY), max_seq_len=2048),
-    _other("phi3", PHI3, max_position_embeddings=4096, original_max_position_embeddings=4096),
-    _other("phi4_multimodal", PHI3, max_position_embeddings=131072, original_max_position_embeddings=4096),
-    _other("moonshine", rule(ROTARY, rope=LIMITS_ONLY), max_position_embeddings=512),  # its audio encoder shares them
-    _other("recurrent_gemma", rule(ROTARY, rope=LIMITS_ONLY)),
-    _other(
-        "bailing_hybrid",
-        rule(ROTARY, rope=HALF_LATENT, aliases=("model_max_length",)),
-        max_position_embeddings=262144,
-        qk_rope_head_dim=64,
+    *(composite(name, True, text_config="".join(text) or f"{name}_text") for name, *text in words(_ANY_TEXT)),
+    *(composite(name, text_config="".join(text) or f"{name}_text") for name, *text in words(_FIXED_TEXT)),
+    *(composite(name, thinker_config=f"{name}_thinker") for name in ("qwen2_5_omni", "qwen3_omni_moe")),
+    composite("colmodernvbert", True, vlm_config="modernvbert"),
+    composite("colpali", True, vlm_config="paligemma"),
+    composite("colqwen2", True, vlm_config="qwen2_vl"),
+    composite("pi0", True, vlm_config="paligemma", dit_config="gemma"),
+    composite("t5gemma", encoder="t5_gemma_module", decoder="t5_gemma_module"),
+    composite("t5gemma2", encoder="t5gemma2_encoder", decoder="t5gemma2_decoder"),
+    composite("dia", encoder_config="dia_encoder", decoder_config="dia_decoder"),
+    composite(
+        "blt",
+        encoder_config="blt_local_encoder",
+        decoder_config="blt_local_decoder",
+        global_config="blt_global_transformer",
     ),
-    _other(
+    *(other(name, GPTJ, n_positions=2048) for name in ("gptj", "codegen")),
+    other("phi3", rule(ROTARY, rope=PHI), max_position_embeddings=4096, original_max_position_embeddings=4096),
+    other(
+        "phi4_multimodal", rule(ROTARY, rope=PHI), max_position_embeddings=131072, original_max_position_embeddings=4096
+    ),
+    other("bailing_hybrid", BAILING, max_position_embeddings=262144, qk_rope_head_dim=64),
+    other("dbrx", rule(ROTARY, "max_seq_len", LIMITS_ONLY), max_seq_len=2048),
+    other("moonshine", rule(ROTARY, rope=LIMITS_ONLY), max_position_embeddings=512),  # shared with its audio encoder
+    other("recurrent_gemma", rule(ROTARY, rope=LIMITS_ONLY)),
+    other(
         "zamba2",
-        rule(ROTARY, rope=RotaryFacts(dim_key="attention_head_dim"), when=("use_mem_rope", (True,))),
-        needs=HAS_ROPE,
+        rule(ROTARY, rope=RotaryFacts(dim_key="attention_head_dim")),
+        needs=("use_mem_rope", True),
         max_position_embeddings=4096,
     ),
-    _other(
+    other(
         "granitemoehybrid",
-        rule(ROTARY, rope=RotaryFacts(), when=("position_embedding_type", ("rope",))),
-        needs=IS_ROPE,
+        rule(ROTARY, rope=RotaryFacts()),
+        needs=("position_embedding_type", "rope"),
         max_position_embeddings=2048,
     ),
-    _other(
+    other(
         "falcon",
         rule(ROTARY, rope=RotaryFacts(), when=("alibi", (None, False))),
         rule(ALIBI, when=("alibi", (True,))),
         max_position_embeddings=2048,
     ),
-    _other("mpt", rule(ALIBI, "max_seq_len"), max_seq_len=2048),
-    _other("bloom", rule(ALIBI, "seq_length")),
-    *(_other(name, rule(RELATIVE, "n_positions")) for name in _T5),
-    _other("inkling_text", rule(RELATIVE), max_position_embeddings=131072),
-    _other("inkling2_text", rule(RELATIVE), max_position_embeddings=1048576),
+    other("mpt", rule(ALIBI, "max_seq_len"), max_seq_len=2048),
+    other("bloom", rule(ALIBI, "seq_length")),
+    *(other(name, rule(RELATIVE, "n_positions")) for name in ("t5", "mt5", "umt5", "longt5", "switch_transformers")),
+    other("udop", rule(RELATIVE, "n_positions")),
+    other("inkling_text", rule(RELATIVE), max_position_embeddings=131072),
+    other("inkling2_text", rule(RELATIVE), max_position_embeddings=1048576),
 )

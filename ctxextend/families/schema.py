@@ -54,6 +54,7 @@ class RotaryFacts:
     partial_key: str = "partial_rotary_factor"  # key of old configs
     type_names: Mapping[str, str] = field(default_factory=dict)  # other names of rope types, as its files state them
     dim_key: str = "head_dim"  # key of the size of a head; if missing: hidden_size / num_attention_heads
+    needs_dim: bool = False  # whether transformers needs this key for other rope types than ``default``
     methods: tuple[str, ...] = ("yarn", "linear", "dynamic", "theta")  # that the classes apply; none: limits only
 
 

@@ -161,7 +161,7 @@ def _plan_rope(location: TableLocation, settings: Resize, lengths: tuple[int, in
     layers = [item for item in read_rope(location) if not item.is_local]
     dims = [rotary_dim(location, item.parameters) for item in layers]
     return tuple(
-        RopePlan(item, resize_rope(item.parameters, lengths, dim, settings.method))
+        RopePlan(item, resize_rope(item.parameters, lengths, dim, settings.method, applicable))
         for item, dim in zip(layers, dims, strict=True)
     )
 

@@ -5,7 +5,7 @@ settings, and returns the complete new settings; it keeps all keys that it does 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,7 +22,9 @@ Value = TypeVar("Value")
 TRAINED = "original_max_position_embeddings"  # key of the length of the first training, before any scaling
 KEPT_TYPES = ("linear", "dynamic", "yarn", "longrope", "llama3", "proportional")  # scaled models keep their type
 # The methods that apply to settings of each rope type, the default first.
-APPLICABLE = {"default": ("yarn", "linear", "dynamic", "theta")} | {name: (name,) for name in KEPT_TYPES}
+APPLICABLE: dict[str, tuple[str, ...]] = {"default": ("yarn", "linear", "dynamic", "theta")} | {
+    name: (name,) for name in KEPT_TYPES
+}
 
 
 class Frequencies(NamedTuple):
@@ -280,7 +282,13 @@ class RopeChange(NamedTuple):
     keeps_max_len: bool = False  # whether max_position_embeddings must stay the old length
 
 
-def resize_rope(rope: Parameters, lengths: Lengths, dim: int, method: str | None = None) -> RopeChange:
+def resize_rope(
+    rope: Parameters,
+    lengths: Lengths,
+    dim: int,
+    method: str | None = None,
+    methods: Sequence[str] = APPLICABLE["default"],
+) -> RopeChange:
     """Return rotary settings that serve longer inputs.
 
     Args:
@@ -288,7 +296,8 @@ def resize_rope(rope: Parameters, lengths: Lengths, dim: int, method: str | None
         lengths: Context length that the settings serve, and that the new ones must serve, in tokens.
         dim: Rotated values per head; for type ``proportional``, all values of a head.
         method: A name of `ROTARY_METHODS`, with a factor if it is not to be chosen: ``yarn:factor=4``, as `read_method`
-            accepts it. None and `DEFAULT_METHOD` choose YaRN for type ``default``, else the method of the same type.
+            accepts it. None and `DEFAULT_METHOD` choose the first one of type ``default``, else that of the same type.
+        methods: Those that the model type applies to settings of type ``default``.
 
     Raises:
         MethodError: The method does not apply to the rope type.
@@ -298,6 +307,7 @@ def resize_rope(rope: Parameters, lengths: Lengths, dim: int, method: str | None
     applicable, (before, after) = _of_type(APPLICABLE, rope), lengths
     name, _, text = (method or DEFAULT_METHOD).partition(":")
     is_scaled, is_chosen = rope["rope_type"] in KEPT_TYPES, name == DEFAULT_METHOD
+    applicable = tuple(other for other in applicable if is_scaled or other in methods)
     name = applicable[0] if is_chosen else name
     if name not in applicable and is_scaled:
         message = f"--method {name}: the model already has {rope['rope_type']} settings, which are kept."
