@@ -16,10 +16,8 @@ PER_LAYER_THETA = ("yarn", "linear", "dynamic")  # a list in the config override
 ONLY_THETA = ("theta",)  # the classes accept no other rope type, or only one with settings of the model's own
 PHI = RotaryFacts(type_names={"su": "longrope", "yarn": "longrope"}, methods=ONLY_THETA)
 SCALED_QUERIES = ("yarn", "theta")  # queries are scaled by a setting that only yarn has
-WIDE: dict[str, Any] = {
-    "dim_key": "global_head_dim",
-    "methods": ("proportional", "theta"),
-}  # full attention has larger heads
+SPACED = ("proportional", "theta")  # rotated pairs are spaced over the whole head
+WIDE: dict[str, Any] = {"dim_key": "global_head_dim", "methods": SPACED}  # full attention has larger heads
 
 
 def flat(theta: float, **more: Any) -> RotaryFacts:
@@ -162,7 +160,7 @@ _ROTARY: tuple[tuple[RotaryFacts, str], ...] = (
         layered(1_000_000, defaults=PROPORTIONAL, **WIDE),
         "diffusion_gemma_text:131072:512 gemma4_text:131072:512 gemma4_unified_text:262144:512",
     ),
-    (layered(1_000_000, defaults=HALF_PROPORTIONAL, methods=("proportional", "theta")), "lfm3:128000:128"),
+    (layered(1_000_000, defaults=HALF_PROPORTIONAL, methods=SPACED), "lfm3:128000:128"),
     (
         layered(
             80_000_000,
