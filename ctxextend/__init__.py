@@ -25,6 +25,7 @@ _MODULES = {
     "evaluation.evaluation_result": "Evaluation",
     "families.lookup": "FamilyTable list_families",
     "inspection.inspect": "inspect",
+    "inspection.scheme_report": "RopeReport SchemeReport",
     "inspection.table_report": "Inspection LibraryLimit Limit TableReport",
     "models.extend": "extend_model",
     "pipeline": "RunInterrupted RunResult run",

@@ -23,6 +23,7 @@ from ctxextend.errors import (
 from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.families.lookup import FamilyTable
+from ctxextend.inspection.scheme_report import RopeReport, SchemeReport
 from ctxextend.inspection.table_report import Inspection, LibraryLimit, Limit, TableReport
 from ctxextend.pipeline import RunInterrupted, RunResult
 from ctxextend.plan.edits import TablePlan
@@ -55,8 +56,10 @@ __all__ = [
     "ResizeError",
     "ResizePlan",
     "ResizeResult",
+    "RopeReport",
     "RunInterrupted",
     "RunResult",
+    "SchemeReport",
     "SourceError",
     "TablePlan",
     "TableReport",
@@ -186,7 +189,7 @@ def inspect(
     reserved_rows: int = 0,
     tokenizer: str | None = None,
 ) -> Inspection:
-    """Inspect the position tables and length limits of a checkpoint."""
+    """Inspect the positions and length limits of a checkpoint: position tables, or wavelengths of rotary positions."""
 
 def extend_model(
     model: Module,

@@ -11,6 +11,7 @@ from ctxextend.cli.tables import MIN_WIDTH, Cell, Page
 from ctxextend.errors import ResizeError, counted, size_text
 
 if TYPE_CHECKING:
+    from ctxextend.inspection.scheme_report import PositionReport, RopeReport
     from ctxextend.inspection.table_report import Inspection, ModelTable, TableReport
 
 # The limit of a library, and what happens to longer inputs.
@@ -19,6 +20,8 @@ BEYOND = {
     "fails": "{}, longer inputs fail",
     "last position": "{}, tokens beyond share the last position",
     "more rows": "{}, transformers computes more rows for longer inputs",
+    "untrained": "{}, longer inputs reach angles that were never trained",
+    "any length": "{}, longer inputs run as well",
     "not cut": "no limit",
     "not loaded": "the model does not load",
 }
@@ -42,7 +45,7 @@ def inspect(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Show position tables and every length limit of a checkpoint.
+    """Show position tables or rotary wavelengths, and every length limit of a checkpoint.
 
     Examples:
         ctxextend inspect tiny-gpt2
@@ -50,7 +53,8 @@ def inspect(
         ctxextend inspect path/to/bart --part encoder --rows 1000:1026 --json
         ctxextend inspect tiny-gpt2-512 --check
 
-    Prints the verdict, then row norms, neighbour similarity, spectrum and outliers of each table, then all limits.
+    Prints the verdict, then row norms, neighbour similarity, spectrum and outliers of each table, or the wavelengths of
+    rotary positions, then all limits.
     """
     flags = locals()
     from ctxextend.inspection.inspect import inspect_model
@@ -65,6 +69,10 @@ def inspect(
     options.check_files(plot, report)
     refs = [options.from_flags(CheckpointRef, flags, source=model) for model in models]
     inspections = [inspect_model(open_model(ref), part) for ref in refs]
+    for flag in [flag for flag, value in (("--rows", rows), ("--plot", plot)) if value is not None]:
+        for item in [inspection for inspection in inspections if not inspection.tables]:
+            message = f"{flag} applies to tables of rows; the positions of {item.source} are {item.schemes[0].scheme}."
+            raise ResizeError(message, f"Remove {flag}.")
     sink.note(*dict.fromkeys(note for inspection in inspections for note in inspection.notes))
     if report is not None:
         from ctxextend.report.html import write_report
@@ -118,6 +126,7 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_ver
             for finding in list(table.findings()) or ["none: no outliers, zero rows, repeated rows or seams"]:
                 page.text(finding, indent="  ")
         page.line()
+    _add_schemes(page, inspections, names)
     for inspection in inspections:
         page.text(f"Limits of {names[id(inspection)]}" if names else "Limits", "title")
         _add_limits(page, inspection)
@@ -125,12 +134,7 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_ver
 
 def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> None:
     """Add the name and the size of a table."""
-    from ctxextend.recipe import TRAINABLE
-
-    part = f", {table.part}" if table.part else ""
-    created = f", rows created by {inspection.method}" if inspection.method and table.new_rows else ""
-    trained = f", {TRAINABLE[inspection.trainable]} trained" if inspection.trainable else ""
-    page.text(f"{inspection.source} ({inspection.model_type}{part}{created}{trained})", "title")
+    _add_title(page, inspection, table, f", rows created by {inspection.method}" * bool(table.new_rows))
     extra = table.rows - table.reserved_rows - table.positions
     counts = {"reserved": table.reserved_rows, "positions": table.positions, "after the last position": extra}
     parts = [f"{count} {name}" for name, count in counts.items() if count]
@@ -140,6 +144,60 @@ def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> No
     computed = f"not stored: transformers computes it (sinusoids, {table.location.table.layout})"
     where = f"{table.name} in {table.file}".removesuffix(" in ")
     page.text(f"{where}: {size}, {stored if table.is_stored else computed}")
+
+
+def _add_title(page: Page, inspection: "Inspection", report: "PositionReport", created: str = "") -> None:
+    from ctxextend.recipe import TRAINABLE
+
+    part = f", {report.part}" if report.part else ""
+    trained = f", {TRAINABLE[inspection.trainable]} trained" if inspection.trainable else ""
+    page.text(f"{inspection.source} ({inspection.model_type}{part}{created}{trained})", "title")
+
+
+def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: dict[int, str]) -> None:
+    """Add positions without a table of rows: charts of rotary wavelengths, and a column for each type of layers."""
+    from ctxextend.cli.plots import Curve, add_chart
+
+    columns = dict[str, dict[str, str]]()
+    for inspection in inspections:
+        for report in inspection.schemes:
+            _add_title(page, inspection, report)
+            any_length = "" if report.layers else ": any length works"
+            page.text(f"{report.scheme} positions{any_length}; {report.stated_in} states {report.key_value}")
+            for rope in report.layers:
+                name = " ".join(filter(None, (names.get(id(inspection)), report.part, rope.layers)))
+                columns[name] = dict(_rope_statistics(rope))
+                if rope.is_local:
+                    page.text(f"{rope.layers}: a sliding window, which longer inputs do not change")
+                    continue
+                lines = {rope.parameters["rope_type"]: ("new", rope.wavelengths)}
+                lines |= {"unscaled": ("learned", rope.unscaled_wavelengths)} if rope.slowed else {}
+                trained, level = rope.trained_length, 0 * rope.wavelengths + rope.trained_length
+                lines |= {f"trained length {trained}": ("faint", level)}
+                curves = [Curve(line.tolist(), [style] * len(line), name=key) for key, (style, line) in lines.items()]
+                add_chart(page, f"Wavelength by pair{f' of {name}' * bool(name)}", curves, "shared")
+            page.line()
+    labels = dict.fromkeys(label for column in columns.values() for label in column)
+    rows: list[list[Cell]] = [[(key, "label"), *(item.get(key, "-") for item in columns.values())] for key in labels]
+    page.table(["", *columns] if any(columns) else [], rows, left=(0,) if any(columns) else (0, 1), wrap=True)
+    if rows:
+        page.line()
+
+
+def _rope_statistics(rope: "RopeReport") -> Iterator[tuple[str, str]]:
+    """Yield (label, value) pairs of rotary settings."""
+    pairs, trained = len(rope.wavelengths), rope.trained_length
+    factor = rope.parameters.get("factor")
+    yield "rope type", rope.parameters["rope_type"] + (f", factor {factor:g}" if factor else "")
+    yield "rope_theta", f"{rope.parameters['rope_theta']:g}"
+    yield "trained length", str(trained)
+    yield "attention factor", f"{rope.attention_factor:.4g}"
+    yield "wavelength, min to max", f"{rope.wavelengths.min():.3g} to {rope.wavelengths.max():.3g} tokens"
+    yield f"less than a turn in {trained}", f"{rope.trained_partial_turns} of {pairs} pairs"
+    if rope.positions != trained:
+        yield f"less than a turn in {rope.positions}", f"{rope.partial_turns} of {pairs} pairs"
+        yield "slowed", f"{rope.slowed} of {pairs} pairs, by up to {rope.slowdown:.3g} times"
+        yield "beyond trained angles", f"{rope.untrained} of {pairs} pairs"
 
 
 def _add_norms(page: Page, pair: list["ModelTable"], names: dict[int, str]) -> None:

@@ -12,6 +12,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import nested
+from ctxextend.inspection.scheme_report import PositionReport, SchemeReport, report_scheme
 from ctxextend.inspection.stated_limits import find_limits, library_limits
 from ctxextend.inspection.table_report import Inspection, TableReport
 from ctxextend.plan.find_tables import FoundTable, OpenedModel, check_rows, describe_table, open_model, tables_of_part
@@ -28,7 +29,7 @@ MAX_VALUES = 2**28  # of a computed table, whose size only the config states
 
 @accepts_settings(CheckpointRef)
 def inspect(reference: str | os.PathLike[str], *, part: str | None = None, **ref: Any) -> Inspection:
-    """Inspect the position tables and length limits of a checkpoint.
+    """Inspect the positions and length limits of a checkpoint: position tables, or wavelengths of rotary positions.
 
     Only headers and position tables are read from the weights; torch is imported only for torch files. A config that
     disagrees with its table is reported, not rejected.
@@ -56,9 +57,14 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         notes.append(f"{RECIPE_FILE} is not a resize recipe.")
     buffers = {name for name in checkpoint.names for location, _ in model.tables if location.buffer(name)}
     parameters = sum(math.prod(entry.shape) for name, entry in checkpoint.entries.items() if name not in buffers)
-    tables = {table.name: _report(checkpoint, table, recipe, parameters) for table in model.tables}
-    selected = [tables[name] for _, name in tables_of_part(model.tables, part)]
-    fixes = {name: _fix_command(model.ref, table, tables.values()) for name, table in tables.items()}
+    reports = {
+        table.name: report_scheme(table, recipe)
+        if table.location.table.scheme
+        else _report(checkpoint, table, recipe, parameters)
+        for table in model.tables
+    }
+    selected = [reports[name] for _, name in tables_of_part(model.tables, part)]
+    fixes = {name: _fix_command(model.ref, report, reports.values()) for name, report in reports.items()}
     limits = find_limits(model, selected)
     limits = tuple(limit if limit.agrees else replace(limit, fix=fixes[limit.table]) for limit in limits)
     return Inspection(
@@ -68,17 +74,18 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         parameters=parameters,
         method=recipe.method if recipe else None,
         trainable=recipe.trainable if recipe else None,
-        tables=tuple(selected),
+        tables=tuple(report for report in selected if isinstance(report, TableReport)),
+        schemes=tuple(report for report in selected if isinstance(report, SchemeReport)),
         limits=limits,
         libraries=tuple(library_limits(checkpoint, limits, selected)),
         notes=tuple(notes),
     )
 
 
-def _fix_command(ref: CheckpointRef, table: TableReport, tables: Collection[TableReport]) -> str | None:
+def _fix_command(ref: CheckpointRef, table: PositionReport, tables: Collection[PositionReport]) -> str | None:
     """Return the command that makes all limits agree with a table; None if tables of other lengths share its key."""
     sharing = [other for other in tables if other.config_key == table.config_key]
-    if len({other.location.key_value(other.positions) for other in sharing}) > 1:
+    if len({other.key_value for other in sharing}) > 1:
         return None
     with_part = len({other.positions for other in tables}) > 1
     return f"{resize_command(ref, part=table.part or None if with_part else None, to=table.positions)} --fix-limits"
@@ -122,6 +129,8 @@ def _report(checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None
         config_key=location.config_key,
         rows=rows,
         positions=location.positions(rows),
+        key_value=location.key_value(location.positions(rows)),
+        stated_in=f"{file} {name}" if file else f"config.json {location.config_key}",
         reserved_rows=first,
         hidden_size=hidden_size,
         dtype=dtype,

@@ -10,6 +10,8 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.length_limits import StatedLimit, stated_limits
 from ctxextend.families.lookup import nested
+from ctxextend.families.schema import ALIBI, RELATIVE, ROTARY
+from ctxextend.inspection.scheme_report import PositionReport
 from ctxextend.inspection.table_report import LibraryLimit, Limit, TableReport
 from ctxextend.plan.find_tables import OpenedModel
 
@@ -36,11 +38,21 @@ TOKENIZER_FILES = {  # that AutoTokenizer can load
 # sentence-transformers reads config.max_position_embeddings; transformers configs map these keys to it.
 MAX_POSITION_KEYS = ("max_position_embeddings", "n_positions")
 
+# What happens to inputs of more tokens than positions (see `LibraryLimit`): without a table of rows, and as a clause.
+SCHEMES = {ROTARY: "untrained", **dict.fromkeys((ALIBI, RELATIVE), "any length")}
+EFFECTS = {
+    "last position": "share the last position",
+    "more rows": "get computed rows",
+    "fails": "fail",
+    "untrained": "reach angles that were never trained",
+    "any length": "run as well",
+}
+
 NOT_LOADED = "the model does not load"
 NOT_SET = " (not set)"  # appended to a key that is missing in the config, so that transformers uses its default
 
 
-def find_limits(model: OpenedModel, tables: Sequence[TableReport]) -> tuple[Limit, ...]:
+def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[Limit, ...]:
     """Return all length limits, those in the config first."""
     checkpoint = model.checkpoint
     by_key: dict[str, Limit] = {}
@@ -50,7 +62,7 @@ def find_limits(model: OpenedModel, tables: Sequence[TableReport]) -> tuple[Limi
                 by_key[limit.key] = limit
     limits = list(by_key.values())
     for table in tables:
-        if table.is_stored:
+        if isinstance(table, TableReport) and table.is_stored:
             limits.append(Limit(table.file, table.name, table.rows, table.positions, TRANSFORMERS, table.name))
         limits += dict.fromkeys(_buffer_limits(checkpoint, table))  # equal ones of several layers once
     for tokenizer, table in _tables_by_tokenizer(tables).items():
@@ -58,23 +70,25 @@ def find_limits(model: OpenedModel, tables: Sequence[TableReport]) -> tuple[Limi
     return tuple(limits)
 
 
-def _tables_by_tokenizer(tables: Sequence[TableReport]) -> dict[str, TableReport]:
+def _tables_by_tokenizer(tables: Sequence[PositionReport]) -> dict[str, PositionReport]:
     """Return the first table of each tokenizer, by the tokenizer's folder."""
-    first_tables: dict[str, TableReport] = {}
+    first_tables: dict[str, PositionReport] = {}
     for table in tables:
         if table.location.tokenizer is not None:
             first_tables.setdefault(table.location.tokenizer, table)
     return first_tables
 
 
-def _config_limits(model: OpenedModel, table: TableReport) -> Iterator[Limit]:
+def _config_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
     config, file, location = model.checkpoint.config, model.checkpoint.config_file, table.location
 
     def limit_of(key: str, value: Any, library: str) -> Limit:
-        rows = location.rows(value) if isinstance(value, int) and not isinstance(value, bool) else None
-        tokens = None if rows is None else location.positions(rows)
-        reason = f"{table.name} has {table.rows} rows: {NOT_LOADED}" if library != UNUSED else "not used by any library"
-        return Limit(file, key, value, tokens, library, table.name, "" if rows == table.rows else reason)
+        if type(value) is int and value == table.key_value:
+            return Limit(file, key, value, table.positions, library, table.name)
+        tokens = location.positions(location.rows(value)) if type(value) is int else None
+        rows = f"{table.name} has {location.rows(table.key_value)} rows: {NOT_LOADED}"
+        reason = "not used by any library" if library == UNUSED else rows
+        return Limit(file, key, value, tokens, library, table.name, reason)
 
     effective_path = location.paths_of(location.effective_key)[-1]
     for path in location.length_paths:
@@ -91,9 +105,9 @@ def _config_limits(model: OpenedModel, table: TableReport) -> Iterator[Limit]:
             yield Limit(file, key, value, value, TRANSFORMERS, table.name, _consequence(value, table))
 
 
-def _buffer_limits(checkpoint: Checkpoint, table: TableReport) -> Iterator[Limit]:
+def _buffer_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Limit]:
     """Yield the buffers whose shape depends on the length."""
-    expected = table.location.key_value(table.positions)
+    expected = table.key_value
     for name, file in checkpoint.names.items():
         buffer, shape = table.location.buffer(name), file.entries[name].shape
         if buffer is None or not shape:  # masked_bias of old files is a scalar
@@ -102,11 +116,11 @@ def _buffer_limits(checkpoint: Checkpoint, table: TableReport) -> Iterator[Limit
         key = re.sub(r"\.\d+\.", ".*.", name) if "*" in buffer.name else name
         tokens = length - (expected - table.positions)
         library = TRANSFORMERS if buffer.is_kept else f"old {TRANSFORMERS}"
-        reason = "" if length == expected else f"{table.name} has {table.rows} rows"
+        reason = "" if length == expected else f"{table.name} has {table.location.rows(expected)} rows"
         yield Limit(checkpoint.relative(file), key, length, tokens, library, table.name, reason)
 
 
-def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: TableReport) -> Limit:
+def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: PositionReport) -> Limit:
     library, tokens, positions = LIBRARIES[stated.kind], stated.tokens, table.positions
     if library == SENTENCE_TRANSFORMERS and stated.file != _sentence_config(checkpoint):
         library = UNUSED
@@ -122,18 +136,23 @@ def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: TableRe
     return Limit(stated.file, ".".join(stated.path), stated.value, tokens, library, table.name, reason)
 
 
-def _consequence(tokens: int | None, table: TableReport) -> str:
-    """Describe the effect of a limit that differs from the table's length; empty if it does not."""
-    positions = table.positions
-    entry = table.location.table
-    beyond = "share the last position" if entry.clamps else "get computed rows" if entry.grows else "fail"
-    if tokens == positions:
+def _consequence(tokens: int | None, table: PositionReport) -> str:
+    """Describe the effect of a limit that differs from the number of positions; empty if it does not."""
+    positions, scheme, effect = table.positions, table.location.table.scheme, EFFECTS[_beyond(table)]
+    count = f"the {'model' if scheme else 'table'} has {positions} positions"
+    if tokens == positions or (tokens is None and scheme):
         return ""
     if tokens is None:
-        return f"inputs of more than {positions} tokens are not truncated and {beyond}"
+        return f"inputs of more than {positions} tokens are not truncated and {effect}"
     if tokens < positions:
-        return f"inputs are truncated to {tokens} tokens, but the table has {positions} positions"
-    return f"the table has {positions} positions: inputs of {positions + 1} to {tokens} tokens {beyond}"
+        return f"inputs are truncated to {tokens} tokens, but {count}"
+    return f"{count}: inputs of {positions + 1} to {tokens} tokens {effect}"
+
+
+def _beyond(table: PositionReport) -> str:
+    """Return what happens to longer inputs that are not truncated; see `LibraryLimit`."""
+    entry = table.location.table
+    return SCHEMES.get(entry.scheme) or ("last position" if entry.clamps else "more rows" if entry.grows else "fails")
 
 
 def _sentence_config(checkpoint: Checkpoint) -> str | None:
@@ -145,7 +164,7 @@ def _sentence_config(checkpoint: Checkpoint) -> str | None:
 
 
 def library_limits(
-    checkpoint: Checkpoint, limits: Sequence[Limit], tables: Sequence[TableReport]
+    checkpoint: Checkpoint, limits: Sequence[Limit], tables: Sequence[PositionReport]
 ) -> Iterator[LibraryLimit]:
     """Yield the effective limit of each library; `limits` come from `find_limits`.
 
@@ -173,14 +192,11 @@ def library_limits(
                 yield LibraryLimit(TOKENIZERS, None, "no truncation in tokenizer.json", "not cut")
 
 
-def _library_limit(library: str, limit: Limit | None, table: TableReport, blocker: Limit | None) -> LibraryLimit:
+def _library_limit(library: str, limit: Limit | None, table: PositionReport, blocker: Limit | None) -> LibraryLimit:
     if blocker is not None:
         return LibraryLimit(library, 0, f"{blocker.file} {blocker.key}", "not loaded")
     if limit is None or limit.tokens is None or limit.tokens > table.positions:
-        entry = table.location.table
-        beyond = "last position" if entry.clamps else "more rows" if entry.grows else "fails"
-        decided_by = f"{table.file} {table.name}" if table.is_stored else f"config.json {table.config_key}"
-        return LibraryLimit(library, table.positions, decided_by, beyond)
+        return LibraryLimit(library, table.positions, table.stated_in, _beyond(table))
     return LibraryLimit(library, limit.tokens, f"{limit.file} {limit.key}", "cut")
 
 
@@ -192,7 +208,7 @@ def _can_pad(checkpoint: Checkpoint, folders: set[PurePosixPath]) -> bool:
     return "modules.json" in checkpoint.copied or any(token is not None for token in tokens)
 
 
-def _smaller_limit(tokenizer_limit: Limit | None, limits: Sequence[Limit], table: TableReport) -> Limit | None:
+def _smaller_limit(tokenizer_limit: Limit | None, limits: Sequence[Limit], table: PositionReport) -> Limit | None:
     """Return the smaller of the tokenizer's limit and the config's value, which also counts reserved rows."""
     location = table.location
     candidates = [limit for limit in (tokenizer_limit,) if limit is not None and limit.tokens is not None]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import counted
-from ctxextend.families.lookup import TableLocation
+from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.json_output import Result, not_in_json, to_json
 from ctxextend.recipe import FROZEN
 from ctxextend.tables.sinusoids import LayoutFit
@@ -18,18 +18,14 @@ MAX_LISTED = 6  # maximum number of duplicate groups, and of outliers, that are 
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TableReport(Result, shows="name positions reserved_rows hidden_size dtype"):
+class TableReport(PositionReport, shows="name positions reserved_rows hidden_size dtype"):
     """One position table and its statistics.
 
     Row indices start at the tensor's first row, including reserved rows; positions start after the reserved rows.
     """
 
-    name: str  # tensor name in the checkpoint
-    part: str  # ``encoder``, ``decoder``, ``text``, ... if the model has several tables, else empty
     file: str  # relative to the checkpoint folder; empty if the table is not stored but computed by transformers
-    config_key: str  # config key of its length, dotted for nested configs
     rows: int  # reserved rows + positions; a few architectures have more rows after the last position
-    positions: int  # usable positions
     reserved_rows: int  # rows before position 0
     hidden_size: int
     dtype: str  # as in safetensors
@@ -45,7 +41,6 @@ class TableReport(Result, shows="name positions reserved_rows hidden_size dtype"
     seams: dict[int, tuple[int, ...]] = field(metadata=not_in_json)
     untrained: dict[int, float] = field(metadata=not_in_json)  # std of initialisation that a row matches, by position
     values: NDArray[Any] = field(metadata=not_in_json)  # with reserved rows, (rows, hidden_size), in the file's dtype
-    location: TableLocation = field(metadata=not_in_json)  # its registry entry
 
     def json_more(self) -> dict[str, Any]:
         """Return the computed JSON keys; row indices include reserved rows."""
@@ -166,7 +161,7 @@ class LibraryLimit:
     tokens: int | None  # maximum input length; None if unlimited, 0 if the model does not load
     decided_by: str  # file and key that set it
     # Longer inputs: ``cut``, ``fails``, ``last position`` (all further tokens share it), ``more rows`` (computed when
-    # needed), ``not cut`` or ``not loaded``.
+    # needed), ``untrained`` (rotary angles that were never trained), ``any length``, ``not cut`` or ``not loaded``.
     beyond: str
 
 
@@ -181,6 +176,7 @@ class Inspection(Result, shows="source model_type verdict"):
     method: str | None  # method that created the table's rows, from the recipe
     trainable: str | None  # what was trained afterwards, from the recipe: one of `TRAINABLE`, or None
     tables: tuple[TableReport, ...]
+    schemes: tuple[SchemeReport, ...]  # positions without a table of rows: rotary, ALiBi or relative
     limits: tuple[Limit, ...]  # all length limits in the checkpoint
     libraries: tuple[LibraryLimit, ...]  # the effective limit per library
     notes: tuple[str, ...]  # how the reference was resolved, and about the recipe
@@ -194,14 +190,18 @@ class Inspection(Result, shows="source model_type verdict"):
 
     @property
     def verdict(self) -> str:
-        """One sentence: length of the tables, whether all limits agree, and state of the rows."""
-        parts = {table.part: str(table.positions) for table in self.tables}
+        """One sentence: number of positions, whether all limits agree, and state of the rows."""
+        parts = {report.part: str(report.positions) for report in (*self.tables, *self.schemes)}
         if len(set(parts.values())) > 1:
             parts = {part: f"{part} {positions}" for part, positions in parts.items()}
         wrong = [limit for limit in self.limits if not limit.agrees]
         listed = [f"{limit.file} {limit.key} is {'unset' if limit.value is None else limit.value}" for limit in wrong]
         more = f" and {len(listed) - 2} more" if len(listed) > 2 else ""
         files = f"but limits disagree ({', '.join(listed[:2])}{more})" if listed else "all files agree"
+        kinds = ", ".join(dict.fromkeys(kind for report in self.schemes for kind in report.kinds))
+        stated = f"{', '.join(dict.fromkeys(parts.values()))} positions{f' ({kinds})' * bool(kinds)}, {files}"
+        if not self.tables:
+            return f"{stated}."
         texts = (text for table in self.tables for text in table.findings())
         findings = [text for text in texts if not text.startswith(("outlier", "seam"))]
         new = sum(stop - start for table in self.tables for start, stop in table.new_rows or ())
@@ -211,7 +211,7 @@ class Inspection(Result, shows="source model_type verdict"):
             how = "frozen in training" if self.trainable else "not trained yet"
             findings = [f"{counted(new, 'new row')} created by {self.method}, {how}"]
         state = "rows are sinusoidal" if is_formula else "rows look trained"
-        return f"{', '.join(dict.fromkeys(parts.values()))} positions, {files}; {(*findings, state)[0]}."
+        return f"{stated}; {(*findings, state)[0]}."
 
 
 ModelTable = tuple[Inspection, TableReport]  # a model and one of its tables
