@@ -46,7 +46,7 @@ def compare_quickly(
     `data` defaults to Python's documentation, `tokens` to what can be read within `SECONDS`; see `Compare.from_flags`.
     """
     plan = plan_model(opened, Resize("2x" if to is None else to))
-    methods = [name.format(plan.max_len_before) for name in METHODS]
+    methods = [name.format(plan.max_len_before) for name in METHODS if plan.tables[0].has_rows]
     with tempfile.TemporaryDirectory() as folder:
         texts = data or [write_documents(Path(folder) / "documents.jsonl", default_documents(opened))]
         settings = Compare.from_flags(plan.max_len_after, texts, methods, tokens=tokens, **flags)

@@ -128,6 +128,11 @@ class ModelFiles(OpenedModel):
         return self.tables[0].name
 
     @property
+    def has_rows(self) -> bool:
+        """Whether the first table has rows, stored or computed."""
+        return not self.tables[0].location.table.scheme
+
+    @property
     def max_len(self) -> int:
         """The context length in tokens, special tokens included."""
         return self.tables[0].location.positions(self.rows)

@@ -144,7 +144,7 @@ def open_task(
 
 def _untrained_row_warnings(files: ModelFiles, settings: Train, provenance: Provenance | None) -> Iterator[str]:
     """Yield a warning if no sequence reaches some new rows, unless an earlier run may have trained them."""
-    span, trains_rows = settings.seq_len or files.max_len, settings.trainable not in FROZEN
+    span, trains_rows = settings.seq_len or files.max_len, files.has_rows and settings.trainable not in FROZEN
     if span < files.max_len and trains_rows and provenance and provenance.trainable in FROZEN:
         learned = learned_before(provenance.chain, files.table, files.reserved_rows, files.rows)
         if learned is not None and (rest := int((~learned[span:]).sum())):
@@ -303,7 +303,8 @@ def _all_names(model: EvalModel, names: Mapping[str, str], settings: Train) -> M
 
 def _learning_rate(trainable: TrainableParameters, settings: Train, model: EvalModel) -> float:
     """Return the default peak: Adam changes a value by about the rate per step, so a table's scales with its values."""
-    is_frozen = settings.trainable in FROZEN  # then the table may have no parameter, or the width of one head
+    # A frozen table may have no parameter, or the width of one head.
+    is_frozen = settings.trainable in FROZEN or not trainable.table
     weight = model.model.get_input_embeddings().weight if is_frozen else model.model.get_parameter(trainable.table)
     rate = float(TABLE_RATE * weight.detach().square().mean().sqrt())
     if not (is_frozen or math.isfinite(rate)):

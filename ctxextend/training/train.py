@@ -148,7 +148,8 @@ def train_recipe(
             rows = find_new_rows(files, base) if settings.trainable == "new" else None
             task = open_task(files, settings, devices, folder, rows, provenance, notify)
         model, teacher = load_eval_model(files, "fp32", settings.device), None
-        names = match_parameters(model.model, opened.checkpoint, [files.table] * (settings.trainable not in FROZEN))
+        trains_rows = files.has_rows and settings.trainable not in FROZEN
+        names = match_parameters(model.model, opened.checkpoint, [files.table] * trains_rows)
         if base and model.kind == ENCODER:
             teacher = open_eval_model(base.ref, "fp32", base.hashes, settings.device)
         setup = set_up(model, names, task, teacher)
