@@ -93,7 +93,7 @@ def resize(
     more, warned = dict[str, Any](), tuple[str, ...]()
     if data and not (dry_run or training):
         plan.check_output(output, force=force)  # fail before the measurements
-    if data and hold_out is not None:
+    if data and (hold_out is not None or not plan.tables[0].has_rows):
         from ctxextend.comparison.quick import choose_method
         from ctxextend.report.numbers import NumberFormat
         from ctxextend.report.verdicts import comparison_verdict

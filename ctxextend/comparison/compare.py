@@ -407,8 +407,9 @@ def _held_out_length(files: ModelFiles, to: int | str | None, hold_out: int) -> 
     """Return the length to which cut tables are extended; raise if the checkpoint has no rows to compare with."""
     name = files.ref.source
     if not files.has_rows:
-        message = f"--hold-out {hold_out}: {name} has {files.tables[0].location.scheme} positions, without rows to hold out."
-        raise MethodError(message, "Use --to without --hold-out: methods are compared with the base that reads in pieces.")
+        scheme = files.tables[0].location.scheme
+        message = f"--hold-out {hold_out}: {name} has {scheme} positions, which have no rows to hold out."
+        raise MethodError(message, "Remove --hold-out: methods are then compared with the base, which reads in pieces.")
     length = min(table.max_len_before for table in plan_model(files, Resize(files.max_len)).tables)
     if hold_out >= length:
         message = f"--hold-out {hold_out}: {name} has a context length of {length}, so no rows would be held out."

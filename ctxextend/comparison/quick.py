@@ -64,10 +64,16 @@ def compare_quickly(
 
 
 def choose_method(
-    plan: ResizePlan, data: Sequence[str], hold_out: int, progress: Progress = no_progress
+    plan: ResizePlan, data: Sequence[str], hold_out: int | None, progress: Progress = no_progress
 ) -> tuple[str, Comparison]:
-    """Choose the method of a resize with held-out rows, at the same factor if the table is long enough."""
+    """Choose the method of a resize with held-out rows, at the same factor if the table is long enough.
+
+    Without held-out rows, choose among the methods of rotary positions by a quick comparison.
+    """
     before = plan.max_len_before
+    if hold_out is None:
+        comparison = compare_quickly(plan.model, plan.max_len_after, data, progress)
+        return comparison.rows[0].method, comparison
     if not plan.creates_rows:
         message = f"{plan.ref.source} has a context length of {before}, so --to {plan.max_len_after} needs no method."
         raise ResizeError(message, "Use a larger --to, or remove --hold-out.")

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from ctxextend.checkpoints.json_edit import parse_json, read_bytes
 from ctxextend.checkpoints.safetensors_file import METADATA, TensorEntry, TensorFile, read_floats
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.families.lookup import nested
+from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.edits import TablePlan, new_buffer
 from ctxextend.plan.output_files import CARD_FILE
@@ -28,6 +29,7 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import FROZEN, RECIPE_FILE
 from ctxextend.recipe_file import Provenance, learned_before
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
+from ctxextend.tables.rotary import frequencies
 from ctxextend.tables.stats import describe_rows
 
 Table = NDArray[Any]
@@ -150,11 +152,54 @@ def compare_table(plan: ResizePlan, table: TablePlan, resized: Checkpoint) -> Ta
     return TableComparison(before, after, expected, matches)
 
 
+class RopeComparison(NamedTuple):
+    """Rotary settings of a resized checkpoint, compared with those of its method."""
+
+    wrong: tuple[str, ...]  # differences, as text
+    notes: tuple[str, ...]
+    matches: Mask  # whether each inverse frequency is that of the method, of all types of layers
+
+
+def compare_rope(table: TablePlan, resized: Checkpoint) -> RopeComparison:
+    """Compare rotary settings with those of the method, and the frequencies of both at the new length."""
+    wrong, notes, matches = list[str](), list[str](), [np.ones(0, np.bool_)]
+    before, now = table.location, replace(table.location, config=resized.config)
+    changes = {plan.before.layers: plan.after for plan in table.rope}
+    try:
+        actual = {item.layers: item.parameters for item in read_rope(now)} if before.table.rope else {}
+    except CheckpointError as error:
+        return RopeComparison((error.message,), (), np.zeros(1, np.bool_))
+    for item in read_rope(before) if actual else ():
+        name, change = ".".join(filter(None, (table.name, item.layers))), changes.get(item.layers)
+        stated, expected = actual[item.layers], change.parameters if change else item.parameters
+        for key in (key for key in {**expected, **stated} if expected.get(key) != stated.get(key)):
+            is_now, should_be = (_json_text(values.get(key, MISSING)) for values in (stated, expected))
+            wrong.append(f"{name}: {key} is {is_now}, expected {should_be}")
+        if change is None:
+            continue
+        dim, old, length = rotary_dim(before, expected), before.value(before.effective_key), table.max_len_after
+        ours = frequencies(expected, dim, old if change.keeps_max_len else length, length).inverse
+        theirs = frequencies(stated, dim, now.value(now.effective_key), length).inverse
+        matches.append(np.isclose(ours, theirs, rtol=1e-12, atol=0))
+        if differ := int((~matches[-1]).sum()):
+            wrong.append(f"{name}: {differ} of {len(ours)} frequencies are not those of {change.method}")
+        base = frequencies(item.parameters, dim, old).inverse
+        slower = np.divide(base, ours, out=np.ones_like(base), where=ours != 0)
+        kept = f"{np.isclose(slower, 1).sum()} of {len(base)} frequencies unchanged"
+        notes.append(f"{name}: {change.method}: {kept}, the others up to {slower.max():.3g}x slower")
+    notes = notes or [f"{table.name}: {table.scheme} positions, no settings changed"]
+    return RopeComparison(tuple(wrong), tuple(notes), np.concatenate(matches))
+
+
 def check_tables(expected: ExpectedResize, resized: Checkpoint) -> Check:
-    """Recreate the tables and compare their shape, dtype and rows."""
+    """Recreate the tables and compare their shape, dtype and rows; compare rotary settings."""
     wrong, unchecked, notes = list[str](), list[str](), list[str]()
     for table in expected.plan.tables:
-        if not table.is_stored:
+        if not table.has_rows:
+            rope = compare_rope(table, resized)
+            wrong += rope.wrong
+            notes += rope.notes
+        elif not table.is_stored:
             notes.append(f"{table.name}: {table.rows_before} -> {table.rows_after} rows, computed by transformers")
         elif mismatch := _mismatch(resized, table.name, table.dtype, (table.rows_after, table.hidden_size)):
             wrong.append(mismatch)
@@ -227,7 +272,8 @@ def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
     wrong += _unexpected_files(plan, resized)
     wrong += (difference for name in compared for difference in _differences(plan, resized, name))
     edits = "; ".join(f"{edit.file} {edit.key} {edit.after}" for edit in plan.edits)
-    changes = f"only the length limits changed ({edits})" if edits else "nothing changed"
+    settings = "rotary settings and " * any(table.rope for table in plan.tables)
+    changes = f"only the {settings}length limits changed ({edits})" if edits else "nothing changed"
     count = f"{counted(len(compared), 'file')} compared (model card, licenses, logs and recipe excluded)"
     return Check("files", not wrong, tuple(wrong) or (f"{count}: {changes}", "no stale weight files"))
 
@@ -280,7 +326,7 @@ def _differences(plan: ResizePlan, resized: Checkpoint, name: str) -> Iterator[s
     except UnicodeDecodeError as error:
         yield f"{name} is not UTF-8 text (byte {error.start})."
         return
-    edits = {edit.path for edit in plan.edits if edit.file == name}
+    edits = {edit.path for edit in plan.edits if edit.file == name and not any("rope" in key for key in edit.path)}
     for keys, old, new in _changed_values(before, after):
         if keys not in INFORMATIONAL_KEYS or PurePosixPath(name).name != "config.json":
             reason = " (the new length)" if any(keys[: len(edit)] == edit for edit in edits) else ""

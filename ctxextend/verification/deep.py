@@ -1,13 +1,18 @@
 """`verify --deep`: load a resized checkpoint in transformers, run it, and compare its outputs with the base's."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.errors import CheckpointError
+from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.models.devices import torch_threads
 from ctxextend.models.load import LoadedModel, check_loadable, largest_difference, load, padded_texts, run_on_tokens
 from ctxextend.plan.plan import ResizePlan
+from ctxextend.tables.rotary import frequencies
 from ctxextend.verification.checks import Check, ExpectedResize
 
 NOT_DEEP_HINT = "Run verify without --deep."
@@ -34,10 +39,13 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
         loaded = load(resized, base.model_class)
     except CheckpointError as error:
         return [Check("loads", False, (error.message,))]
+    rotary = list(_rotary_buffers(plan, resized, loaded))  # before inputs change them
     after = _run_inputs(plan, resized, loaded, [*lengths, plan.max_len_after])
-    wrong = [key for key in _key_issues(loaded) if key not in base_issues]
+    wrong = [text for text, is_equal in rotary if not is_equal]
+    wrong += [key for key in _key_issues(loaded) if key not in base_issues]
     none_found = f"no{' other' * bool(base_issues)} missing, unexpected or mismatched keys"
     evidence = (*(wrong or [none_found]), *(f"{key} (also in the base)" for key in base_issues))
+    evidence += tuple(text for text, is_equal in rotary if is_equal)
     checks = [Check("loads", not wrong, evidence), _check_runs(plan, after, before)]
     if any(not key.startswith("unexpected") for key in base_issues):
         return [*checks, Check("outputs", True, ("not compared: tensors are missing in the base",))]
@@ -46,6 +54,22 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
 
 def _key_issues(loaded: LoadedModel) -> list[str]:
     return [f"{kind} key: {key}" for kind in ("missing", "unexpected", "mismatched") for key in getattr(loaded, kind)]
+
+
+def _rotary_buffers(plan: ResizePlan, resized: Checkpoint, loaded: LoadedModel) -> Iterator[tuple[str, bool]]:
+    """Yield whether the model's inverse frequencies are those of its new settings, as text."""
+    buffers = {name: buffer.float().numpy() for name, buffer in loaded.model.named_buffers() if "inv_freq" in name}
+    for table in plan.tables:
+        location = replace(table.location, config=resized.config)
+        for rope in read_rope(location) if table.rope else ():
+            dim, max_len = rotary_dim(location, rope.parameters), location.value(location.effective_key)
+            expected = frequencies(rope.parameters, dim, max_len, length=1).inverse  # as for short inputs
+            ending = f".{rope.layers}_inv_freq" if rope.layers else ".inv_freq"
+            found = [name for name in buffers if name.endswith(ending) and buffers[name].shape == expected.shape]
+            equal = [name for name in found if np.allclose(buffers[name], expected, rtol=1e-5, atol=0)]
+            if found:
+                relation = "equals" if equal else "differs from"
+                yield f"{(equal or found)[0]} {relation} the frequencies of the rotary settings", bool(equal)
 
 
 def _run_inputs(plan: ResizePlan, checkpoint: Checkpoint, loaded: LoadedModel, lengths: list[int]) -> Outputs:

@@ -21,11 +21,25 @@ from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, TRAINABLE, CheckpointRef, Resize, accepts_settings
 from ctxextend.recipe_file import find_base, parse_provenance, read_provenance
+from ctxextend.tables.method_facts import ROTARY_METHODS
 from ctxextend.tables.methods import METHODS
-from ctxextend.verification.checks import Check, ExpectedResize, check_files, check_tables, check_tensors, compare_table
+from ctxextend.verification.checks import (
+    Check,
+    ExpectedResize,
+    check_files,
+    check_tables,
+    check_tensors,
+    compare_rope,
+    compare_table,
+)
 
 NO_OUTPUT = "No output was written. Run the same command again; if it fails again, please report this message."
 TRAINING_UNVERIFIED = "The recipe states what was trained; this was not verified."
+CHANGED = {  # by `Verification.what`
+    "resized": "position table",
+    "rotary": "rotary settings and length limits",
+    "fixed": "length limits",
+}
 CLOSEST = "closest of all methods"  # `ExpectedResize.how` if no method recreates all rows
 
 
@@ -39,7 +53,7 @@ class Verification(Result, shows="conclusion"):
     trainable: str | None  # what was trained according to the recipe: one of `TRAINABLE`, or None
     checks: tuple[Check, ...]  # in the order they ran
     notes: tuple[str, ...] = ()  # for example how the method was determined
-    what: str = field(default="resized", metadata=not_in_json)  # or only limits were ``fixed``; or ``same``
+    what: str = field(default="resized", metadata=not_in_json)  # a key of `CHANGED`, or ``same``
 
     json_properties: ClassVar = ("passed", "conclusion")
 
@@ -66,7 +80,7 @@ class Verification(Result, shows="conclusion"):
         elif self.what == "same":
             return f"Verified: {self.resized} matches {self.base} (nothing was resized)."
         else:
-            changes = f" only in its {'position table' if self.what == 'resized' else 'length limits'}"
+            changes = f" only in its {CHANGED[self.what]}"
         return f"Verified: {self.resized} differs from {self.base}{changes}."
 
 
@@ -126,6 +140,7 @@ def verify_resized(
     method = None if expected.how == CLOSEST else expected.unregistered or plan.method
     notes = (*expected.notes, TRAINING_UNVERIFIED) if trainable else expected.notes
     what = "resized" if any(table.is_changed for table in plan.stored) else "fixed" if plan.edits else "same"
+    what = "rotary" if what == "fixed" and any(table.rope for table in plan.tables) else what
     return Verification(ref.source, reference, method, trainable, tuple(checks), notes, what)
 
 
@@ -207,14 +222,18 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
         with suppress(ResizeError):
             plan = plan_model(model, Resize(to, part=part))
             planned = {table.name: (table.dtype, [table.rows_after, table.hidden_size]) for table in plan.stored}
-            if before | planned == after:
-                methods = METHODS if plan.creates_rows else (None,)
-                plans += (replace(plan, settings=replace(plan.settings, method=method)) for method in methods)
+            is_rotary = any(table.rope for table in plan.tables)
+            methods = ROTARY_METHODS if is_rotary else METHODS if plan.creates_rows else (None,)
+            for method in methods if before | planned == after else ():
+                with suppress(ResizeError):
+                    settings = replace(plan.settings, method=method)
+                    plans.append(plan_model(model, settings) if is_rotary else replace(plan, settings=settings))
     best, maximum = None, -1
     for plan in plans:
         with suppress(ResizeError):  # the method needs more rows
-            masks = [np.ones(1, np.bool_), *(compare_table(plan, table, resized).matches for table in plan.stored)]
-            matches = np.concatenate(masks)
+            masks = [compare_table(plan, table, resized).matches for table in plan.stored]
+            masks += [compare_rope(table, resized).matches for table in plan.tables if not table.has_rows]
+            matches = np.concatenate([np.ones(1, np.bool_), *masks])
             if matches.all():
                 first = plan.settings.kept_first if plan.creates_rows else 0
                 return ExpectedResize(plan, None, "detected" + f", --keep-first {first}" * bool(first), notes)
