@@ -139,8 +139,7 @@ def test_resize_rope_writes_the_trained_length_of_types_that_read_it() -> None:
 
 def test_resize_rope_gives_the_reason_of_a_choice_and_the_base() -> None:
     reasons = [resize_rope(rope, (64, 200), 64).reason for rope in (DEFAULT, LLAMA3)]
-    smallest = "auto chose yarn with the smallest factor that serves 200 tokens"
-    assert reasons == [smallest, "auto kept the rope type, llama3"]
+    assert reasons == ["auto chose yarn with factor 3.125", "auto kept the rope type, llama3 with factor 25"]
     assert resize_rope(DEFAULT, (64, 128), 4, "theta").reason == "rope_theta rises from 10,000.0 to 40,000.0"
 
 

@@ -66,12 +66,12 @@ def rope_length(location: TableLocation) -> int:
     It is max_position_embeddings, which for ``dynamic`` is the trained length, and for other types may be.
     """
     max_len, lengths = location.value(location.effective_key), list[int]()
-    for item in read_rope(location):
+    for item in read_rope(location) if location.table.rope else ():
         stated = [_stated(location, dialect, item.layers).get(ORIGINAL) for dialect in (OLD, NEW)]
         kind = item.parameters[TYPE]
         is_trained = kind == "dynamic" or (kind in ("yarn", "linear") and max_len in stated)
         lengths.append(round(max_len * item.parameters[FACTOR]) if is_trained else max_len)
-    return max(lengths)
+    return max(lengths, default=max_len)
 
 
 def rotary_dim(location: TableLocation, parameters: Parameters) -> int:

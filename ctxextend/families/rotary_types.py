@@ -311,9 +311,11 @@ RULE_FAMILIES = (
         max_position_embeddings=2048,
     ),
     other("mpt", rule(ALIBI, "max_seq_len"), max_seq_len=2048),
-    other("bloom", rule(ALIBI, "seq_length")),
-    *(other(name, rule(RELATIVE, "n_positions")) for name in ("t5", "mt5", "umt5", "longt5", "switch_transformers")),
-    other("udop", rule(RELATIVE, "n_positions")),
+    other("bloom", rule(ALIBI, "seq_length"), seq_length=2048),
+    # The lengths of their training: few configs state one, and no class reads it.
+    *(other(name, rule(RELATIVE, "n_positions"), n_positions=512) for name in ("t5", "mt5", "umt5", "udop")),
+    other("longt5", rule(RELATIVE, "n_positions"), n_positions=4096),
+    other("switch_transformers", rule(RELATIVE, "n_positions"), n_positions=512),
     other("inkling_text", rule(RELATIVE), max_position_embeddings=131072),
     other("inkling2_text", rule(RELATIVE), max_position_embeddings=1048576),
 )

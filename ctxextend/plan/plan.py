@@ -223,8 +223,10 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         if self.keeps_learned_rows or self.settings.facts.name != DEFAULT_METHOD:
             return ""
         if not self.has_rows:
-            is_choice = all(plan.before.parameters["rope_type"] == "default" for plan in self.tables[0].rope)
-            return "To keep outputs for short inputs, use --method dynamic." * is_choice
+            facts, changes = self.tables[0].location.table.rope, self.tables[0].rope
+            is_choice = facts and "dynamic" in facts.methods
+            is_choice = is_choice and all(plan.before.parameters["rope_type"] == "default" for plan in changes)
+            return "To keep outputs for short inputs, use --method dynamic." if is_choice else ""
         lengths = {table.max_len_before for table in self.tables}
         keep = f"--keep-first {max(lengths)} (worse beyond {max(lengths)}) or " if len(lengths) == 1 else ""
         return f"To keep outputs for short inputs, use {keep}--method {COPY}."

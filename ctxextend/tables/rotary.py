@@ -325,10 +325,10 @@ def resize_rope(
             message = f"--method {name}: factor must be {FACTOR.must}, got {settings['factor']}."
             raise ResizeError(message, f"State it, as in --method {name}:factor=4.")
     parameters = facts.function(rope, lengths, dim, **settings)
-    base, reason = parameters["rope_theta"], ""
+    reasons, theta = list[str](), rope["rope_theta"]
     if is_chosen:
-        smallest = f"auto chose {name} with the smallest factor that serves {after} tokens"
-        reason = f"auto kept the rope type, {name}" if is_scaled else smallest
-    elif base != rope["rope_theta"]:
-        reason = f"rope_theta rises from {rope['rope_theta']:,} to {base:,.1f}"
-    return RopeChange(parameters, method_text(name, settings), reason, facts.keeps_max_len)
+        factor = f" with factor {settings['factor']:g}" if settings else ""
+        reasons.append(f"auto kept the rope type, {name}{factor}" if is_scaled else f"auto chose {name}{factor}")
+    if parameters["rope_theta"] != theta:
+        reasons.append(f"rope_theta rises from {theta:,} to {parameters['rope_theta']:,.1f}")
+    return RopeChange(parameters, method_text(name, settings), "; ".join(reasons), facts.keeps_max_len)
