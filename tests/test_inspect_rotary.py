@@ -24,6 +24,7 @@ SIZES: dict[str, Any] = {
     "num_hidden_layers": 1,
 }
 TOKENIZER = "tokenizer_config.json"
+RUNS_AS_WELL = "inputs of 257 to 1024 tokens run as well"
 
 Save = Callable[..., Path]
 
@@ -112,6 +113,35 @@ def test_inspect_does_not_count_the_trained_length_as_a_limit(llama: Path) -> No
     found = inspect(llama)
     assert [limit.key for limit in found.limits] == ["max_position_embeddings", "model_max_length"]
     assert [(item.name, item.tokens, item.beyond) for item in found.libraries] == [("transformers", 64, "untrained")]
+
+
+def test_inspect_does_not_compare_local_layers_with_the_new_length(save: Save) -> None:
+    sizes = SIZES | {"num_hidden_layers": 2, "head_dim": 8, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    config = transformers.Gemma3TextConfig(**sizes, layer_types=["sliding_attention", "full_attention"])
+    folder = save("gemma", transformers.Gemma3TextModel(config), 1e30)
+    found = inspect(resize(folder, 256, output="out").output)
+    (scheme,) = found.schemes
+    layers = [(rope.layers, rope.is_local, rope.parameters["rope_theta"], rope.slowed) for rope in scheme.layers]
+    assert layers == [("full_attention", False, 1e6, 3), ("sliding_attention", True, 1e4, 0)]
+    assert found.verdict == "256 positions (rotary, yarn), all files agree."
+    assert "sliding_attention: a sliding window, which longer inputs do not change\n" in run("out").stdout
+
+
+def test_inspect_states_that_any_length_works_without_rows(save: Save) -> None:
+    sizes: dict[str, Any] = {"vocab_size": 32, "d_model": 8, "n_heads": 2, "n_layers": 1, "max_seq_len": 64}
+    mpt = save("mpt", transformers.MptModel(transformers.MptConfig(**sizes)))
+    assert inspect(mpt).verdict == "64 positions (ALiBi), all files agree."
+    sizes = {"vocab_size": 32, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    t5 = save("t5", transformers.T5Model(transformers.T5Config(**sizes)))
+    (t5 / TOKENIZER).write_text('{"model_max_length": 1024}')  # transformers reads no length from the config
+    assert inspect(t5).verdict == "512 positions (relative), all files agree."
+    pico.edit_json(t5 / "config.json", n_positions=256)
+    (limit,) = (limit for limit in inspect(t5).limits if not limit.agrees)
+    assert (limit.reason, run(t5, "--check").exit_code) == (f"the model has 256 positions: {RUNS_AS_WELL}", 3)
+    frame = json.loads(run(mpt, t5, "--json").stdout)
+    assert [error.message for error in Draft202012Validator(SCHEMA).iter_errors(frame)] == []
+    for folder, scheme in ((mpt, "ALiBi"), (t5, "relative")):
+        assert f"{scheme} positions: any length works once the limits below allow it\n" in run(folder).stdout
 
 
 def test_inspect_prints_rotary_models_side_by_side(llama: Path) -> None:

@@ -162,8 +162,8 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: dict[in
     for inspection in inspections:
         for report in inspection.schemes:
             _add_title(page, inspection, report)
-            any_length = "" if report.layers else ": any length works"
-            page.text(f"{report.scheme} positions{any_length}; {report.stated_in} states {report.key_value}")
+            if not report.layers:
+                page.text(f"{report.scheme} positions: any length works once the limits below allow it")
             for rope in report.layers:
                 name = " ".join(filter(None, (names.get(id(inspection)), report.part, rope.layers)))
                 columns[name] = dict(_rope_statistics(rope))
@@ -249,7 +249,7 @@ def _add_limits(page: Page, inspection: "Inspection") -> None:
     parts = {table.name: f"{table.part} " * bool(table.part) for table in inspection.tables}
     rows = list[list[Cell]]()
     for limit in inspection.limits:
-        is_table = limit.key == limit.table
+        is_table = limit.key in parts
         value = "unset" if limit.tokens is None else str(limit.tokens)
         if isinstance(limit.value, int) and not is_table and limit.value != limit.tokens:
             value = f"{limit.value} = {value}"
@@ -257,7 +257,7 @@ def _add_limits(page: Page, inspection: "Inspection") -> None:
         library = "unused" if limit.used_by == "none" else limit.used_by
         mark, style = ("  ", "") if limit.agrees else ("! ", "wrong")
         rows.append([(text, style) for text in (f"{mark}{limit.file}", key, value, library)])
-    page.table((), rows, left=range(4), wrap=True)
+    page.table((), rows or [["  none"]], left=range(4), wrap=True)
     for limit in inspection.limits:
         if limit.reason:
             page.text(f"{limit.file} {limit.key}: {limit.reason}", "" if limit.agrees else "wrong", indent="    ")

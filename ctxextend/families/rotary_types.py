@@ -254,7 +254,7 @@ def words(block: str) -> Iterator[list[str]]:
     return (word.split(":") for word in block.split())
 
 
-GPTJ = rule(ROTARY, "n_positions", LIMITS_ONLY, aliases=(LENGTH,), unused_keys=("n_ctx",))
+GPTJ = rule(ROTARY, "n_positions", LIMITS_ONLY, aliases=(LENGTH,), unused_keys=("n_ctx",), fails=True)
 BAILING = rule(ROTARY, rope=replace(LATENT, theta={"": 6_000_000}), aliases=("model_max_length",))
 
 RULE_FAMILIES = (
@@ -310,7 +310,7 @@ RULE_FAMILIES = (
         rule(ALIBI, when=("alibi", (True,))),
         max_position_embeddings=2048,
     ),
-    other("mpt", rule(ALIBI, "max_seq_len"), max_seq_len=2048),
+    other("mpt", rule(ALIBI, "max_seq_len", fails=True), max_seq_len=2048),
     other("bloom", rule(ALIBI, "seq_length"), seq_length=2048),
     # The lengths of their training: few configs state one, and no class reads it.
     *(other(name, rule(RELATIVE, "n_positions"), n_positions=512) for name in ("t5", "mt5", "umt5", "udop")),

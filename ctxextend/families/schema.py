@@ -78,6 +78,7 @@ class PositionTable:
     next_to: str = ""  # a module next to that of a computed table, whose tensors only models with the table have
     clamps: bool = False  # whether transformers clamps positions past the end to the last one
     grows: bool = False  # whether transformers computes more rows for longer inputs
+    fails: bool = False  # whether longer inputs fail, although there are no rows: angles or biases are computed once
     is_fixed: bool = False  # whether transformers reads stored rows without gradients, so that none can be trained
     extra_rows: int = 0  # rows after the last position, which are not usable positions
     multiple_of: str | None = None  # key whose value (or largest list item) must divide the length

@@ -38,14 +38,15 @@ TOKENIZER_FILES = {  # that AutoTokenizer can load
 # sentence-transformers reads config.max_position_embeddings; transformers configs map these keys to it.
 MAX_POSITION_KEYS = ("max_position_embeddings", "n_positions")
 
+ANY_LENGTH = "any length"
 # What happens to inputs of more tokens than positions (see `LibraryLimit`): without a table of rows, and as a clause.
-SCHEMES = {ROTARY: "untrained", **dict.fromkeys((ALIBI, RELATIVE), "any length")}
+SCHEMES = {ROTARY: "untrained", **dict.fromkeys((ALIBI, RELATIVE), ANY_LENGTH)}
 EFFECTS = {
     "last position": "share the last position",
     "more rows": "get computed rows",
     "fails": "fail",
     "untrained": "reach angles that were never trained",
-    "any length": "run as well",
+    ANY_LENGTH: "run as well",
 }
 
 NOT_LOADED = "the model does not load"
@@ -90,14 +91,15 @@ def _config_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]
         reason = "not used by any library" if library == UNUSED else rows
         return Limit(file, key, value, tokens, library, table.name, reason)
 
+    used_by = UNUSED if _beyond(table) == ANY_LENGTH else TRANSFORMERS
     effective_path = location.paths_of(location.effective_key)[-1]
     for path in location.length_paths:
         value = nested(config, path)
         if value is not None:
-            yield limit_of(".".join(path), value, TRANSFORMERS if path == effective_path else UNUSED)
+            yield limit_of(".".join(path), value, used_by if path == effective_path else UNUSED)
     default = location.family.defaults.get(location.table.config_key)
     if location.stated(location.effective_key) is None and default is not None:
-        limit = limit_of(f"{location.config_key}{NOT_SET}", default, TRANSFORMERS)
+        limit = limit_of(f"{location.config_key}{NOT_SET}", default, used_by)
         yield replace(limit, value=None) if limit.agrees else limit
     for key in model.architecture.family.limits:
         value = config.get(key)
@@ -138,9 +140,10 @@ def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: Positio
 
 def _consequence(tokens: int | None, table: PositionReport) -> str:
     """Describe the effect of a limit that differs from the number of positions; empty if it does not."""
-    positions, scheme, effect = table.positions, table.location.table.scheme, EFFECTS[_beyond(table)]
-    count = f"the {'model' if scheme else 'table'} has {positions} positions"
-    if tokens == positions or (tokens is None and scheme):
+    positions, beyond, model = table.positions, _beyond(table), "model" if table.location.table.scheme else "table"
+    effect, count = EFFECTS[beyond], f"the {model} has {positions} positions"
+    is_free = beyond == ANY_LENGTH and table.location.stated(table.location.effective_key) is None
+    if tokens == positions or is_free or (tokens is None and beyond in SCHEMES.values()):
         return ""
     if tokens is None:
         return f"inputs of more than {positions} tokens are not truncated and {effect}"
@@ -152,7 +155,8 @@ def _consequence(tokens: int | None, table: PositionReport) -> str:
 def _beyond(table: PositionReport) -> str:
     """Return what happens to longer inputs that are not truncated; see `LibraryLimit`."""
     entry = table.location.table
-    return SCHEMES.get(entry.scheme) or ("last position" if entry.clamps else "more rows" if entry.grows else "fails")
+    by_table = "last position" if entry.clamps else "more rows" if entry.grows else "fails"
+    return by_table if entry.fails else SCHEMES.get(entry.scheme, by_table)
 
 
 def _sentence_config(checkpoint: Checkpoint) -> str | None:
