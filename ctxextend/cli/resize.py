@@ -60,6 +60,7 @@ def resize(
 
     Examples:
         ctxextend resize gpt2 --to 4096 --method linear --keep-first 1
+        ctxextend resize Qwen/Qwen3-8B --to 128k --edit-only
         ctxextend resize facebook/bart-base --to 4096 --part encoder --dry-run
     """
     flags = locals()
