@@ -147,6 +147,11 @@ def _readers(model: Any, name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield from ((path, names) for names in COMBINATIONS if all(argument in parameters for argument in names))
 
 
+def text_readers(model: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the arguments for text inputs that a model accepts."""
+    return _readers(model, "")
+
+
 def find_reader(model: Any, table: str, length: int) -> tuple[Reader, list[int]] | None:
     """Return the outermost module that reads most rows of a table from text inputs, and these rows."""
     path = table.removesuffix(".weight").split(".")

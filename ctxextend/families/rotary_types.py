@@ -255,6 +255,7 @@ def words(block: str) -> Iterator[list[str]]:
 
 
 GPTJ = rule(ROTARY, "n_positions", LIMITS_ONLY, aliases=(LENGTH,), unused_keys=("n_ctx",), fails=True)
+T5 = rule(RELATIVE, "n_positions")
 BAILING = rule(ROTARY, rope=replace(LATENT, theta={"": 6_000_000}), aliases=("model_max_length",))
 
 RULE_FAMILIES = (
@@ -291,7 +292,6 @@ RULE_FAMILIES = (
     other("bailing_hybrid", BAILING, max_position_embeddings=262144, qk_rope_head_dim=64),
     other("dbrx", rule(ROTARY, "max_seq_len", LIMITS_ONLY), max_seq_len=2048),
     other("moonshine", rule(ROTARY, rope=LIMITS_ONLY), max_position_embeddings=512),  # shared with its audio encoder
-    other("recurrent_gemma", rule(ROTARY, rope=LIMITS_ONLY)),
     other(
         "zamba2",
         rule(ROTARY, rope=RotaryFacts(dim_key="attention_head_dim")),
@@ -311,11 +311,11 @@ RULE_FAMILIES = (
         max_position_embeddings=2048,
     ),
     other("mpt", rule(ALIBI, "max_seq_len", fails=True), max_seq_len=2048),
+    # Transformers reads no length of these: published configs state one, or are of models trained at this one.
+    other("recurrent_gemma", rule(ROTARY, rope=LIMITS_ONLY), max_position_embeddings=8192),
     other("bloom", rule(ALIBI, "seq_length"), seq_length=2048),
-    # The lengths of their training: few configs state one, and no class reads it.
-    *(other(name, rule(RELATIVE, "n_positions"), n_positions=512) for name in ("t5", "mt5", "umt5", "udop")),
     other("longt5", rule(RELATIVE, "n_positions"), n_positions=4096),
-    other("switch_transformers", rule(RELATIVE, "n_positions"), n_positions=512),
+    *(other(name, T5, n_positions=512) for name in ("t5", "mt5", "umt5", "switch_transformers", "udop")),
     other("inkling_text", rule(RELATIVE), max_position_embeddings=131072),
     other("inkling2_text", rule(RELATIVE), max_position_embeddings=1048576),
 )
