@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import reduce
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.families.lookup import find_architecture
 from tests import tiny, zoo
 
@@ -20,11 +21,14 @@ MAX_PARAMETERS = 2_000_000  # of models that are run
 
 # Values without which a type has no such positions, or rotates fewer than four values per head, by model type.
 NEEDED: Mapping[str, dict[str, Any]] = {
-    **dict.fromkeys(("gpt_neox", "stablelm", "glm4_moe", "glm4v_moe_text", "persimmon", "phi"), {"hidden_size": 64}),
-    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text"), {"hidden_size": 256}),  # of 3 sections
-    **dict.fromkeys(("glm4v_text", "glm_image_text", "glm_ocr_text"), {"hidden_size": 128}),
-    **dict.fromkeys(("helium", "esmc", "deepseek_ocr2_text", "unlimited_ocr_text"), {"head_dim": 8}),
-    **dict.fromkeys(("deberta", "deberta-v2"), {"position_biased_input": False, "relative_attention": True}),
+    **{
+        name: {"hidden_size": 64} for name in ("gpt_neox", "stablelm", "glm4_moe", "glm4v_moe_text", "persimmon", "phi")
+    },
+    **{name: {"hidden_size": 256} for name in ("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text")},
+    **{name: {"hidden_size": 128} for name in ("glm4v_text", "glm_image_text", "glm_ocr_text")},
+    **{name: {"head_dim": 8} for name in ("helium", "esmc", "deepseek_ocr2_text", "unlimited_ocr_text")},
+    **{name: {"position_biased_input": False, "relative_attention": True} for name in ("deberta", "deberta-v2")},
+    "molmo2_adapter": {"vision_feature_layer": [1, 0]},
     "zamba2": {"use_mem_rope": True},
     "granitemoehybrid": {"position_embedding_type": "rope"},
     "esm": {"position_embedding_type": "rotary", "mask_token_id": 3},
@@ -33,7 +37,7 @@ NEEDED: Mapping[str, dict[str, Any]] = {
 
 def make_config(model_type: str) -> Any:
     """Create a config with a context length of `OLD`, few layers and, if it remains valid, small sizes."""
-    content = json.loads(tiny.make_config(model_type).to_json_string(use_diff=False))
+    content = tiny.make_config(model_type).to_dict()
     with suppress(Exception):
         return load_config(_set_length(_fit(model_type, _cut_layers(content), only_depth=False)).to_dict())
     with suppress(Exception):
@@ -78,9 +82,8 @@ def _cut_layers(content: dict[str, Any]) -> dict[str, Any]:
     kept = kept if len(kept) > 1 else [0, 1]
     per_layer = content.get("per_layer_config") or {}
     if per_layer:
-        content["per_layer_config"] = {
-            number: per_layer[str(index)] for number, index in enumerate(kept) if str(index) in per_layer
-        }
+        stated = {int(index): values for index, values in per_layer.items()}
+        content["per_layer_config"] = {number: stated[index] for number, index in enumerate(kept) if index in stated}
     for key, value in content.items():
         if isinstance(value, list) and len(value) == count:
             content[key] = [value[index] for index in kept]
@@ -91,7 +94,22 @@ def save(config: Any, folder: Path) -> dict[str, Any]:
     """Save a config with weights of no model; return its content."""
     config.save_pretrained(folder)
     save_file({"weight": torch.zeros(1)}, folder / "model.safetensors")
-    content: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    content: dict[str, Any] = json.loads((folder / "config.json").read_text(), object_hook=_read_infinity)
+    return content
+
+
+def _read_infinity(content: dict[str, Any]) -> Any:
+    return float(content["__float__"]) if content.keys() == {"__float__"} else content
+
+
+def edited(content: dict[str, Any], edits: Sequence[Edit]) -> dict[str, Any]:
+    """Return the content of config.json with the edits of a plan."""
+    content = copy.deepcopy(content)
+    for edit in edits:
+        parent = reduce(dict.__getitem__, edit.path[:-1], content)
+        parent[edit.path[-1]] = edit.after
+        if edit.after is None:
+            del parent[edit.path[-1]]
     return content
 
 
@@ -119,6 +137,11 @@ def rotary_modules(model: Any, model_type: str) -> Iterator[tuple[str, Any]]:
         has_angles = any(buffer.endswith("inv_freq") for buffer, _ in module.named_buffers(recurse=False))
         if has_angles and config is not None and config.model_type == model_type:
             yield name, module
+
+
+def is_real(model: Any) -> bool:
+    """Return whether a model has weights, so that it can be run."""
+    return not any(parameter.is_meta for parameter in model.parameters())
 
 
 def run(model: Any, length: int) -> torch.Tensor | None:

@@ -8,24 +8,40 @@ compute. `tests/conftest.py` prints the counts.
 import copy
 import re
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import EncoderDecoderModel, MarianMTModel, SpeechT5ForSpeechToText, SpeechT5ForTextToSpeech
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ctxextend import ResizeError, UnsupportedModelError, extend_model, inspect, resize, verify
+from ctxextend import (
+    ResizeError,
+    UnsupportedModelError,
+    extend_model,
+    inspect,
+    list_families,
+    plan_resize,
+    resize,
+    verify,
+)
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture
 from ctxextend.families.registry import FAMILIES
+from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.families.unsupported import POSITION_SCHEMES
+from ctxextend.plan.edits import TablePlan
 from ctxextend.plan.find_tables import find_tables
 from ctxextend.tables.methods import METHODS
-from tests import pico, tiny, zoo
+from ctxextend.tables.rotary import frequencies
+from tests import pico, rules, tiny, zoo
 
 TYPES = sorted(CONFIG_MAPPING.keys())
+WITH_ROWS = {table.model_type for table in list_families() if table.scheme in ("learned", "sinusoidal")}
+RULES = FAMILIES.keys() - WITH_ROWS  # with positions that are a rule, such as rotary ones, in all configs
+NO_CONFIG = {"gemma4_assistant"}  # whose default config is invalid
 
 # Types of which no model can be built here, and why. They must still be in the registry or rejected by name.
 NOT_INSTANTIABLE: Mapping[str, str] = {
@@ -109,7 +125,7 @@ def test_config_mapping_has_all_model_types() -> None:
 def test_every_model_type_is_resized_or_rejected_by_name(
     model_type: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    if model_type in FAMILIES:
+    if model_type in WITH_ROWS:
         built = list(tiny.buildable_classes(model_type, tiny.all_classes(model_type)))
     else:
         built = list(tiny.buildable_classes(model_type, tiny.model_classes(model_type), 1))
@@ -130,10 +146,10 @@ def test_every_model_type_is_resized_or_rejected_by_name(
             find_architecture({"model_type": model_type})
     kinds = check_family(model_type, built, tmp_path)
     conforming = list(kinds)
-    assert bool(conforming) == (model_type in FAMILIES and bool(built)), f"{model_type}: no class has a table"
+    assert bool(conforming) == (model_type in WITH_ROWS and bool(built)), f"{model_type}: no class has a table"
     if conforming:
         check_listed_names(model_type, built)
-    record_property("model types", (outcome(built, conforming), 1))
+    record_property("model types", ("with a rule" if model_type in RULES else outcome(built, conforming), 1))
     base = outcome(built[:1], [cls for cls in conforming if cls is built[0].model_class])
     record_property("base classes", ("without its table" if conforming and base == "rejected" else base, 1))
     record_property("classes resized", ("in all", len(conforming)))
@@ -150,7 +166,7 @@ def outcome(built: list[tiny.Built], conforming: list[Any]) -> str:
 def check_dependent_parameters(model_type: str, built: tiny.Built) -> None:
     """Check that every parameter that depends on a length is in the registry or matches `OTHER_AXES`."""
     known: set[str] = set()
-    if model_type in FAMILIES:
+    if model_type in WITH_ROWS:
         known = {name for one in architecture_of(model_type, built.config).locations for name in one.names}
     for key, name in tiny.dependent_parameters(built):
         line = f"{model_type} {key} {name}"
@@ -164,7 +180,7 @@ def check_dependent_parameters(model_type: str, built: tiny.Built) -> None:
 def check_waves(model_type: str, built: tiny.Built) -> None:
     """Check that every buffer of sinusoids is in the registry or matches `OTHER_WAVES`."""
     known = set[str]()
-    if model_type in FAMILIES:
+    if model_type in WITH_ROWS:
         known = {name for one in architecture_of(model_type, built.config).locations for name in one.names}
     for name in built.waves:
         assert name in known or any(re.search(pattern, f"{model_type} {name}") for pattern in OTHER_WAVES), (
@@ -188,7 +204,7 @@ def check_listed_names(model_type: str, built: list[tiny.Built]) -> None:
 def check_family(model_type: str, built: list[tiny.Built], folder: Path) -> dict[Any, str]:
     """Resize a small model per set of table names, and return their classes and how each was resized."""
     conforming, kinds = set[frozenset[str]](), dict[Any, str]()
-    for one in built if model_type in FAMILIES else []:
+    for one in built if model_type in WITH_ROWS else []:
         locations = architecture_of(model_type, one.config).locations
         tables = frozenset(name for location in locations for name in location.names if name in one.names)
         is_known = tables in conforming or (
@@ -277,6 +293,57 @@ class SmallModel:
             if reader := zoo.find_reader(self.model, name, length):
                 readers.append((location, name, *reader))
         return readers
+
+
+@pytest.mark.parametrize("model_type", sorted((RULES | {"deberta", "deberta-v2", "esm"}) - NO_CONFIG))
+def test_every_rule_is_planned_as_transformers_applies_it(
+    model_type: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    config = rules.make_config(model_type)
+    content, model, outcome = rules.save(config, tmp_path), None, "without a class"
+    for method in methods_of(model_type, content):
+        plan = plan_resize(tmp_path, to=rules.NEW, method=method)
+        loaded = rules.load_config(rules.edited(content, plan.edits))
+        if model is None and (model := rules.build(model_type, loaded)):
+            output = rules.run(model, rules.NEW) if rules.is_real(model) else None
+            assert output is None or output.isfinite().all()
+            outcome = "built" if output is None else "run"
+        for table in plan.tables:
+            part = reduce(getattr, table.location.path, loaded)
+            changed = any(rope.after.keeps_max_len for rope in table.rope)
+            length = table.location.key_value(rules.OLD if changed else rules.NEW)
+            assert getattr(part, table.location.effective_key) == length
+            check_rope(model, part, table)
+    record_property("model types with a rule", (outcome, 1))
+
+
+def methods_of(model_type: str, config: Mapping[str, Any]) -> tuple[str | None, ...]:
+    """Return the methods to try: those of the type itself, else the one that is chosen."""
+    location, *others = find_architecture(config).locations
+    if others or location.path or location.table.rope is None or not location.table.rope.methods:
+        return (None,)
+    kind = next(layers for layers in read_rope(location) if not layers.is_local).parameters["rope_type"]
+    return location.table.rope.methods if kind == "default" else (kind,)
+
+
+def check_rope(model: Any, part: Any, table: TablePlan) -> None:
+    """Check the settings that transformers loads, and the inverse frequencies that the model computes from them."""
+    modules = dict(rules.rotary_modules(model, part.model_type)) if model else {}
+    assert modules or not (model and table.rope), "no module computes angles"
+    for rope in table.rope:
+        name, settings = rope.before.layers, rope.after.parameters
+        loaded = part.rope_parameters[name] if name else part.rope_parameters
+        assert {key: loaded.get(key) for key in settings} == dict(settings)
+        kind, dim = settings["rope_type"], rotary_dim(table.location, settings)
+        expected = torch.from_numpy(frequencies(settings, dim, part.max_position_embeddings).inverse)
+        if kind != "default":
+            torch.testing.assert_close(
+                ROPE_INIT_FUNCTIONS[kind](part, layer_type=name or None)[0].double(), expected, rtol=1e-5, atol=0
+            )
+        for module in modules.values():
+            for found in (type(module)(part), *([module] if rules.is_real(model) and module.config is part else [])):
+                angles = found.get_buffer(f"{name}_inv_freq".lstrip("_"))
+                torch.testing.assert_close(angles.double(), expected, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize(

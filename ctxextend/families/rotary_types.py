@@ -67,8 +67,8 @@ _ROTARY: tuple[tuple[RotaryFacts, str], ...] = (
         eurobert:8192 exaone4:2048 exaone_moe:2048 falcon_h1:8192 flint:262144:128 gemma:8192:256 gemma2:8192:256
         glm4v_text:32768 glm_image_text:131072 glm_ocr_text:131072 gradium_phonon_tts:8192 granite:2048
         granite4_vision_text:2048 granite_docling_text:32768 granitemoe:2048 granitemoeshared:2048 hrm_text:2048:128
-        hunyuan_v1_dense:2048 hunyuan_v1_moe:2048 hyperclovax:2048 idefics:2048 internlm3:32768:128
-        iquestcoder:131072:128 jais2:8192 kolibri1:262144:128 kyutai_speech_to_text:750 llama:2048 ministral:131072
+        hyperclovax:2048 idefics:2048 internlm3:32768:128
+        iquestcoder:131072:128 jais2:8192 kolibri1:262144:128 kyutai_speech_to_text:750 llama:2048
         mistral:131072 molmo2_text:36864:128 moshi:3000 nanochat:2048 olmo:2048 olmo2:2048 olmo_hybrid:65536 olmoe:4096
         pocket_tts:8192 qwen2:32768 qwen2_moe:32768 qwen3:32768:128 qwen3_moe:32768 qwen3_omni_moe_talker_text:32768
         qwen4_exp_text:32768:256 seed_oss:524288:128 starcoder2:4096 t5_gemma_module:8192:256 unlimited_ocr_text:32768
@@ -93,8 +93,9 @@ _ROTARY: tuple[tuple[RotaryFacts, str], ...] = (
     ),
     (flat(10_000, reads_old=False), "cohere2_moe:8192:128"),
     (flat(1_000_000, type_names={"mrope": "default"}), "qwen2_5_vl_text:32768 qwen2_vl_text:32768"),
-    (flat(10_000, type_names={"xdrope": "dynamic"}), "hunyuan_vl_text:2048"),
+    (flat(10_000, type_names={"xdrope": "dynamic"}, needs_dim=True), "hunyuan_vl_text:2048"),
     (flat(1_000_000, needs_dim=True), "minimax:131072 mixtral:131072"),
+    (flat(10_000, needs_dim=True), "hunyuan_v1_dense:2048 hunyuan_v1_moe:2048 ministral:131072"),
     (flat(1_000), "nomic_bert:2048"),
     (flat(20_000), "jina_embeddings_v3:8194"),
     (flat(100_000), "helium:4096:128"),
