@@ -68,7 +68,7 @@ def test_resize_again_multiplies_the_factor_and_keeps_the_first_trained_length()
     assert (rope["factor"], rope["original_max_position_embeddings"]) == (8.0, 16)
 
 
-def test_resize_edits_the_dialect_of_the_file_and_leaves_unlimited_tokenizers_alone() -> None:
+def test_resize_edits_the_dialect_of_the_file_and_keeps_unlimited_tokenizers() -> None:
     old = {"rope_scaling": None, "rope_theta": 500_000.0, "transformers_version": "4.46.0"}
     source = make(config=old, max_len=10**30)
     path = source / "config.json"

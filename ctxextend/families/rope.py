@@ -1,6 +1,6 @@
 """Rotary settings of a config: read them in either dialect, and write changes in the dialect of the file.
 
-Files of transformers 5 have ``rope_parameters``; older ones have ``rope_scaling`` and keys beside it. Source of the
+Files of transformers 5 have ``rope_parameters``; older ones have ``rope_scaling`` and keys next to it. Source of the
 rules: ``RotaryEmbeddingConfigMixin`` and ``convert_rope_params_to_dict`` of transformers 5.23.
 """
 
@@ -12,22 +12,9 @@ from typing import Any
 from ctxextend.errors import CheckpointError, did_you_mean
 from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.schema import RotaryFacts
-
-Parameters = Mapping[str, Any]  # rotary settings as in transformers 5: ``rope_type``, ``rope_theta``, ``factor``, …
+from ctxextend.tables.rotary import FACTOR, LISTS, NEEDS, PARTIAL, THETA, TRAINED, TYPE, Parameters
 
 NEW, OLD = "rope_parameters", "rope_scaling"  # dialects
-TYPE, THETA, FACTOR, PARTIAL = "rope_type", "rope_theta", "factor", "partial_rotary_factor"
-ORIGINAL = "original_max_position_embeddings"
-LISTS = ("short_factor", "long_factor")
-NEEDS: dict[str, tuple[str, ...]] = {  # the settings that each rope type needs
-    "default": (),
-    "proportional": (),
-    "linear": (FACTOR,),
-    "dynamic": (FACTOR,),
-    "yarn": (FACTOR, ORIGINAL),
-    "longrope": (ORIGINAL, *LISTS),
-    "llama3": (FACTOR, ORIGINAL, "low_freq_factor", "high_freq_factor"),
-}
 
 
 @dataclass(frozen=True)
@@ -50,11 +37,11 @@ def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
         stated = [values for dialect in (OLD, NEW) if (values := _stated(location, dialect, layers))]
         stated = stated or [{THETA: facts.theta[layers], **facts.defaults[layers]} if layers in facts.defaults else {}]
         first, *others = (_complete(location, layers, values) for values in stated)
-        for other in (*others, first | _beside(location, layers)):
+        for other in (*others, first | _next_to(location, layers)):
             if unequal := [key for key in first | other if first.get(key) != other.get(key)]:
                 name, used, stated_too = unequal[0], first.get(unequal[0]), other.get(unequal[0])
                 message = f"config.json: {name}{layers and f' of {layers}'} is {used!r:.100} in transformers"
-                hint = f"Remove the wrong value: {OLD}, {NEW} and the keys beside them must mean the same."
+                hint = f"Remove the wrong value: {OLD}, {NEW} and the keys next to them must mean the same."
                 raise CheckpointError(f"{message}, but the file also states {stated_too!r:.100}.", hint)
         found.append(RopeLayers(layers, first, layers in facts.local))
     return tuple(found)
@@ -67,7 +54,7 @@ def rope_length(location: TableLocation) -> int:
     """
     max_len, lengths = location.value(location.effective_key), list[int]()
     for item in read_rope(location) if location.table.rope else ():
-        stated = [_stated(location, dialect, item.layers).get(ORIGINAL) for dialect in (OLD, NEW)]
+        stated = [_stated(location, dialect, item.layers).get(TRAINED) for dialect in (OLD, NEW)]
         kind = item.parameters[TYPE]
         is_trained = kind == "dynamic" or (kind in ("yarn", "linear") and max_len in stated)
         lengths.append(round(max_len * item.parameters[FACTOR]) if is_trained else max_len)
@@ -100,18 +87,18 @@ def rope_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
         changes[location.paths_of(facts.dim_key)[-1]] = rotary_dim(location, {**before, PARTIAL: 1})
     is_rescaled = {**before, THETA: after[THETA]} != after
     dialects, old = _dialects(location), _stated(location, OLD, name)
-    if after[THETA] != before[THETA] and (THETA in _beside(location, name) or (OLD in dialects and THETA not in old)):
+    if after[THETA] != before[THETA] and (THETA in _next_to(location, name) or (OLD in dialects and THETA not in old)):
         changes[location.paths_of(facts.theta_keys.get(name, THETA))[-1]] = after[THETA]
-    trained = location.stated(ORIGINAL) or location.family.defaults.get(ORIGINAL)
-    if not name and trained and after.get(ORIGINAL, trained) != trained:
-        changes[location.paths_of(ORIGINAL)[-1]] = after[ORIGINAL]
+    trained = location.stated(TRAINED) or location.family.defaults.get(TRAINED)
+    if not name and trained and after.get(TRAINED, trained) != trained:
+        changes[location.paths_of(TRAINED)[-1]] = after[TRAINED]
     if OLD in dialects and facts.scales_local and is_rescaled:  # it would scale local layers too
         dialects, changes = (NEW,), changes | ({location.paths_of(OLD)[-1]: None} if old else {})
     for dialect in dialects:
         stated, is_old = _stated(location, dialect, name), dialect == OLD
-        beside = {THETA, PARTIAL} - stated.keys() if is_old else set()  # settings that are stated beside it
-        settings = {key: value for key, value in after.items() if key not in beside}
-        if is_old and not is_rescaled and THETA in beside and settings.keys() - stated.keys() <= {TYPE}:
+        outside = {THETA, PARTIAL} - stated.keys() if is_old else set()  # settings that are stated next to it
+        settings = {key: value for key, value in after.items() if key not in outside}
+        if is_old and not is_rescaled and THETA in outside and settings.keys() - stated.keys() <= {TYPE}:
             continue
         if "type" in stated or (is_old and not stated):
             settings["type"] = stated["type"] if "type" in stated and after[TYPE] == before[TYPE] else after[TYPE]
@@ -153,8 +140,8 @@ def _stated(location: TableLocation, dialect: str, layers: str) -> dict[str, Any
     raise CheckpointError(message, "Correct config.json.")
 
 
-def _beside(location: TableLocation, layers: str) -> dict[str, Any]:
-    """Return the settings that the old dialect states beside ``rope_scaling``."""
+def _next_to(location: TableLocation, layers: str) -> dict[str, Any]:
+    """Return the settings that the old dialect states next to ``rope_scaling``."""
     facts = _facts(location)
     keys = {THETA: facts.theta_keys.get(layers, THETA), PARTIAL: facts.partial_key}
     keys = keys if facts.reads_old or not layers else {}
@@ -176,18 +163,18 @@ def _complete(location: TableLocation, layers: str, stated: Parameters) -> dict[
     """Return stated settings with transformers' defaults; raise CheckpointError if they are malformed."""
     facts = _facts(location)
     share = {} if facts.partial == 1 else {PARTIAL: facts.partial}
-    rope = {TYPE: stated.get("type", "default"), THETA: facts.theta[layers], **share, **_beside(location, layers)}
+    rope = {TYPE: stated.get("type", "default"), THETA: facts.theta[layers], **share, **_next_to(location, layers)}
     rope |= {key: value for key, value in stated.items() if key != "type"}
     kind = rope[TYPE] = facts.type_names.get(str(rope[TYPE]), rope[TYPE])
     if str(kind) not in NEEDS:
         hint = did_you_mean(str(kind), NEEDS) or f"Use one of {', '.join(NEEDS)}."
         raise CheckpointError(f"config.json: unknown rope_type {kind!r:.100}.", hint)
-    if ORIGINAL in NEEDS[kind]:
-        trained = None if layers else location.stated(ORIGINAL) or location.family.defaults.get(ORIGINAL)
-        default = {ORIGINAL: location.value(location.effective_key)} if kind == "yarn" else {}
-        rope = default | rope | ({ORIGINAL: trained} if trained else {})
+    if TRAINED in NEEDS[kind]:
+        trained = None if layers else location.stated(TRAINED) or location.family.defaults.get(TRAINED)
+        default = {TRAINED: location.value(location.effective_key)} if kind == "yarn" else {}
+        rope = default | rope | ({TRAINED: trained} if trained else {})
     for key in (THETA, PARTIAL, FACTOR, *NEEDS[kind]):
-        value, least = rope.get(key), 1 if key in (FACTOR, ORIGINAL) else 0
+        value, least = rope.get(key), 1 if key in (FACTOR, TRAINED) else 0
         if key in LISTS:
             pairs = rotary_dim(location, rope) // 2
             is_valid = isinstance(value, list) and len(value) == pairs and all(map(_is_number, value))

@@ -15,6 +15,7 @@ LIMITS_ONLY = RotaryFacts(methods=())  # the classes ignore other rotary setting
 PER_LAYER_THETA = ("yarn", "linear", "dynamic")  # a list in the config overrides ``rope_theta``
 ONLY_THETA = ("theta",)  # the classes accept no other rope type, or only one with settings of the model's own
 PHI = RotaryFacts(type_names={"su": "longrope", "yarn": "longrope"}, methods=ONLY_THETA)
+PHI_TRAINED: dict[str, Any] = {"original_max_position_embeddings": 4096}
 SCALED_QUERIES = ("yarn", "theta")  # queries are scaled by a setting that only yarn has
 SPACED = ("proportional", "theta")  # rotated pairs are spaced over the whole head
 WIDE: dict[str, Any] = {"dim_key": "global_head_dim", "methods": SPACED}  # full attention has larger heads
@@ -286,10 +287,8 @@ RULE_FAMILIES = (
         global_config="blt_global_transformer",
     ),
     *(other(name, GPTJ, n_positions=2048) for name in ("gptj", "codegen")),
-    other("phi3", rule(ROTARY, rope=PHI), max_position_embeddings=4096, original_max_position_embeddings=4096),
-    other(
-        "phi4_multimodal", rule(ROTARY, rope=PHI), max_position_embeddings=131072, original_max_position_embeddings=4096
-    ),
+    other("phi3", rule(ROTARY, rope=PHI), max_position_embeddings=4096, **PHI_TRAINED),
+    other("phi4_multimodal", rule(ROTARY, rope=PHI), max_position_embeddings=131072, **PHI_TRAINED),
     other("bailing_hybrid", BAILING, max_position_embeddings=262144, qk_rope_head_dim=64),
     other("dbrx", rule(ROTARY, "max_seq_len", LIMITS_ONLY), max_seq_len=2048),
     other("moonshine", rule(ROTARY, rope=LIMITS_ONLY), max_position_embeddings=512),  # shared with its audio encoder

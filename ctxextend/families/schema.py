@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ctxextend.tables.method_facts import SCALING_METHODS
+
 
 @dataclass(frozen=True)
 class ReservedRows:
@@ -55,7 +57,7 @@ class RotaryFacts:
     type_names: Mapping[str, str] = field(default_factory=dict)  # other names of rope types, as its files state them
     dim_key: str = "head_dim"  # key of the size of a head; if missing: hidden_size / num_attention_heads
     needs_dim: bool = False  # whether transformers needs this key for other rope types than ``default``
-    methods: tuple[str, ...] = ("yarn", "linear", "dynamic", "theta")  # that the classes apply; none: limits only
+    methods: tuple[str, ...] = SCALING_METHODS  # that the classes apply; none: limits only
 
 
 @dataclass(frozen=True)

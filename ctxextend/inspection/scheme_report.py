@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.families.lookup import TableLocation
-from ctxextend.families.rope import Parameters, RopeLayers, read_rope, rope_length, rotary_dim
+from ctxextend.families.rope import RopeLayers, read_rope, rope_length, rotary_dim
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import FoundTable
 from ctxextend.recipe_file import Provenance
 from ctxextend.tables.apply import read_method
-from ctxextend.tables.rotary import frequencies, ntk_base, trained_length
+from ctxextend.tables.rotary import Parameters, frequencies, ntk_base, trained_length
 
 ROUNDING = 1e-9  # relative
 

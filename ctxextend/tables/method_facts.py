@@ -16,7 +16,8 @@ METHOD_NAMES = (
     *(DEFAULT_METHOD, COPY, "linear", SINUSOIDAL, FORMULA, "cubic", "spline", "nearest", "mirror"),
     *("stretch", "hierarchical", "last", "mean", "zero", "random", "spectral", "rotation", "bands"),
 )
-ROTARY_METHOD_NAMES = ("yarn", "linear", "dynamic", "theta", "longrope", "llama3", "proportional")
+SCALING_METHODS = ("yarn", "linear", "dynamic", "theta")  # of unscaled rotary positions, the default first
+ROTARY_METHOD_NAMES = (*SCALING_METHODS, "longrope", "llama3", "proportional")
 
 # Effects on inputs up to the old length: of methods that keep learned rows, and of all others.
 UNCHANGED = "inputs up to the old length give identical outputs if padded as before"

@@ -7,24 +7,30 @@ settings, and returns the complete new settings; it keeps all keys that it does 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.errors import CheckpointError, MethodError, ResizeError
-from ctxextend.tables.method_facts import DEFAULT_METHOD, ROTARY_METHODS, Setting, method, method_text
+from ctxextend.errors import MethodError, ResizeError
+from ctxextend.tables.method_facts import DEFAULT_METHOD, ROTARY_METHODS, SCALING_METHODS, Setting, method, method_text
 
 Parameters = Mapping[str, Any]  # rotary settings as in transformers 5: ``rope_type``, ``rope_theta``, ``factor``, …
 Lengths = tuple[int, int]  # context length before and after, in tokens
-Value = TypeVar("Value")
 
-TRAINED = "original_max_position_embeddings"  # key of the length of the first training, before any scaling
-KEPT_TYPES = ("linear", "dynamic", "yarn", "longrope", "llama3", "proportional")  # scaled models keep their type
-# The methods that apply to settings of each rope type, the default first.
-APPLICABLE: dict[str, tuple[str, ...]] = {"default": ("yarn", "linear", "dynamic", "theta")} | {
-    name: (name,) for name in KEPT_TYPES
+TYPE, THETA, FACTOR, PARTIAL = "rope_type", "rope_theta", "factor", "partial_rotary_factor"  # keys of settings
+TRAINED = "original_max_position_embeddings"  # the length of the first training, before any scaling
+LISTS = ("short_factor", "long_factor")
+NEEDS: dict[str, tuple[str, ...]] = {  # the settings that each rope type needs
+    "default": (),
+    "linear": (FACTOR,),
+    "dynamic": (FACTOR,),
+    "yarn": (FACTOR, TRAINED),
+    "longrope": (TRAINED, *LISTS),
+    "llama3": (FACTOR, TRAINED, "low_freq_factor", "high_freq_factor"),
+    "proportional": (),
 }
+KEPT_TYPES = tuple(NEEDS)[1:]  # scaled models keep their type
 
 
 class Frequencies(NamedTuple):
@@ -38,33 +44,30 @@ def frequencies(rope: Parameters, dim: int, max_len: int, length: int | None = N
     """Return the inverse frequencies of rotary settings, as `ROPE_INIT_FUNCTIONS` of transformers computes them.
 
     Args:
-        rope: Settings of one type of layers.
+        rope: Settings of one type of layers, complete and valid.
         dim: Rotated values per head; for type ``proportional``, all values of a head.
         max_len: max_position_embeddings in the config.
         length: Tokens of the input, for rope types that depend on it. Defaults to `max_len`.
-
-    Raises:
-        CheckpointError: The rope type is unknown, or the lists of ``longrope`` do not fit.
     """
-    return _of_type(FORMULAS, rope)(rope, dim, max_len, max_len if length is None else length)
+    return FORMULAS[rope[TYPE]](rope, dim, max_len, max_len if length is None else length)
 
 
 def _default(rope: Parameters, dim: int, *_: int) -> Frequencies:
-    return Frequencies(float(rope["rope_theta"]) ** (-np.arange(0, dim, 2) / dim))
+    return Frequencies(float(rope[THETA]) ** (-np.arange(0, dim, 2) / dim))
 
 
 def _linear(rope: Parameters, dim: int, *_: int) -> Frequencies:
-    return Frequencies(_default(rope, dim).inverse / rope["factor"])
+    return Frequencies(_default(rope, dim).inverse / rope[FACTOR])
 
 
 def _dynamic(rope: Parameters, dim: int, max_len: int, length: int) -> Frequencies:
-    growth = rope["factor"] * max(length, max_len) / max_len - (rope["factor"] - 1)
-    return _default({"rope_theta": ntk_base(rope["rope_theta"], growth, dim)}, dim)
+    growth = rope[FACTOR] * max(length, max_len) / max_len - (rope[FACTOR] - 1)
+    return _default({THETA: ntk_base(rope[THETA], growth, dim)}, dim)
 
 
 def _yarn(rope: Parameters, dim: int, max_len: int, _: int) -> Frequencies:
-    trained, base = trained_length(rope, max_len), rope["rope_theta"]
-    factor = rope.get("factor") or max_len / trained
+    trained, base = trained_length(rope, max_len), rope[THETA]
+    factor = rope.get(FACTOR) or max_len / trained
     turns = rope.get("beta_fast") or 32, rope.get("beta_slow") or 1  # over the trained length, at both ends of the ramp
     low, high = (dim * math.log(trained / (count * 2 * math.pi)) / (2 * math.log(base)) for count in turns)
     if rope.get("truncate", True):
@@ -82,10 +85,10 @@ def _yarn(rope: Parameters, dim: int, max_len: int, _: int) -> Frequencies:
 
 def _longrope(rope: Parameters, dim: int, max_len: int, length: int) -> Frequencies:
     trained = trained_length(rope, max_len)
-    factors = _factor_list(rope, "long_factor" if length > trained else "short_factor", dim)
+    factors = np.array(rope["long_factor" if length > trained else "short_factor"], np.float64)
     attention_factor = rope.get("attention_factor")
     if attention_factor is None:
-        factor = rope.get("factor") or max_len / trained
+        factor = rope.get(FACTOR) or max_len / trained
         attention_factor = math.sqrt(1 + math.log(max(factor, 1)) / math.log(trained))
     return Frequencies(_default(rope, dim).inverse / factors, attention_factor)
 
@@ -94,31 +97,18 @@ def _llama3(rope: Parameters, dim: int, max_len: int, _: int) -> Frequencies:
     plain, low, high = _default(rope, dim).inverse, rope["low_freq_factor"], rope["high_freq_factor"]
     turns = trained_length(rope, max_len) * plain / (2 * math.pi)
     kept = ((turns - low) / (high - low)).clip(0, 1)
-    return Frequencies(plain * (kept + (1 - kept) / rope["factor"]))
+    return Frequencies(plain * (kept + (1 - kept) / rope[FACTOR]))
 
 
 def _proportional(rope: Parameters, dim: int, *_: int) -> Frequencies:
-    inverse = _default(rope, dim).inverse / rope.get("factor", 1.0)
-    inverse[int(rope.get("partial_rotary_factor", 1.0) * dim // 2) :] = 0  # these pairs are not rotated
+    inverse = _default(rope, dim).inverse / rope.get(FACTOR, 1.0)
+    inverse[int(rope.get(PARTIAL, 1.0) * dim // 2) :] = 0  # these pairs are not rotated
     return Frequencies(inverse)
 
 
-FORMULAS: dict[str, Callable[..., Frequencies]] = {
-    "default": _default,
-    "linear": _linear,
-    "dynamic": _dynamic,
-    "yarn": _yarn,
-    "longrope": _longrope,
-    "llama3": _llama3,
-    "proportional": _proportional,
-}
-
-
-def _of_type(table: Mapping[str, Value], rope: Parameters) -> Value:
-    """Return the entry of a table for the rope type of settings; raise CheckpointError if it has none."""
-    if rope["rope_type"] not in table:
-        raise CheckpointError(f"rope_type {rope['rope_type']!r:.60} is unknown.", f"Known types: {', '.join(table)}.")
-    return table[rope["rope_type"]]
+FORMULAS: dict[str, Callable[..., Frequencies]] = dict(
+    zip(NEEDS, (_default, _linear, _dynamic, _yarn, _longrope, _llama3, _proportional), strict=True)
+)
 
 
 def trained_length(rope: Parameters, max_len: int) -> int:
@@ -127,28 +117,16 @@ def trained_length(rope: Parameters, max_len: int) -> int:
 
 
 def ntk_base(theta: float, factor: float, dim: int) -> float:
-    """Return the base with which the lowest of dim / 2 frequencies is divided by a factor, and the highest is kept.
-
-    Source: bloc97 2023, NTK-Aware Scaled RoPE, reddit.com/r/LocalLLaMA/comments/14lz7j5.
-    """
+    """Return the base that divides the lowest of dim / 2 frequencies by a factor and keeps the highest: see `theta`."""
     if dim < 4:
         hint = "Use another method, such as --method yarn."
         raise ResizeError(f"A higher rope_theta has no effect on {dim} rotated values per head: 4 are needed.", hint)
     return float(theta * factor ** (dim / (dim - 2)))
 
 
-def _factor_list(rope: Parameters, key: str, dim: int) -> NDArray[np.float64]:
-    """Return a list of ``longrope`` settings, shape (dim / 2,); raise CheckpointError if it has another length."""
-    factors = np.array(rope.get(key) or (), np.float64)
-    if factors.shape != (dim // 2,):
-        message = f"{key} of the longrope settings has {factors.size} numbers, but each head rotates {dim // 2} pairs"
-        raise CheckpointError(f"{message} of values.", f"State {dim // 2} numbers in config.json.")
-    return factors
-
-
-FACTOR = Setting("new length / trained length", "a number from 1 on", None, float, lambda factor: 1 <= factor < np.inf)
+SCALE = Setting("new length / trained length", "a number from 1 on", None, float, lambda factor: 1 <= factor < np.inf)
 rotary = partial(method, ROTARY_METHODS, scheme="rotary", keep_first=None, reads_learned_rows=False)
-scaling = partial(rotary, keeps_learned_rows=False, settings={"factor": FACTOR})
+scaling = partial(rotary, keeps_learned_rows=False, settings={FACTOR: SCALE})
 
 
 @scaling(
@@ -162,7 +140,7 @@ def yarn(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Para
 
     Source: Peng et al. 2023, YaRN, section 3, arXiv:2309.00071.
     """
-    return {**rope, "rope_type": "yarn", "factor": factor, TRAINED: trained_length(rope, lengths[0])}
+    return {**rope, TYPE: "yarn", FACTOR: factor, TRAINED: trained_length(rope, lengths[0])}
 
 
 @scaling(
@@ -172,16 +150,13 @@ def yarn(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Para
     when="you fine-tune afterwards, or a runtime supports no other method",
 )
 def linear(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
-    """Interpolate positions linearly.
-
-    Source: Chen et al. 2023, Position Interpolation, arXiv:2306.15595.
-    """
-    return {**rope, "rope_type": "linear", "factor": factor}
+    """Interpolate positions linearly. Source: Chen et al. 2023, Position Interpolation, arXiv:2306.15595."""
+    return {**rope, TYPE: "linear", FACTOR: factor}
 
 
 @rotary(
     summary="raise the base with each input that is longer than the trained length",
-    settings={"factor": FACTOR},
+    settings={FACTOR: SCALE},
     convention="base = rope_theta·(factor·length/trained - (factor - 1))^(d/(d-2)), of d rotated values per head",
     long_inputs="the angles of all positions change as the input grows, but cached keys keep theirs",
     when="short inputs must give identical outputs, in transformers",
@@ -192,8 +167,8 @@ def dynamic(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> P
 
     Source: emozilla 2023, Dynamically Scaled RoPE, reddit.com/r/LocalLLaMA/comments/14mrgpr.
     """
-    ntk_base(rope["rope_theta"], factor, dim)  # checks `dim`
-    return {**rope, "rope_type": "dynamic", "factor": factor}
+    ntk_base(rope[THETA], factor, dim)  # checks `dim`
+    return {**rope, TYPE: "dynamic", FACTOR: factor}
 
 
 @scaling(
@@ -207,7 +182,7 @@ def theta(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Par
 
     Source: bloc97 2023, NTK-Aware Scaled RoPE, reddit.com/r/LocalLLaMA/comments/14lz7j5.
     """
-    return {**rope, "rope_type": "default", "rope_theta": ntk_base(rope["rope_theta"], factor, dim)}
+    return {**rope, TYPE: "default", THETA: ntk_base(rope[THETA], factor, dim)}
 
 
 @rotary(
@@ -221,10 +196,8 @@ def longrope(rope: Parameters, lengths: Lengths, dim: int) -> Parameters:
 
     Source: Ding et al. 2024, LongRoPE, arXiv:2402.13753.
     """
-    for key in ("short_factor", "long_factor"):
-        _factor_list(rope, key, dim)
     trained = trained_length(rope, lengths[0])
-    served = max(lengths[0], int(trained * (rope.get("factor") or 1)))
+    served = max(lengths[0], int(trained * (rope.get(FACTOR) or 1)))
     if lengths[1] > served:
         message = f"The lists of the longrope settings serve {served} tokens, not {lengths[1]}."
         raise ResizeError(message, f"Use a length of at most {served}: a longer one needs other lists.")
@@ -242,7 +215,7 @@ def llama3(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Pa
 
     Source: Grattafiori et al. 2024, Llama 3, arXiv:2407.21783, and modeling_rope_utils.py of transformers.
     """
-    return {**rope, "factor": factor, TRAINED: trained_length(rope, lengths[0])}
+    return {**rope, FACTOR: factor, TRAINED: trained_length(rope, lengths[0])}
 
 
 @scaling(
@@ -252,11 +225,8 @@ def llama3(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Pa
     when="the model has this type",
 )
 def proportional(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
-    """Interpolate positions linearly in the pairs that are rotated.
-
-    Source: modeling_rope_utils.py of transformers.
-    """
-    return {**rope, "factor": factor}
+    """Interpolate positions linearly in the pairs that are rotated. Source: modeling_rope_utils.py of transformers."""
+    return {**rope, FACTOR: factor}
 
 
 @rotary(
@@ -266,10 +236,7 @@ def proportional(rope: Parameters, lengths: Lengths, dim: int, *, factor: float)
     when="any length can be used without other settings",
 )
 def limits(rope: Parameters, lengths: Lengths, dim: int) -> Parameters:
-    """Keep all settings.
-
-    Source: none.
-    """
+    """Keep all settings. Source: none."""
     return rope
 
 
@@ -287,7 +254,7 @@ def resize_rope(
     lengths: Lengths,
     dim: int,
     method: str | None = None,
-    methods: Sequence[str] = APPLICABLE["default"],
+    methods: Sequence[str] = SCALING_METHODS,
 ) -> RopeChange:
     """Return rotary settings that serve longer inputs.
 
@@ -302,33 +269,29 @@ def resize_rope(
     Raises:
         MethodError: The method does not apply to the rope type.
         ResizeError: The factor is invalid, or the settings cannot serve the length.
-        CheckpointError: The rope type is unknown, or the lists of ``longrope`` do not fit.
     """
-    applicable, (before, after) = _of_type(APPLICABLE, rope), lengths
+    before, after = lengths
     name, _, text = (method or DEFAULT_METHOD).partition(":")
-    is_scaled, is_chosen = rope["rope_type"] in KEPT_TYPES, name == DEFAULT_METHOD
-    applicable = tuple(other for other in applicable if is_scaled or other in methods)
+    is_scaled, is_chosen = rope[TYPE] != "default", name == DEFAULT_METHOD
+    applicable = (rope[TYPE],) if is_scaled else tuple(other for other in SCALING_METHODS if other in methods)
     name = applicable[0] if is_chosen else name
-    if name not in applicable and is_scaled:
-        message = f"--method {name}: the model already has {rope['rope_type']} settings, which are kept."
-        raise MethodError(message, f"Remove --method, or use --method {applicable[0]}.")
     if name not in applicable:
-        message = f"--method {name}: the model has no {name} settings."
-        raise MethodError(message, f"Use {', '.join(applicable[:-1])} or {applicable[-1]}.")
+        has = f"already has {rope[TYPE]} settings, which are kept" if is_scaled else f"has no {name} settings"
+        hint = f"Remove --method, or use --method {applicable[0]}." if is_scaled else f"Use {', '.join(applicable)}."
+        raise MethodError(f"--method {name}: the model {has}.", hint)
     facts, settings = ROTARY_METHODS[name], dict[str, float]()
     if facts.settings:
-        stated = rope.get("factor") if is_scaled else None
-        settings["factor"] = stated * after / before if stated else after / trained_length(rope, before)
-        if text:
-            settings["factor"] = float(text.removeprefix("factor="))
-        if not FACTOR.allows(settings["factor"]):
-            message = f"--method {name}: factor must be {FACTOR.must}, got {settings['factor']}."
+        stated = rope.get(FACTOR) if is_scaled else None
+        smallest = stated * after / before if stated else after / trained_length(rope, before)
+        settings[FACTOR] = float(text.removeprefix("factor=")) if text else smallest
+        if not SCALE.allows(settings[FACTOR]):
+            message = f"--method {name}: factor must be {SCALE.must}, got {settings['factor']}."
             raise ResizeError(message, f"State it, as in --method {name}:factor=4.")
     parameters = facts.function(rope, lengths, dim, **settings)
-    reasons, theta = list[str](), rope["rope_theta"]
+    reasons, theta = list[str](), rope[THETA]
     if is_chosen:
         factor = f" with factor {settings['factor']:g}" if settings else ""
         reasons.append(f"auto kept the rope type, {name}{factor}" if is_scaled else f"auto chose {name}{factor}")
-    if parameters["rope_theta"] != theta:
-        reasons.append(f"rope_theta rises from {theta:,} to {parameters['rope_theta']:,.1f}")
+    if parameters[THETA] != theta:
+        reasons.append(f"rope_theta rises from {theta:,} to {parameters[THETA]:,.1f}")
     return RopeChange(parameters, method_text(name, settings), "; ".join(reasons), facts.keeps_max_len)
