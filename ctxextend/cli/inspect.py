@@ -175,7 +175,9 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: dict[in
                 trained, level = rope.trained_length, 0 * rope.wavelengths + rope.trained_length
                 lines |= {f"trained length {trained}": ("faint", level)}
                 curves = [Curve(line.tolist(), [style] * len(line), name=key) for key, (style, line) in lines.items()]
-                add_chart(page, f"Wavelength by pair{f' of {name}' * bool(name)}", curves, "shared")
+                add_chart(
+                    page, f"Wavelength in tokens by pair{f' of {rope.layers}' * bool(rope.layers)}", curves, "shared"
+                )
             page.line()
     labels = dict.fromkeys(label for column in columns.values() for label in column)
     rows: list[list[Cell]] = [[(key, "label"), *(item.get(key, "-") for item in columns.values())] for key in labels]
@@ -196,7 +198,7 @@ def _rope_statistics(rope: "RopeReport") -> Iterator[tuple[str, str]]:
     yield f"less than a turn in {trained}", f"{rope.trained_partial_turns} of {pairs} pairs"
     if rope.positions != trained:
         yield f"less than a turn in {rope.positions}", f"{rope.partial_turns} of {pairs} pairs"
-        yield "slowed", f"{rope.slowed} of {pairs} pairs, by up to {rope.slowdown:.3g} times"
+        yield "slowed", f"{rope.slowed} of {pairs} pairs, up to {rope.slowdown:.3g} x"
         yield "beyond trained angles", f"{rope.untrained} of {pairs} pairs"
 
 
