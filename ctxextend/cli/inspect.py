@@ -45,7 +45,7 @@ def inspect(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Show position tables or rotary wavelengths, and every length limit of a checkpoint.
+    """Show position tables, rotary wavelengths and all length limits.
 
     Examples:
         ctxextend inspect tiny-gpt2

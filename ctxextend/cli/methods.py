@@ -23,7 +23,7 @@ def methods(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the methods that create new rows, and those of rotary positions.
+    """List the methods of position tables and of rotary positions.
 
     Examples:
         ctxextend methods
