@@ -193,7 +193,8 @@ def describe_table(checkpoint: Checkpoint, table: FoundTable) -> TableShape:
 def computed_shape(location: TableLocation) -> TableShape:
     """Return the shape that transformers computes from the config, and an empty dtype and file."""
     if location.table.scheme:
-        return (rope_length(location), 0), "", ""
+        length = rope_length(location) if location.table.rope else location.value(location.effective_key)
+        return (length, 0), "", ""
     rows = location.rows(location.value(location.effective_key))
     return (rows, location.value(str(location.table.width_key))), "", ""
 
