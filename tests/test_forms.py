@@ -262,7 +262,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(make_pico: MakeP
             "Unknown model type 'bart2'",
             "Did you mean bart",
         ),
-        (SINGLE, ".", {"model_type": "llama"}, CtxextendError, "rotary", ""),
+        (SINGLE, ".", {"model_type": "mamba"}, CtxextendError, "no position embeddings", ""),
     ],
 )
 def test_resize_rejects_invalid_references(

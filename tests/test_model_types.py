@@ -235,16 +235,16 @@ def test_resize_drops_buffers_of_old_files(model_class: str, name: str, save: Sa
 
 
 def test_resize_rejects_a_composite_without_position_tables(tmp_path: Path) -> None:
-    t5 = tiny.shrink(tiny.make_config("t5"))
-    config = tiny.shrink(transformers.Blip2Config(text_config=t5.to_dict()))
-    transformers.Blip2ForConditionalGeneration(config).save_pretrained(tmp_path / "source")
-    with pytest.raises(UnsupportedModelError, match="its text: this t5 model has no position table"):
-        plan_resize(tmp_path / "source", to=NEW)
+    source = pico.make(tmp_path / "source", "bert")
+    config = {"model_type": "blip-2", "text_config": {"model_type": "mamba"}}
+    (source.folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedModelError, match="its text: this mamba model has no position table"):
+        plan_resize(source.folder, to=NEW)
 
 
 def test_resize_suggests_flags_for_a_known_part_of_an_unsupported_model(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "gpt2")
-    config = {"model_type": "llava", "text_config": {"model_type": "gpt2", "n_positions": 16}}
+    config = {"model_type": "nemo_speechlm", "text_config": {"model_type": "gpt2", "n_positions": 16}}
     (source.folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UnsupportedModelError, match="contains a part of a known type: gpt2") as caught:
         plan_resize(source.folder, to=NEW)
@@ -254,7 +254,7 @@ def test_resize_suggests_flags_for_a_known_part_of_an_unsupported_model(tmp_path
 
 
 def test_resize_keeps_the_tokenizer_limits_of_a_part_without_a_table(tmp_path: Path) -> None:
-    save_pair(tmp_path / "source", "t5", "bert")
+    save_pair(tmp_path / "source", "xlnet", "bert")
     (tmp_path / "source" / "tokenizer_config.json").write_text('{"model_max_length": 300}')
     plan = plan_resize(tmp_path / "source", to=600)
     assert to_json(plan)["config"] == {"decoder.max_position_embeddings": [512, 600]}
