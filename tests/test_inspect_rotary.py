@@ -141,7 +141,7 @@ def test_inspect_states_that_any_length_works_without_rows(save: Save) -> None:
     frame = json.loads(run(mpt, t5, "--json").stdout)
     assert [error.message for error in Draft202012Validator(SCHEMA).iter_errors(frame)] == []
     for folder, scheme in ((mpt, "ALiBi"), (t5, "relative")):
-        assert f"{scheme} positions: any length works once the limits below allow it\n" in run(folder).stdout
+        assert f"{scheme} positions: any length runs once the limits below allow it\n" in run(folder).stdout
 
 
 def test_inspect_prints_rotary_models_side_by_side(llama: Path) -> None:

@@ -163,7 +163,7 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: dict[in
         for report in inspection.schemes:
             _add_title(page, inspection, report)
             if not report.layers:
-                page.text(f"{report.scheme} positions: any length works once the limits below allow it")
+                page.text(f"{report.scheme} positions: any length runs once the limits below allow it")
             for rope in report.layers:
                 name = " ".join(filter(None, (names.get(id(inspection)), report.part, rope.layers)))
                 columns[name] = dict(_rope_statistics(rope))

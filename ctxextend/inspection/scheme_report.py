@@ -56,7 +56,7 @@ class SchemeReport(PositionReport, shows="name scheme positions"):
     """Positions without a table of rows."""
 
     scheme: str  # ``rotary``, ``ALiBi`` or ``relative``
-    layers: tuple[RopeReport, ...]  # of rotary positions, those of local layers last
+    layers: tuple[RopeReport, ...]  # of rotary positions with settings, those of local layers last
 
     @property
     def kinds(self) -> Iterator[str]:
@@ -67,7 +67,9 @@ class SchemeReport(PositionReport, shows="name scheme positions"):
 
 def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
     """Report positions without a table of rows; `recipe` made the checkpoint."""
-    (location, name), settings = table, read_rope(table.location) if table.location.table.rope else ()
+    location, name = table
+    facts = location.table.rope  # without methods, the classes ignore the settings
+    settings = read_rope(location) if facts and facts.methods else ()
     positions, key = rope_length(location), location.config_key
     before, after = recipe.rows.get(name, (0, 0)) if recipe else (0, 0)
     method = recipe.methods.get(name, recipe.settings.method) if recipe and 0 < before < after == positions else None
