@@ -200,7 +200,7 @@ def extend_model(
     drop_last: int = 0,
     part: str | None = None,
 ) -> None:
-    """Resize the position tables of a loaded transformers model in place."""
+    """Resize the position tables of a loaded transformers model, or change its rotary settings, in place."""
 
 def run(
     recipe: str | PathLike[str] | Recipe,

@@ -201,6 +201,7 @@ class Train:
     window: int | None = None
     window_skip: bool = False  # skip positions once in each window, together with the text in between (PoSE)
     # ``new`` (rows), ``positions`` (the table; default), ``all-but-positions`` (default of fixed sinusoids) or ``all``
+    # (default of rotary positions, which have no rows)
     trainable: str | None = None
     lr: float | None = None  # peak learning rate; the default depends on `trainable`
     weight_decay: float = 0.0  # weight decay of AdamW, ≥ 0

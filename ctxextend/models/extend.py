@@ -24,13 +24,13 @@ HINT = "Pass the transformers model itself, not a wrapper around it; merge or un
 
 @accepts_settings(Resize, without=("fix_limits", "copy_code"))
 def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = None, **settings: Any) -> None:
-    """Resize the position tables of a loaded transformers model in place.
+    """Resize the position tables of a loaded transformers model, or change its rotary settings, in place.
 
-    Position tables, config, position buffers and other attributes that depend on the length change together or not at
-    all, and the model can be used at the new length immediately. The tables equal those of `resize` on the same
-    checkpoint, bit for bit. Create optimizers afterwards, because existing ones refer to the old tables. Set the
-    tokenizer's `model_max_length` yourself, unless outputs depend on the padding length, as in SigLIP. A config that is
-    shared with another model changes for that model too.
+    Position tables, rotary frequencies, config, position buffers and other attributes that depend on the length
+    change together or not at all, and the model can be used at the new length immediately. The tables equal those
+    of `resize` on the same checkpoint, bit for bit. Create optimizers afterwards, because existing ones refer to
+    the old tables. Set the tokenizer's `model_max_length` yourself, unless outputs depend on the padding length, as
+    in SigLIP. A config that is shared with another model changes for that model too.
 
     Args:
         model: A model of a transformers class and a model type in the registry, with or without a head, in any float

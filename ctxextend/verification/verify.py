@@ -92,7 +92,8 @@ def verify(
 
     All other tensors are compared byte by byte. The tables are recreated from the base with the settings in the
     resized checkpoint's recipe or, without a recipe, with each method's defaults. Config, tokenizer and side files are
-    compared with what the resize should have written.
+    compared with what the resize should have written. Rotary settings, and the frequencies that they give, are compared
+    with those of the method.
 
     Args:
         reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.
