@@ -20,7 +20,6 @@ FIRST_32K: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_p
         ({"rope_type": "linear", "factor": 2.0}, 8 * K, [8, 16, 16, 16, 8]),  # the new length everywhere
         ({"rope_type": "dynamic", "factor": 4.0}, 4 * K, [16, None, None, 16, None]),  # the old length stays
         ({"rope_type": "proportional", "factor": 2.0}, 256 * K, [256, None, None, None, None]),
-        ({"rope_type": "proportional"}, 256 * K, [256, 256, 256, 256, 256]),  # a higher base
         ({"rope_type": "longrope", "original_max_position_embeddings": 4 * K}, 128 * K, [128, 4, 4, 128, 128]),
     ],
 )

@@ -53,10 +53,8 @@ def runtime_lengths(rope: Mapping[str, Any], max_len: int, model_type: str = "")
     first = rope.get("original_max_position_embeddings", max_len)
     values = {"max": max_len, "factor": rope.get("factor", 1), "original": first}
     lengths: dict[str, int | None] = {}
-    # Without a factor, each runtime that loads Gemma 4 applies proportional: its angles are those of another head size.
-    kind = "default" if rope["rope_type"] == "proportional" and values["factor"] == 1 else rope["rope_type"]
     for runtime in RUNTIMES:
-        if rule := runtime.lengths.get(kind, ""):
+        if rule := runtime.lengths.get(rope["rope_type"], ""):
             rule = "max" if runtime.option and UNSCALED in model_type else rule
         lengths[runtime.name] = round(prod(values[name] for name in rule.split(" * "))) if rule else None
     return lengths
