@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.method_facts import COPY, TOLERANCE, Setting, method, method_text, read_rows
+from ctxextend.tables.method_facts import COPY, POSITIVE, TOLERANCE, Setting, method, method_text, read_rows
 from ctxextend.tables.sinusoids import BLOCK_ROWS
 from ctxextend.tables.stats import find_outliers, norms_and_neighbours
 
@@ -44,6 +44,7 @@ MAX_RATIO = 8  # of the lengths, up to which gains grow
 KEPT_HIGH_POWER, MAX_KEPT_RATIO = 1 / 2, 2
 MIN_NORM = 0.2  # rows at the ends whose norm is below this share of the median are untrained
 COLUMNS = 64  # columns whose spectra are computed at once, to limit memory
+SIGMA: tuple[str, None, Any, Any] = "0 or at least 0.5", None, float, lambda sigma: sigma == 0 or 0.5 <= sigma < np.inf
 # Effect of both methods on inputs beyond the old length.
 SIMILAR = "order is kept, and local structure if there is a high-frequency part, but more positions have similar rows"
 
@@ -84,18 +85,11 @@ def choose_bands(
 
 
 @method(
-    summary="interpolate the low frequencies of the table, tile the high ones",
     settings={
-        "sigma": Setting(
-            "width in rows of the low-pass filter; 0 disables the high-frequency part",
-            "0 or at least 0.5",
-            None,
-            float,
-            lambda sigma: sigma == 0 or 0.5 <= sigma < np.inf,
-        ),
+        "sigma": Setting("width in rows of the low-pass filter; 0 disables the high-frequency part", *SIGMA),
         "repeat": Setting("rows A to B-1 of the high-frequency part to tile", "A:B with 0 <= A < B", None, read_rows),
-        "gain": Setting("factor that scales rows around their mean", "above 0", None, float, lambda g: 0 < g < np.inf),
-        "high_gain": Setting("gain of the high-frequency part", "above 0", None, float, lambda g: 0 < g < np.inf),
+        "gain": Setting("factor that scales rows around their mean", *POSITIVE),
+        "high_gain": Setting("gain of the high-frequency part", *POSITIVE),
         "within": Setting("rows A to B-1 to split, excluding end outliers", "A:B with 0 <= A < B", None, read_rows),
     },
     keeps_learned_rows=False,
@@ -118,7 +112,7 @@ def bands(
     high_gain: float | None = None,
     within: tuple[int, int] | None = None,
 ) -> Rows:
-    """Interpolate the low-frequency part of the learned rows, and tile the high-frequency part.
+    """Interpolate the low frequencies of the table, tile the high ones.
 
     The low-frequency part L is the output of a Gaussian low-pass filter of `sigma` rows (local linear regression, which
     is unbiased at the ends); the high-frequency part H is the residual. Row t is mean + gain·(L(u) - mean) +
@@ -188,7 +182,6 @@ def choose_auto(table: Rows, rows: int, *, keep: int = 0, no_lm: str = "") -> tu
 
 
 @method(
-    summary="bands for language models, copy for other models",
     keeps_learned_rows=False,
     convention="as formula for a table of sinusoids; as copy for sentence encoders, models without an LM head, and "
     "tables of fewer than 32 rows; else as bands with settings chosen from the table, or tuned on --data",
@@ -199,7 +192,7 @@ def choose_auto(table: Rows, rows: int, *, keep: int = 0, no_lm: str = "") -> tu
     tolerance=TOLERANCE,
 )
 def auto(table: Rows, rows: int, *, keep: int = 0) -> Rows:
-    """Create the new rows of a language model's table: with `bands`, or with `copy` if it has fewer than 32 rows.
+    """Bands for language models, copy for other models.
 
     Source: ctxextend.
     """

@@ -1,5 +1,6 @@
 """The metadata of resize methods. Imports no numpy, so that `--help` can list the names quickly."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -39,8 +40,9 @@ class Setting:
     allows: Callable[[Any], bool] = field(default=lambda value: True, metadata=not_in_json)
 
 
-# The last four fields of an integer `Setting`.
+# The last four fields of an integer `Setting` and of a positive one.
 INTEGER: tuple[str, int, Any, Any] = "an integer from 0 to 2**63 - 1", 0, int, lambda number: 0 <= number < 2**63
+POSITIVE: tuple[str, None, Any, Any] = "above 0", None, float, lambda number: 0 < number < math.inf
 
 
 def read_rows(text: str) -> tuple[int, int]:
@@ -68,7 +70,7 @@ class Method:
 
     name: str
     scheme: str = ""  # the positions that it applies to: ``rotary``; empty: a table of rows
-    summary: str  # what it does, as an imperative phrase
+    summary: str  # what it does, as an imperative phrase; by default the first line of the docstring
     keeps_learned_rows: bool = True  # whether they stay bit-identical
     keep_first: int | None = 0  # default of ``keep_first``; None: not supported
     settings: Mapping[str, Setting] = field(default_factory=dict)  # besides ``keep_first`` and ``drop_last``
@@ -103,10 +105,12 @@ def method(methods: dict[str, Method] = FACTS, /, **facts: Any) -> Callable[[Fun
     """Register the decorated function in `methods` by its name; `facts` are further fields of `Method`."""
 
     def register(function: Function) -> Function:
-        source = " ".join(str(function.__doc__).partition("Source:")[2].split()).removesuffix(".")
+        text = str(function.__doc__)
+        summary = text.splitlines()[0].removesuffix(".")
+        source = " ".join(text.partition("Source:")[2].split()).removesuffix(".")
         effect = UNCHANGED if facts.get("keeps_learned_rows", True) else MOVED
-        name = function.__name__
-        methods[name] = Method(name=name, source=source, function=function, short_inputs=effect, **facts)
+        stated = {"summary": summary[0].lower() + summary[1:], "source": source, "short_inputs": effect} | facts
+        methods[function.__name__] = Method(name=function.__name__, function=function, **stated)
         return function
 
     return register

@@ -83,7 +83,6 @@ def linear(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    summary="append sinusoidal rows; scope=all replaces the whole table",
     settings={"scope": SCOPE, "layout": replace(LAYOUT, default=LAYOUTS[0]), "radius": RADIUS},
     convention="mean + s·PE(t), s = median‖p - mean‖ / ‖PE(t)‖; layouts as in transformers",
     long_inputs=UNTRAINED,
@@ -93,7 +92,7 @@ def linear(table: Rows, rows: int) -> Rows:
 def sinusoidal(
     table: Rows, rows: int, *, scope: str = "new", layout: str = LAYOUTS[0], radius: float | None = None, start: int = 0
 ) -> Rows:
-    """Append sinusoidal position embeddings, or replace the table with them (scope ``all``).
+    """Append sinusoidal rows; scope=all replaces the whole table.
 
     Row i is mean + s·PE(t), where t = start + i is the absolute position and s puts the row at `radius` from the mean,
     by default the median distance of the learned rows: PE(t) has norm √(d/2), far more than rows that models learn.
@@ -110,7 +109,6 @@ def sinusoidal(
 
 
 @method(
-    summary="continue sinusoids by their formula (default for them)",
     keep_first=None,
     reads_learned_rows=False,
     settings={"layout": LAYOUT, "start": replace(Setting("t of the first row", *INTEGER), default=None)},
@@ -119,7 +117,7 @@ def sinusoidal(
     when="the table equals the formula of fixed sinusoids",
 )
 def formula(table: Rows, rows: int, *, layout: str, start: int) -> Rows:
-    """Append the sinusoids that follow those of the table, bit for bit as transformers computes them.
+    """Continue sinusoids by their formula (default for them).
 
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
     """
@@ -183,7 +181,6 @@ def spline(table: Rows, rows: int, *, degree: int = 3) -> Rows:
 
 
 @method(
-    summary="share each learned row among a group of neighbouring positions",
     keeps_learned_rows=False,
     convention="row t is source row floor(t·n/m), of n source rows for m",
     long_inputs="order is kept between groups, but positions in a group share a row",
@@ -191,7 +188,7 @@ def spline(table: Rows, rows: int, *, degree: int = 3) -> Rows:
     repeats_rows=True,
 )
 def nearest(table: Rows, rows: int) -> Rows:
-    """Share each learned row among neighbouring positions: if m = s·n, each row is repeated s times in sequence.
+    """Share each learned row among a group of neighbouring positions.
 
     Source: Zhu et al. 2024, LongEmbed, grouped positions, arXiv:2404.12096.
     """
@@ -199,14 +196,13 @@ def nearest(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    summary="reflect the learned rows at both ends, back and forth",
     convention="numpy.pad with mode='reflect': the end rows are not repeated",
     long_inputs="order is reversed in every other copy, and positions mirrored at an end share a row",
     when="you fine-tune afterwards, and neighbouring rows must be similar everywhere (no seams)",
     repeats_rows=True,
 )
 def mirror(table: Rows, rows: int) -> Rows:
-    """Reflect the learned rows at both ends, so that neighbouring rows stay neighbours.
+    """Reflect the learned rows at both ends, back and forth.
 
     Source: ctxextend, as `numpy.pad` with mode "reflect".
     """
@@ -214,7 +210,6 @@ def mirror(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    summary="keep the first 20 rows and interpolate the rest, as Long-CLIP does",
     keeps_learned_rows=False,
     convention="linear at source position t·n/m, extrapolated past the last row, in float64",
     long_inputs=CLOSER,
@@ -222,7 +217,7 @@ def mirror(table: Rows, rows: int) -> Rows:
     keep_first=20,
 )
 def stretch(table: Rows, rows: int) -> Rows:
-    """Interpolate row t linearly at source position t·n/m, and extrapolate past the last row.
+    """Keep the first 20 rows and interpolate the rest, as Long-CLIP does.
 
     Source: Zhang et al. 2024, Long-CLIP, section 3.2, arXiv:2403.15378; `load_from_clip`, 77 to 248.
     """
@@ -232,7 +227,6 @@ def stretch(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    summary="combine two learned rows per position, one for each base-n digit",
     settings={"alpha": ALPHA},
     convention="row i·n + j is alpha·u_i + (1 - alpha)·u_j, u = (p - alpha·p_0) / (1 - alpha), in float64",
     long_inputs="every position has a distinct row, but order breaks at each seam until the model is trained",
@@ -240,7 +234,7 @@ def stretch(table: Rows, rows: int) -> Rows:
     max_rows=lambda learned: learned**2,
 )
 def hierarchical(table: Rows, rows: int, *, alpha: float = 0.4) -> Rows:
-    """Write each position as two base-n digits and add one row per digit; at most n² rows, the first n are kept.
+    """Combine two learned rows per position, one for each base-n digit.
 
     Row i·n + j is a·u_i + (1-a)·u_j, where u = (p - a·p_0) / (1-a), and p are the source rows.
 
@@ -255,7 +249,6 @@ def hierarchical(table: Rows, rows: int, *, alpha: float = 0.4) -> Rows:
 
 
 @method(
-    summary="repeat the last learned row",
     convention="row t is source row min(t, n - 1)",
     long_inputs="all new positions share one row",
     when="you need a baseline without order beyond the old length",
@@ -263,7 +256,7 @@ def hierarchical(table: Rows, rows: int, *, alpha: float = 0.4) -> Rows:
     repeats_rows=True,
 )
 def last(table: Rows, rows: int) -> Rows:
-    """Fill the new rows with the last learned row.
+    """Repeat the last learned row.
 
     Source: ctxextend, as `numpy.pad` with mode "edge".
     """
@@ -271,7 +264,6 @@ def last(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    summary="fill the new rows with the mean of the learned rows",
     convention="the mean of the source rows, in float64",
     long_inputs="all new positions share one row",
     when="you need a baseline with uninformative new rows",
@@ -285,7 +277,6 @@ def mean(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    summary="fill the new rows with zeros; scope=all removes all positions",
     settings={"scope": SCOPE},
     reads_learned_rows=False,
     convention="0 in every column",
@@ -293,7 +284,7 @@ def mean(table: Rows, rows: int) -> Rows:
     when="you train a model without positions (scope=all), or need a baseline",
 )
 def zero(table: Rows, rows: int, *, scope: str = "new") -> Rows:
-    """Fill the new rows with zeros; ``all``: every row, so that the model has no position embeddings.
+    """Fill the new rows with zeros; scope=all removes all positions.
 
     Source: ctxextend; scope=all after Gelberg et al. 2025, DroPE, arXiv:2512.12167 (rotary positions).
     """
@@ -301,14 +292,13 @@ def zero(table: Rows, rows: int, *, scope: str = "new") -> Rows:
 
 
 @method(
-    summary="sample random rows with the statistics of the learned rows",
     settings={"seed": Setting("random seed", *INTEGER)},
     convention="mean + std·z per column, with z in row order from numpy.random.default_rng(seed).standard_normal",
     long_inputs=UNTRAINED,
     when="you need a baseline that trains the new positions from scratch",
 )
 def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
-    """Sample the new rows from a normal distribution with each column's mean and standard deviation.
+    """Sample random rows with the statistics of the learned rows.
 
     Source: ctxextend; mean and standard deviation per column after Hewitt 2021, as for `mean`.
     """
@@ -317,14 +307,13 @@ def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
 
 
 @method(
-    summary="extrapolate the leading principal components with fitted sinusoids",
     convention="64 components, up to 16 common frequencies; distance from the mean up to twice the largest learned one",
     long_inputs="the periodic part of the learned rows continues, the rest does not",
     when="you fine-tune afterwards, and the table is smooth and periodic (see ctxextend inspect)",
     tolerance=TOLERANCE,
 )
 def spectral(table: Rows, rows: int) -> Rows:
-    """Extrapolate the leading principal components of the learned rows with sinusoids.
+    """Extrapolate the leading principal components with fitted sinusoids.
 
     The 64 leading components, as curves over the positions, are fitted jointly with a constant and up to 16 sinusoids
     of common frequencies. New rows are clipped to twice the largest distance of a learned row from the mean row.
@@ -345,14 +334,13 @@ def spectral(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    summary="extrapolate with the rotation that best maps each row to the next",
     convention="orthogonal Procrustes in 512 components around the mean; new rows at the median distance from it",
     long_inputs="steps between rows resemble learned ones, but rotation errors accumulate",
     when="you fine-tune afterwards, and new rows must be as far apart as learned ones",
     tolerance=TOLERANCE,
 )
 def rotation(table: Rows, rows: int) -> Rows:
-    """Extrapolate the learned rows with the rotation that best maps each row to the next.
+    """Extrapolate with the rotation that best maps each row to the next.
 
     R is the orthogonal matrix that minimises the squared error between the centred rows times R and the rows that
     follow them, in the 512 leading principal components. New row n-1+k is mean + s·(last row - mean)·R^k, where s puts
