@@ -30,8 +30,7 @@ def compare(
     quick: Annotated[bool, options.basic("--quick", "Advice within a minute; --to is 2x by default.")] = False,
     hold_out: options.HoldOut = None,
     method: Annotated[
-        list[str] | None,
-        measures("--method NAME", "Method, e.g. stretch:keep-first=5.", "all", autocompletion=complete_method),
+        list[str] | None, measures("--method NAME", "Method, e.g. stretch:keep-first=5.", "all", complete_method)
     ] = None,
     steps: Annotated[int, options.learning("--steps N", "Also train each method for N steps.")] = 0,
     report: options.Report = None,

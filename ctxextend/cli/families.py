@@ -5,8 +5,6 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ctxextend.cli import options
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
@@ -20,12 +18,7 @@ if TYPE_CHECKING:
 def families(
     model_types: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="TYPE",
-            autocompletion=options.complete_model_type,
-            show_default="all",
-            help="Model type, or part of its name.",
-        ),
+        options.argument("TYPE", "Model type, or part of its name.", "all", options.complete_model_type),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -69,7 +62,6 @@ def families(
 
 
 def _details(tables: Sequence["FamilyTable"]) -> Iterator[str]:
-    """Yield two lines for each table of a model type."""
     for table in tables:
         named = f"{table.part}: {table.table}, length set by {table.config_key}".removeprefix(": ")
         reserved = [f"reserved rows: {table.reserved_rows}"] * (table.reserved_rows != "0")

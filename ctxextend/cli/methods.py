@@ -3,23 +3,17 @@
 from collections.abc import Iterator
 from typing import Annotated
 
-import typer
-
 from ctxextend.cli import options
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
 from ctxextend.tables.method_facts import DEFAULT_METHOD, METHOD_NAMES, ROTARY_METHOD_NAMES, ROTARY_METHODS, Method
 
+complete_name = options.completing(lambda: dict.fromkeys((*METHOD_NAMES, *ROTARY_METHOD_NAMES)))
+
 
 def methods(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NAME",
-            autocompletion=options.completing(lambda: dict.fromkeys((*METHOD_NAMES, *ROTARY_METHOD_NAMES))),
-            show_default="all",
-            help="Show details of these methods.",
-        ),
+        list[str] | None, options.argument("NAME", "Show details of these methods.", "all", complete_name)
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -51,7 +45,6 @@ def methods(
 
 
 def _details(method: Method) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) pairs that describe a method."""
     yield "  summary", method.summary
     if method.scheme:
         yield "  positions", method.scheme

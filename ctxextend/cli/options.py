@@ -27,11 +27,11 @@ PANELS = ("Options", "Text", "Measures", "Training", "Output", "Advanced")
 def heading(title: str) -> Any:
     """Return a factory of options listed under a heading of --help, declared as ``--name METAVAR``."""
 
-    def option(declaration: str, help_text: str, default: str | bool = True, **more: Any) -> Any:
+    def option(declaration: str, about: str, default: str | bool = True, complete: Any = None, **more: Any) -> Any:
         names = [word for word in declaration.split() if word.startswith("-")]
         metavar = " ".join(declaration.split()[len(names) :]) or None
-        more |= {"show_default": default, "rich_help_panel": title}
-        return typer.Option(*names, metavar=metavar, help=help_text, **more)
+        more |= {"show_default": default, "rich_help_panel": title, "autocompletion": complete}
+        return typer.Option(*names, metavar=metavar, help=about, **more)
 
     return option
 
@@ -57,9 +57,14 @@ complete_model = completing(lambda: import_module("ctxextend.checkpoints.source"
 complete_model_type = completing(lambda: sorted(import_module("ctxextend.families.registry").FAMILIES))
 
 
-def model(help_text: str, metavar: str = "MODEL") -> Any:
+def argument(metavar: str, help_text: str, default: str | bool = True, complete: Any = None) -> Any:
+    """Return an argument, and how shells complete it."""
+    return typer.Argument(metavar=metavar, help=help_text, show_default=default, autocompletion=complete)
+
+
+def model(help_text: str) -> Any:
     """Return a checkpoint argument."""
-    return typer.Argument(metavar=metavar, autocompletion=complete_model, help=help_text)
+    return argument("MODEL", help_text, complete=complete_model)
 
 
 def output_folder(default: str | bool, help_text: str = "Output folder.") -> Any:
@@ -71,9 +76,7 @@ Model = Annotated[str, model("Local folder, bundled model (tiny-gpt2) or Hub id.
 To = Annotated[str, basic("--to N", "New context length, e.g. 4096, 4k or 4x.")]
 HoldOut = Annotated[int | None, basic("--hold-out N", "Judge methods by the rows from N on.")]
 Part = Annotated[str | None, basic("--part PART", "Only this table: encoder, decoder, ... (see families).")]
-Base = Annotated[
-    str | None, basic("--base MODEL", "Base checkpoint.", "from ctxextend.yaml", autocompletion=complete_model)
-]
+Base = Annotated[str | None, basic("--base MODEL", "Base checkpoint.", "from ctxextend.yaml", complete_model)]
 
 Data = Annotated[list[str], text("--data PATH", "Text: .txt, .jsonl, .csv or .parquet file, folder or hf:OWNER/NAME.")]
 OptionalData = Annotated[list[str] | None, text("--data PATH", Data.__metadata__[0].help)]
@@ -87,9 +90,7 @@ Tokens = Annotated[int | None, text("--tokens T", "Maximum number of tokens to u
 Length = Annotated[list[int] | None, measures("--length L", "Context length.", "128, 256, ...")]
 Measure = Annotated[
     list[str] | None,
-    measures(
-        "--measure NAME", f"One of {', '.join(MEASURES)}.", "all that apply but shift", autocompletion=complete_measure
-    ),
+    measures("--measure NAME", f"One of {', '.join(MEASURES)}.", "all that apply but shift", complete_measure),
 ]
 
 Trainable = Annotated[
@@ -115,8 +116,7 @@ Device = Annotated[str | None, advanced("--device NAME", "Device: cpu, cuda, cud
 Threads = Annotated[int | None, advanced("--threads N", "CPU threads.", "depends on the model")]
 Seed = Annotated[int, advanced("--seed S", "Random seed.")]
 ModelType = Annotated[
-    str | None,
-    advanced("--model-type TYPE", "Override the model type in config.json.", autocompletion=complete_model_type),
+    str | None, advanced("--model-type TYPE", "Override the model type in config.json.", complete=complete_model_type)
 ]
 Tokenizer = Annotated[str | None, advanced("--tokenizer NAME", "Tokenizer: folder, Hub id or nanoGPT's meta.pkl.")]
 TensorName = Annotated[str | None, advanced("--tensor NAME", "Name of the position table, for an unknown model type.")]

@@ -29,8 +29,7 @@ def resize(
     source: Annotated[str, options.model("Folder, weights file, bundled model (tiny-gpt2) or Hub id.")],
     to: options.To,
     method: Annotated[
-        str | None,
-        basic("--method NAME", "E.g. linear or bands:gain=1.2 (see methods).", "auto", autocompletion=complete_method),
+        str | None, basic("--method NAME", "E.g. linear or bands:gain=1.2 (see methods).", "auto", complete_method)
     ] = None,
     data: Annotated[list[str] | None, basic("--data PATH", "Tune bands, or choose a method, on this text.")] = None,
     hold_out: options.HoldOut = None,
@@ -179,7 +178,6 @@ def show_plan(
 
 
 def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) pairs for every action of a plan."""
     from ctxextend.plan.output_files import CARD_FILE
 
     counts = {"--keep-first": plan.settings.kept_first, "--drop-last": plan.settings.drop_last}
@@ -219,7 +217,6 @@ def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
 
 
 def _show_result(sink: Output, result: "ResizeResult") -> None:
-    """Print the result of a resize, the output folder, and the next commands."""
     plan = result.plan
     sink.warning(*result.warnings[len(plan.warnings) :])
     if result.verified:
