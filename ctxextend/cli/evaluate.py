@@ -1,7 +1,7 @@
 """`ctxextend evaluate`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ctxextend.cli import options
@@ -82,46 +82,19 @@ def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
     text += "; windows cross document boundaries" * evaluation.across_documents
     run = f"{evaluation.precision}, seed {evaluation.seed}, {evaluation.seconds:,.1f} s"
     page.values([("length", length), *([("text", text)] if evaluation.documents else []), ("run", run)])
-    if evaluation.positions is not None:
-        _add_positions(page, evaluation.positions, evaluation)
-    if evaluation.contexts is not None and evaluation.contexts.points:
-        _add_contexts(page, evaluation.contexts, evaluation)
-    if evaluation.passkey is not None:
-        _add_passkey(page, evaluation.passkey, evaluation.base_max_len)
-    if evaluation.retrieval is not None:
-        _add_retrieval(page, evaluation.retrieval)
-    if evaluation.shift is not None:
-        _add_shift(page, evaluation.shift)
-    if evaluation.search is not None:
-        _add_search(page, evaluation.search, evaluation.base_max_len)
+    sections: dict[str, Callable[..., None]] = {"positions": _add_positions, "contexts": _add_contexts}
+    sections |= {"passkey": _add_passkey, "retrieval": _add_retrieval, "shift": _add_shift, "search": _add_search}
+    for name, add in sections.items():
+        if (measured := getattr(evaluation, name)) is not None:
+            page.line()
+            add(page, measured, evaluation)
 
 
 def _add_positions(page: Page, positions: "results.PositionLosses", evaluation: "results.Evaluation") -> None:
+    from ctxextend.cli.plots import Curve, add_chart
     from ctxextend.tables.stats import describe_range
 
     names = [name for name in CURVES if name in positions.losses]
-    page.line()
-    _add_curves(page, positions, names, evaluation)
-    page.line()
-    page.text(f"Perplexity by position, {counted(positions.windows, 'window')} of {positions.length:,} tokens", "title")
-    spans = [(describe_range(bucket.start, bucket.stop), bucket.losses) for bucket in positions.buckets]
-    rows = [
-        [span, *(page.numbers.perplexity(losses.get(name)) for name in names)]
-        for span, losses in [*spans, ("all", positions.losses)]
-    ]
-    page.table(["positions", *(page.numbers.head(CURVES[name][0].removesuffix(" windows")) for name in names)], rows)
-    for name in names:
-        if change := positions.changes.get(name):
-            compared = page.numbers.compared(change, CURVES[name][0].replace("base,", "the base in"))
-            page.text(f"All positions: {compared}.", SIGN_STYLES[change.sign])
-
-
-def _add_curves(
-    page: Page, positions: "results.PositionLosses", names: Sequence[str], evaluation: "results.Evaluation"
-) -> None:
-    """Add a step curve of the losses per reading mode, with a key."""
-    from ctxextend.cli.plots import Curve, add_chart
-
     base = evaluation.base_max_len or positions.length
     curves = []
     for name in names:
@@ -137,12 +110,23 @@ def _add_curves(
         curves.append(Curve(values, styles, name=label, key=key))
     title = "Loss of masked tokens by position" if evaluation.kind == "masked" else "Loss by position"
     add_chart(page, f"{title} (nats)", curves, "overlap")
+    page.line()
+    page.text(f"Perplexity by position, {counted(positions.windows, 'window')} of {positions.length:,} tokens", "title")
+    spans = [(describe_range(bucket.start, bucket.stop), bucket.losses) for bucket in positions.buckets]
+    rows = [
+        [span, *(page.numbers.perplexity(losses.get(name)) for name in names)]
+        for span, losses in [*spans, ("all", positions.losses)]
+    ]
+    page.table(["positions", *(page.numbers.head(CURVES[name][0].removesuffix(" windows")) for name in names)], rows)
+    for name in names:
+        if change := positions.changes.get(name):
+            compared = page.numbers.compared(change, CURVES[name][0].replace("base,", "the base in"))
+            page.text(f"All positions: {compared}.", SIGN_STYLES[change.sign])
 
 
 def _add_contexts(page: Page, contexts: "results.ContextLosses", evaluation: "results.Evaluation") -> None:
     points, reference, numbers = contexts.points, contexts.reference, page.numbers
     targets = "masked target tokens" if evaluation.kind == "masked" else "target tokens"
-    page.line()
     windows, last = counted(contexts.windows, "window"), points[-1]
     page.text(f"Loss by context length (same {targets}, {windows})", "title")
     base = evaluation.base_max_len and min(evaluation.base_max_len, last.context)
@@ -162,13 +146,13 @@ def _add_contexts(page: Page, contexts: "results.ContextLosses", evaluation: "re
         page.text(f"At {last.context:,} tokens: {compared}.", SIGN_STYLES[last.against_base.sign])
 
 
-def _add_passkey(page: Page, passkey: "results.Passkey", base: int | None) -> None:
+def _add_passkey(page: Page, passkey: "results.Passkey", evaluation: "results.Evaluation") -> None:
     """Add a heat map of passkey accuracy by context length and depth, or a line if it is at chance level."""
-    page.line()
     if not passkey.is_above_chance:
         lengths = " to ".join(map(str, sorted({passkey.lengths[0], passkey.lengths[-1]})))
         page.text(f"Passkey retrieval: not above chance in texts of {lengths} tokens.")
         return
+    base = evaluation.base_max_len
     header = [f"{length}*" if base and length > base else str(length) for length in passkey.lengths]
     page.text("Passkey retrieval accuracy (%) by context length and depth", "title")
     rows = [
@@ -189,9 +173,8 @@ def _share(page: Page, share: float | None, passkey: "results.Passkey") -> Cell:
     return f"{shade * CELL} {100 * share:3.0f}", "right" if passkey.beats_chance([share]) else "faint"
 
 
-def _add_retrieval(page: Page, retrieval: "results.Retrieval") -> None:
+def _add_retrieval(page: Page, retrieval: "results.Retrieval", _: object) -> None:
     numbers, rows = page.numbers, []
-    page.line()
     page.line(("Document retrieval", "title"))
     queries = f"{retrieval.queries:,} queries of {retrieval.query_tokens} tokens, taken from beyond the base's context"
     documents = f"{retrieval.documents:,} documents of {retrieval.length} tokens"
@@ -202,7 +185,7 @@ def _add_retrieval(page: Page, retrieval: "results.Retrieval") -> None:
     page.table(["model", *map(numbers.head, ("recall@1 (%)", "MRR", "vs. truncated"))], rows)
 
 
-def _add_shift(page: Page, shift: "results.Shift") -> None:
+def _add_shift(page: Page, shift: "results.Shift", _: object) -> None:
     from ctxextend.report.verdicts import shift_verdict
     from ctxextend.tables.stats import describe_range
 
@@ -212,15 +195,13 @@ def _add_shift(page: Page, shift: "results.Shift") -> None:
     for point in shift.points:
         cells = numbers.perplexity(point.loss), numbers.estimate(point.effect, signed=is_loss)
         rows.append([describe_range(point.start, point.start + shift.size), *cells][::shown])
-    page.line()
     page.text(f"{counted(shift.passages, 'passage')} of {shift.size} tokens at growing positions", "title")
     page.table(rows[0], rows[1:])
     page.text(shift_verdict(shift, numbers), SIGN_STYLES[shift.effect.sign] if is_loss else "")
 
 
-def _add_search(page: Page, search: "results.SearchResult", base: int | None) -> None:
-    numbers, rows = page.numbers, []
-    page.line()
+def _add_search(page: Page, search: "results.SearchResult", evaluation: "results.Evaluation") -> None:
+    numbers, base, rows = page.numbers, evaluation.base_max_len, []
     page.line(("Search", "title"))
     longer = f"; {search.longer_than_base:,} longer than the base's {base:,} tokens" if base else ""
     page.text(f"{search.summary} to {search.length:,} tokens{longer}; {search.pooling} pooling")
