@@ -63,7 +63,6 @@ class Result:
 
 
 def _without_timings(value: Any) -> Any:
-    """Remove the values that differ from run to run."""
     if isinstance(value, dict):
         measured = ("seconds", "peak_bytes", "tokens_per_second")
         return {key: _without_timings(item) for key, item in value.items() if key not in measured}

@@ -59,7 +59,6 @@ class Key(NamedTuple):
 
 
 def _keys() -> Iterator[tuple[str, Key]]:
-    """Yield every key of a recipe file, with a dot for those in sections."""
     for kind, section in ((CheckpointRef, ""), *((kind, section) for section, kind in SECTIONS.items())):
         for setting in fields(kind):
             types = [option for option in get_args(setting.type) if option is not type(None)]
@@ -133,9 +132,6 @@ def parse_recipe(text: str, name: str, changes: Sequence[str] = (), folder: Path
     """Parse a recipe and apply changes such as ``train.steps=100``; error messages call it `name`.
 
     Paths in the YAML are relative to `folder`, if it is given; paths in changes to the current folder.
-
-    Raises:
-        RecipeError: The recipe is invalid; one line of the message per error.
     """
     errors, entries, no_line = list[tuple[int, str]](), dict[str, Entry](), Entry(None, 0, name)
     for path, entry in _parse_yaml(text, name):
@@ -246,7 +242,6 @@ def _converted(value: Any, kind: Any) -> Any:
 
 
 def _unknown(path: str) -> str:
-    """Return an error message for an unknown key, with the nearest known one."""
     section, _, name = path.rpartition(".")
     keys = [key for key in KEYS if key.rpartition(".")[0] == section] or [key for key in KEYS if "." not in key]
     names = {key.rpartition(".")[2]: key for key in (*KEYS, *keys)}
@@ -460,7 +455,6 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, depth: in
 
 
 def _tables(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the tables in a ``provenance`` by name."""
     tables = facts["tables"] if isinstance(facts.get("tables"), list) else []
     return {item["name"]: item for item in tables if isinstance(item, Mapping) and isinstance(item.get("name"), str)}
 

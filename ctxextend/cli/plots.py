@@ -133,7 +133,6 @@ def _dot_bits(heights: NDArray[np.float64], mark: Mark, size: tuple[int, int, in
 
 
 def _axis(margin: int, reserved_columns: int, columns: int, length: int, *, unicode: bool) -> list[Pieces]:
-    """Return the horizontal axis with ticks at round positions, and its labels."""
     line, tick, corner, end = AXES[unicode]
     step = 2 ** max(math.ceil(math.log2(length / max(columns // 10, 1))), 0)  # lengths are powers of two
     ticks = {position * columns // length: str(position) for position in range(0, length, step)}

@@ -26,12 +26,7 @@ class SearchSet(NamedTuple):
 
 
 def read_search_set(settings: Evaluate) -> SearchSet | None:
-    """Read and check the search set of an evaluation; None if it has none.
-
-    Raises:
-        DataError: A file cannot be read or is empty, an id is unknown or occurs twice, or no query has a relevant
-            document.
-    """
+    """Read and check the search set of an evaluation; None if it has none."""
     if settings.corpus is None or settings.queries is None or settings.qrels is None:
         return None
     documents, queries = _read_texts(settings.corpus), _read_texts(settings.queries)

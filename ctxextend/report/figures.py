@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_file, check_disk_space, os_errors_as_output_error
 from ctxextend.errors import OutputError, printable
@@ -485,7 +484,6 @@ def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], statistic: Li
 
 
 def _set_log_scale(axes: "Axes") -> None:
-    """Use a logarithmic y axis with plain numbers."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axes.set_yscale("log")
@@ -516,7 +514,14 @@ def _draw_spectra(axes: "Axes", tables: Sequence[TableCurves]) -> None:
 
 def _draw_cosine_map(axes: "Axes", table: TableReport) -> None:
     """Draw pairwise cosines of a table's positions as a heat map; long tables are sampled evenly."""
-    cosines, step = sampled_cosines(table.values[table.reserved_rows :])
+    values = table.values[table.reserved_rows :]
+    # A power of two, so that it divides common table lengths and repeated tables stay visible.
+    step = 2 ** max(math.ceil(math.log2(len(values) / MAX_MAP_POSITIONS)), 0)
+    rows = values[::step].astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        norms = np.linalg.norm(rows, axis=1)
+        unit = rows / np.where(np.isfinite(norms) & (norms > 0), norms, np.nan)[:, None]
+        cosines = np.clip(unit @ unit.T, -1, 1)
     low, high = -step / 2, len(cosines) * step - step / 2  # centres each cell on its position
     axes.imshow(cosines, cmap="cividis", vmin=-1, vmax=1, extent=(low, high, high, low), interpolation="nearest")
     label = "position" if step == 1 else f"position (1 in {step} shown)"
@@ -524,17 +529,3 @@ def _draw_cosine_map(axes: "Axes", table: TableReport) -> None:
     axes.grid(visible=False)
     axes.figure.colorbar(axes.images[0], cax=axes.inset_axes((1.04, 0, 0.04, 1)), label="cosine similarity")
     axes.patch.set(facecolor="white", hatch="xxxx")  # cells without a cosine are transparent and show the hatching
-
-
-def sampled_cosines(table: NDArray[Any]) -> tuple[NDArray[np.float64], int]:
-    """Return pairwise cosines of evenly spaced rows, shape (m, m) with m ≤ 512, and the step between rows.
-
-    Cosines of zero and non-finite rows are NaN. The step is a power of two, so that it divides common table lengths
-    and repeated tables stay visible.
-    """
-    step = 2 ** max(math.ceil(math.log2(len(table) / MAX_MAP_POSITIONS)), 0)
-    rows = table[::step].astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        norms = np.linalg.norm(rows, axis=1)
-        unit = rows / np.where(np.isfinite(norms) & (norms > 0), norms, np.nan)[:, None]
-        return np.clip(unit @ unit.T, -1, 1), step

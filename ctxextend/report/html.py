@@ -56,10 +56,7 @@ def comparison_figure(comparison: Comparison) -> "Figure":
 
 
 def write_report(result: Comparison | Evaluation | Sequence[Inspection], path: Path, command: str = "") -> None:
-    """Write a result, and the command that produced it, as one HTML file without folder names or network access.
-
-    With ``SOURCE_DATE_EPOCH`` set and the same library versions, reports are reproducible byte for byte.
-    """
+    """Write a result, and the command that produced it, as one HTML file without folder names or network access."""
     figures.check_file(path, figures.REPORT)
     from jinja2 import Environment, PackageLoader
 
@@ -134,7 +131,6 @@ def _deltas(comparison: Comparison) -> Panel | None:
 
 
 def _losses(comparison: Comparison, by: str) -> Panel | None:
-    """Return the losses of each method and of the base by ``position`` or ``context``."""
     losses_of = partial(figures.losses_by, by)
     losses_by_method = [(row.method, losses_of(row.final.evaluation, MODEL)) for row in comparison.rows]
     if not any(losses for _, losses in losses_by_method):
@@ -153,7 +149,6 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
 
 
 def _retrieval(comparison: Comparison, by: str) -> Panel | None:
-    """Return the scores of each method and of the base by ``search`` or ``retrieval``."""
     rows = [(row.method, getattr(row.final.evaluation, by)) for row in comparison.rows]
     measured = [(number, method, item) for number, (method, item) in enumerate(rows) if item is not None]
     if not measured:

@@ -12,7 +12,7 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
     """Return one sentence on whether the longer context helps or, if not measured, on another measurement."""
     change, amount, better = None, "", -1
     contexts, retrieval, search = evaluation.contexts, evaluation.retrieval, evaluation.search
-    if contexts and contexts.points and (last := contexts.points[-1]).context > contexts.reference:
+    if contexts and (last := contexts.points[-1]).context > contexts.reference:
         change = last.change
         amount = f"{numbers.change(change)} nats/token at {last.context:,} vs. {contexts.reference:,}"
     elif search and (change := search.changes.get(MODEL)) is not None:
@@ -39,7 +39,7 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
         return f"Passkey retrieval is {'' if evaluation.passkey.is_above_chance else 'not '}above chance."
     if evaluation.shift:
         return shift_verdict(evaluation.shift, numbers)
-    return "No longer context was measured." if contexts and contexts.points else "Nothing was measured."
+    return "No longer context was measured." if contexts else "Nothing was measured."
 
 
 def shift_verdict(shift: Shift, numbers: NumberFormat) -> str:
@@ -51,10 +51,7 @@ def shift_verdict(shift: Shift, numbers: NumberFormat) -> str:
 
 
 def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
-    """Return the best method, the methods tied with it, by how much others are worse, and how the base compares.
-
-    Method names are in backticks.
-    """
+    """Return the best method, those tied with it, and how others and the base compare; names are in backticks."""
     trained, after = comparison.rows[0].trained is not None, f"{comparison.max_len_after:,}"
     outcomes = [(row.method.replace("`", "'"), row.trained if trained else row.untrained) for row in comparison.rows]
     measured = [(f"`{name}`", outcome) for name, outcome in outcomes if outcome and math.isfinite(outcome.score.mean)]

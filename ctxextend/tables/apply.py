@@ -284,9 +284,8 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
             raise ResizeError(message, f"Use an end of at most {learned - last}.")
     maximum = first + method.max_rows(source) if method.max_rows else rows
     if rows > maximum:
-        message = (
-            f"--method {method.name} extends {source} learned positions to at most {maximum - first}, not to {rows}."
-        )
+        most = f"at most {maximum - first}, not to {rows}"
+        message = f"--method {method.name} extends {source} learned positions to {most}."
         raise ResizeError(message, f"Use {f'--to {maximum} or fewer, or ' * (maximum > learned)}another method.")
 
 

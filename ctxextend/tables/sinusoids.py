@@ -59,7 +59,6 @@ def _wavelengths(width: int, layout: str) -> Floats:
 
 
 def _columns(width: int, layout: str) -> tuple[slice, slice]:
-    """Return the columns of the sines and of the cosines."""
     if layout == "interleaved":
         return slice(0, None, 2), slice(1, None, 2)
     pairs = width // 2
@@ -276,7 +275,6 @@ class SinusoidFit:
         return np.hstack([np.ones((len(positions), 1)), np.cos(angles), np.sin(angles)])
 
     def _residual_of(self, curves: Floats) -> Floats:
-        """Return curves minus their projection on sinusoids of these frequencies."""
         return np.asarray(curves - self._basis @ (self._basis.T @ curves))
 
 
