@@ -18,9 +18,7 @@ from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile, open
 from ctxextend.checkpoints.source import OUTSIDE, ConfigCheck, Source, has_file, not_a_file, points_outside
 from ctxextend.errors import CheckpointError, size_text
 
-CONFIG = "config.json"
-ADAPTER_CONFIG = "adapter_config.json"
-MODULES = "modules.json"
+CONFIG, ADAPTER_CONFIG, MODULES = "config.json", "adapter_config.json", "modules.json"
 ADAPTER_PREFIX = "base_model.model."  # PEFT's prefix of the base model's module names
 WEIGHTS_SUFFIXES = {".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors"}
 # Weights that only transformers up to version 4 loads, with the packages and the flag that it needs for them.

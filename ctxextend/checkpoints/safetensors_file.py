@@ -26,8 +26,7 @@ NUMPY_NAMES = {  # dtypes of numpy and of ml_dtypes by their names in safetensor
     **{f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)},
 }
 ML_DTYPES_NAMES = {
-    "BF16": "bfloat16",
-    **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"},
+    **{"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"},
     **{"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"},
 }
 NUMPY_DTYPES = (*NUMPY_NAMES, *ML_DTYPES_NAMES)
@@ -146,8 +145,7 @@ def _entry(name: str, described: Any) -> TensorEntry:
 
 def read_floats(file: TensorFile, name: str) -> NDArray[Any]:
     """Read a float tensor, in its shape and with its `numpy_dtype`."""
-    dtype = float_dtype(file, name)
-    return file.read_bytes(name).view(dtype).reshape(file.entries[name].shape)
+    return file.read_bytes(name).view(float_dtype(file, name)).reshape(file.entries[name].shape)
 
 
 def float_dtype(file: TensorFile, name: str) -> np.dtype[Any]:

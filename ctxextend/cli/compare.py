@@ -1,6 +1,5 @@
 """`ctxextend compare`."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -74,11 +73,6 @@ def compare(
                 result = compare_quickly(opened, to, progress=progress, **given)
     except ComparisonInterrupted as stop:
         result = stop.comparison
-    show_comparison(sink, result, report, plot)
-
-
-def show_comparison(sink: Output, result: "Comparison", report: Path | None, plot: Path | None) -> None:
-    """Write the report and the figure, and print the comparison."""
     from ctxextend.report.figures import write_figure
     from ctxextend.report.html import comparison_figure, write_report
     from ctxextend.report.verdicts import comparison_verdict

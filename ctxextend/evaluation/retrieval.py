@@ -96,8 +96,8 @@ class RetrievalTask(DocumentTask):
             change = None if mode == TRUNCATED else self.mean(FIRST, mode, TRUNCATED)
             modes[mode] = Recall(self.mean(FIRST, mode), self.mean(RANK, mode), change)
         counts = self.length, len(self.documents), len(self.queries), len(self.queries[0])
-        against_chunks = self.mean(RANK, MODEL, CHUNKS)
-        return {"retrieval": Retrieval(*counts, " + ".join(self.model.poolings), modes, against_chunks)}
+        pooling = " + ".join(self.model.poolings)
+        return {"retrieval": Retrieval(*counts, pooling, modes, against_chunks=self.mean(RANK, MODEL, CHUNKS))}
 
 
 def score_rankings(similar: Iterable[Values], relevant: Sequence[Mapping[int, int]]) -> dict[str, Values]:

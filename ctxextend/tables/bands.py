@@ -18,6 +18,7 @@ from ctxextend.tables.stats import find_outliers, norms_and_neighbours
 
 Rows = NDArray[np.float64]
 Indices = NDArray[np.int64]
+Range = tuple[int, int]  # half-open, of rows
 
 SEAM = 8  # rows on either side of a seam that are compared and blended
 MIN_ROWS = 4 * SEAM  # the fewest rows that can be split
@@ -107,10 +108,10 @@ def bands(
     *,
     keep: int = 0,
     sigma: float | None = None,
-    repeat: tuple[int, int] | None = None,
+    repeat: Range | None = None,
     gain: float | None = None,
     high_gain: float | None = None,
-    within: tuple[int, int] | None = None,
+    within: Range | None = None,
 ) -> Rows:
     """Interpolate the low frequencies of the table, tile the high ones.
 
@@ -209,17 +210,12 @@ class BandSplit:
     sigma: float = 0.0  # standard deviation of the low-pass filter, in rows; 0: no high-frequency part
     noise_distance: float = 0.0  # squared distance of the high-frequency part's autocorrelation from that of noise
     high_share: float = 0.0  # share of the high-frequency part in the variance, 0 to 1
-    repeat: tuple[int, int] = (0, 0)  # half-open range of rows whose high-frequency part is tiled
+    repeat: Range = (0, 0)  # half-open range of rows whose high-frequency part is tiled
     match: float = 0.0  # correlation of the rows around both ends of the range, -1 to 1
 
 
 def choose_split(
-    table: Rows,
-    *,
-    keep: int = 0,
-    sigma: float | None = None,
-    repeat: tuple[int, int] | None = None,
-    within: tuple[int, int] | None = None,
+    table: Rows, *, keep: int = 0, sigma: float | None = None, repeat: Range | None = None, within: Range | None = None
 ) -> BandSplit:
     """Choose how to split a table, shape (n, d), float64; settings that are passed are used as they are.
 
@@ -252,14 +248,14 @@ def choose_split(
     return best
 
 
-def find_repeats(table: Rows, sigma: float, maximum: int, *, keep: int = 0) -> list[tuple[int, int]]:
+def find_repeats(table: Rows, sigma: float, maximum: int, *, keep: int = 0) -> list[Range]:
     """Return up to `maximum` ranges to tile, of lengths 8 rows apart, best matching ends first, then all split rows."""
     split = _typical_rows(table)
     source = table[split.head : split.stop]
     if not _can_be_split(source):
         return []
     ranges = _best_ranges(source - smoothed(source, sigma), max(min(keep, split.stop) - split.head, 0))
-    chosen = list[tuple[int, int]]()
+    chosen = list[Range]()
     for (first, last), _ in sorted(ranges, key=lambda item: -item[1]):
         if len(chosen) < maximum and all(abs((stop - start) - (last - first)) >= SEAM for start, stop in chosen):
             chosen.append((first + split.head, last + split.head))
@@ -348,7 +344,7 @@ def _valley_sigma(rows: Rows) -> float:
     return float(HALF_AMPLITUDE / frequencies[tried[power[tried] <= floor][0]])
 
 
-def _split_at(split: BandSplit, rows: Rows, sigma: float, min_stop: int, given: tuple[int, int] | None) -> BandSplit:
+def _split_at(split: BandSplit, rows: Rows, sigma: float, min_stop: int, given: Range | None) -> BandSplit:
     """Split rows at one sigma; the tiled range is `given`, or the best one that ends at `min_stop` or later."""
     high = smoothed(rows, sigma)
     np.subtract(rows, high, out=high)
@@ -388,8 +384,7 @@ def _autocorrelation(blocks: Iterable[Rows], count: int, maximum: float) -> Rows
         squares += np.einsum("td,td->t", block, block)
     products, sums = np.fft.irfft(power)[lags], np.concatenate([[0], np.cumsum(squares)])
     norms = np.sqrt(sums[count - lags] * (sums[-1] - sums[lags]))
-    correlation: Rows = np.divide(products, norms, out=np.zeros_like(products), where=norms > 0)
-    return correlation
+    return np.asarray(np.divide(products, norms, out=np.zeros_like(products), where=norms > 0))
 
 
 def _noise_autocorrelation(sigma: float, lags: int) -> Rows:
@@ -402,7 +397,7 @@ def _noise_autocorrelation(sigma: float, lags: int) -> Rows:
     return np.asarray(products[1:] / products[0], np.float64)
 
 
-def _best_ranges(high: Rows, min_stop: int) -> Iterator[tuple[tuple[int, int], float]]:
+def _best_ranges(high: Rows, min_stop: int) -> Iterator[tuple[Range, float]]:
     """Yield for each length the range with the best correlated ends that ends at `min_stop` or later, and its match."""
     shortest = max(int(MIN_REPEAT_SHARE * len(high)), SEAM)
     lengths = range(shortest, min(shortest + LENGTHS, len(high) - SEAM + 1))

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import ctxextend.tables.bands
-import ctxextend.tables.rotary  # noqa: F401  (both register their methods)
 from ctxextend.errors import ResizeError, did_you_mean
+from ctxextend.tables import bands, rotary  # noqa: F401  (both register their methods)
 from ctxextend.tables.method_facts import (
     FACTS,
     INTEGER,

@@ -196,8 +196,7 @@ def _local_median(values: Floats) -> Floats:
     # np.nanmedian warns about windows that are all NaN; sorting puts NaN last.
     counts = np.count_nonzero(~np.isnan(windows), axis=1)
     middle = np.stack([(counts - 1) // 2, counts // 2], axis=1).clip(0)
-    medians: Floats = np.take_along_axis(np.sort(windows, axis=1), middle, axis=1).mean(axis=1)
-    return medians
+    return np.asarray(np.take_along_axis(np.sort(windows, axis=1), middle, axis=1).mean(axis=1))
 
 
 @dataclass(frozen=True)
