@@ -1,7 +1,6 @@
 """A guided demo on the bundled checkpoint: compare methods, train the best one, and write past the old end."""
 
 import inspect
-import os
 import tempfile
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -15,7 +14,7 @@ from ctxextend.evaluation.eval_model import TextTokenizer
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, identify_model
 from ctxextend.plan.plan import plan_model
-from ctxextend.progress import Progress, no_progress
+from ctxextend.progress import Progress
 from ctxextend.recipe import CheckpointRef, Recipe, Resize, Train
 
 DEMO_SOURCE = "tiny-gpt2"
@@ -41,22 +40,14 @@ class Demo:
     text_after: str  # the same after training
 
 
-def compare_demo(progress: Progress = no_progress, threads: int | None = None) -> Comparison:
+def compare_demo(progress: Progress, threads: int | None) -> Comparison:
     """Compare methods on the bundled checkpoint as ``compare --quick`` does."""
     for module in ("torch", "transformers", "ctxextend.training.memory"):  # fail before anything is measured
         import_module(module)
     return replace(compare_quickly(_open_demo(), progress=progress, threads=threads), notes=(), warnings=())
 
 
-def train_demo(
-    to: int,
-    method: str,
-    output: str | os.PathLike[str],
-    force: bool = False,
-    threads: int | None = None,
-    steps: int = DEMO_STEPS,
-    progress: Progress = no_progress,
-) -> Demo:
+def train_demo(to: int, method: str, output: Path, force: bool, threads: int | None, progress: Progress) -> Demo:
     """Resize the bundled checkpoint, train it on Python's documentation, and continue a text past the old end."""
     from ctxextend.models.load import continue_text, load, run_on_tokens
     from ctxextend.training.train import train_recipe
@@ -67,6 +58,7 @@ def train_demo(
         documents = python_documents()
         held_out = write_documents(Path(folder) / "held-out.jsonl", filter(is_held_out, documents))
         text = write_documents(Path(folder) / "text.jsonl", (item for item in documents if not is_held_out(item)))
+        steps = DEMO_STEPS
         settings = Train(
             (text,), steps, trainable="all", eval_data=(held_out,), eval_every=steps, save_every=steps, threads=threads
         )

@@ -28,9 +28,7 @@ CHUNK_SIZE = 1 << 20  # characters per chunk: a tokenizer needs about 160 bytes 
 ROWS = 64  # rows of a Parquet file to decode at a time
 SET_FIELD = "Set the text field with --text-field."
 HUB_FORMAT = "hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]"
-HUB_NAME = re.compile(
-    r"hf:(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<config>[^/:@]+))?(?::(?P<split>[^:@]+))?(?:@(?P<revision>.+))?"
-)
+HUB_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:/([^/:@]+))?(?::(?P<split>[^:@]+))?(?:@(.+))?")
 
 Paths: TypeAlias = Sequence[str | os.PathLike[str]]  # files, folders, and names of Hub datasets
 TextSource: TypeAlias = Path | str  # a file, or the name of a Hub dataset with its split

@@ -4,7 +4,6 @@ import hashlib
 import json
 import signal
 import sys
-from functools import partial
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -32,7 +31,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (demonstration, quick):
         monkeypatch.setattr(module, "python_documents", lambda: documents)
     monkeypatch.setattr(demonstration, "WRITTEN_TOKENS", 8)
-    monkeypatch.setattr(demonstration, "train_demo", partial(demonstration.train_demo, steps=1))
+    monkeypatch.setattr(demonstration, "DEMO_STEPS", 1)
 
 
 @pytest.mark.usefixtures("short")

@@ -24,7 +24,6 @@ try:
 except ImportError:  # Windows: no locks
     fcntl = None  # type: ignore[assignment]
 
-# Signals that end a run.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2

@@ -54,7 +54,6 @@ KNOWN_FILES = (  # that transformers, PEFT, sentence-transformers, their trainer
     *("training_args.bin", "trainer_state.json", "train_log.jsonl", "train_loss.png", "runs/*", "ctxextend.yaml"),
     *("README.md", "LICENSE", "LICENSE.*", "LICENCE", "LICENCE.*", "NOTICE", "NOTICE.*", ".gitattributes"),
 )
-# Files that identify a checkpoint folder, and its weights.
 CHECKPOINT_MARKS = ("config.json", "modules.json", "adapter_config.json", "ctxextend.yaml")
 CHECKPOINT_WEIGHTS = (
     *("adapter_model.safetensors", "model*.safetensors", "*/model*.safetensors"),

@@ -47,7 +47,7 @@ def demo(
     sink.note(f"Training {method} at {to} tokens ...")
     with TemporaryDirectory() as folder, sink.progress("Training", unit="tokens") as progress:
         path = output or Path(folder) / f"{DEMO_SOURCE}-{to}"
-        result = train_demo(to, method, path, force, threads, progress=progress)
+        result = train_demo(to, method, path, force, threads, progress)
     before, after = math.exp(result.loss_before), math.exp(result.loss_after)
     pieces = page.numbers.perplexity(comparison.base)
     page = Page.for_stdout()

@@ -20,8 +20,7 @@ Settings = TypeVar("Settings")
 Command = TypeVar("Command", bound=Callable[..., None])
 # Duplicates ctxextend.recipe.MEASURES (a test compares them): importing it would load numpy for --help.
 MEASURES = ("position", "context", "passkey", "retrieval", "shift")
-# Option groups of --help, in display order.
-PANELS = ("Options", "Text", "Measures", "Training", "Output", "Advanced")
+PANELS = ("Options", "Text", "Measures", "Training", "Output", "Advanced")  # option groups of --help, in order
 
 
 def heading(title: str) -> Any:

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from ctxextend.json_output import Result, not_in_json
 
-# How a text is read: by the model in one window, by the base in back-to-back windows, sliding windows or chunks; or by
-# the model with the reference rows.
+# By what a text is read: the model; the base in back-to-back or sliding windows or chunks; the reference rows.
 MODEL, TRUNCATED, SLIDING, CHUNKS, REFERENCE = "model", "truncated", "sliding", "chunks", "reference"
 # Accuracy is above chance if guessing reaches it with a lower probability than this: one tail of a 95 % interval.
 UNLIKELY = 0.025
@@ -239,8 +238,7 @@ class SearchResult:
     longer_than_model: int  # documents of more than `length` tokens
     longer_than_base: int | None  # documents longer than the base's context length; None without a base
     pooling: str  # how hidden states become one embedding
-    # By mode, as in `Retrieval`, and by name: ``nDCG@10``, ``MRR`` and ``recall@k``; queries are the samples. Without a
-    # base, only `MODEL`.
+    # By mode, as in `Retrieval` (without a base, only `MODEL`), and by name: ``nDCG@10``, ``MRR`` and ``recall@k``.
     scores: Mapping[str, Mapping[str, Estimate]]
     changes: Mapping[str, Estimate]  # nDCG@10 by mode minus that of `TRUNCATED`, paired by query; empty without a base
     against_chunks: Estimate | None = None  # nDCG@10 of `MODEL` minus that of `CHUNKS`, paired by query

@@ -22,8 +22,7 @@ Range = tuple[int, int]  # half-open, of rows
 
 SEAM = 8  # rows on either side of a seam that are compared and blended
 MIN_ROWS = 4 * SEAM  # the fewest rows that can be split
-# The smallest and the largest standard deviation of the Gaussian filter that are tried, in rows, and the largest as a
-# share of the table.
+# The least and the greatest sigma of the Gaussian filter that are tried, in rows, and the greatest as a share of them.
 MIN_SIGMA, MAX_SIGMA, MAX_SIGMA_SHARE = 4.5, 16.0, 1 / 8
 # The half-amplitude cutoff frequency of a Gaussian filter, in cycles per row, times its sigma in rows.
 HALF_AMPLITUDE = float(np.sqrt(np.log(2) / 2) / np.pi)

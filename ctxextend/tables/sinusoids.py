@@ -16,8 +16,7 @@ ROUNDING = 1e-12  # components below this share of the largest one's variance ar
 OVERSAMPLING = 8  # frequencies of the periodogram per cycle per table
 RESIDUAL_ROUNDING = 1e-20  # residuals below this share of the curves' sum of squares are rounding errors
 RESOLUTION = 0.75  # frequencies closer than this, in cycles per table, cannot be resolved
-# Maximum Gauss-Newton steps, maximum halvings of a step that increases the error, and the relative decrease of the
-# error below which the iteration stops.
+# Maximum Gauss-Newton steps and halvings of a step, and the relative decrease of the error below which they stop.
 MAX_STEPS, MAX_HALVINGS, MIN_GAIN = 20, 4, 1e-6
 
 

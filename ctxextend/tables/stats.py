@@ -17,8 +17,7 @@ Floats = NDArray[np.float64]
 RowRange = tuple[int, int]  # half-open: start and stop
 
 LEADING_COMPONENTS = 4  # principal components whose periods are measured
-# Maximum number of evenly spaced rows used for the spectrum; fewer for tables with more than `WIDE` rows and columns,
-# because time is cubic in the smaller of both.
+# Evenly spaced rows used for the spectrum; fewer above `WIDE` rows and columns: time is cubic in the smaller of both.
 SPECTRUM_ROWS = 8192
 WIDE, WIDE_SPECTRUM_ROWS = 768, 512
 WIDE_SPREAD = 4.0  # norms are plotted on a logarithmic scale if the largest is more than this multiple of the median
