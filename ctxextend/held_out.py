@@ -19,8 +19,7 @@ from ctxextend.text_data import Paths, TextSource, check_paths, read_chunks
 
 Ids = NDArray[np.int64]
 TextKey = tuple[Any, Any]  # the size and SHA-256 of a file, or the name of a Hub dataset
-# How a text was trained on: what was held out of the whole text that it is part of (None: nothing), the tokens before
-# it there, and its text field.
+# What was held out of the whole text that a text is part of (None: nothing), the tokens before it, and its text field.
 TrainedText = tuple["HeldOut | None", int, str]
 HASHED_BYTES = 64 << 20  # maximum bytes of a file to hash: later changes that keep the size go unnoticed
 MAX_WINDOWS = 1_000_000  # maximum held-out windows of a recipe: an untrusted one may state more than fit in memory

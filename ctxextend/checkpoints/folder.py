@@ -366,9 +366,8 @@ def _reason_omitted(source: Source, model: PurePosixPath, name: str) -> str | No
     """Return why a file is skipped; None if it is copied."""
     path, local = PurePosixPath(name), source.folder / name
     is_local = name not in source.not_downloaded
-    for part in path.parts:
-        if part in filenames.IGNORED_NAMES:
-            return f"{filenames.IGNORED_NAMES[part]}, not part of the checkpoint"
+    if ignored := [filenames.IGNORED_NAMES[part] for part in path.parts if part in filenames.IGNORED_NAMES]:
+        return f"{ignored[0]}, not part of the checkpoint"
     if is_local and (kind := not_a_file(local)):
         return LINKED if local.is_dir() else kind
     for relative in (path, path.relative_to(model)) if model in path.parents else (path,):

@@ -51,43 +51,39 @@ MESSAGES = {  # and hints by exception classes or HTTP statuses; the first match
 
 
 def download(
-    hub_id: str,
-    revision: str | None,
-    config: str,
-    choose: Callable[[list[str]], list[str]],
-    check: Callable[[Path], None],
+    repo: str, revision: str | None, file: str, choose: Callable[[list[str]], list[str]], check: Callable[[Path], None]
 ) -> tuple[Path, list[str]]:
     """Download the files of a Hub model that `choose` selects; return the local folder and all file names.
 
-    `config` is downloaded first, and `check` may reject it. If a request fails, return the cached folder and no names.
+    Its config, `file`, is downloaded first; `check` may reject it. If a request fails, return the cached folder only.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         try:
-            siblings = HfApi().model_info(hub_id, revision=revision).siblings
+            siblings = HfApi().model_info(repo, revision=revision).siblings
         except (RepositoryNotFoundError, RevisionNotFoundError):
             raise
         except Exception as error:
             with suppress(Exception):
-                cached = snapshot_download(hub_id, revision=revision, allow_patterns=config, local_files_only=True)
+                cached = snapshot_download(repo, revision=revision, allow_patterns=file, local_files_only=True)
                 return Path(cached), []
             raise error
-        files = [file.rfilename for file in siblings or []]
+        files = [sibling.rfilename for sibling in siblings or []]
         if siblings is not None and all(name.startswith(".git") for name in files):
-            raise SourceError(f"The repository {hub_id} on the Hub is empty.", "Check its page for other branches.")
-        if config in files:
-            check(Path(snapshot_download(hub_id, revision=revision, allow_patterns=glob.escape(config))) / config)
+            raise SourceError(f"The repository {repo} on the Hub is empty.", "Check its page for other branches.")
+        if file in files:
+            check(Path(snapshot_download(repo, revision=revision, allow_patterns=glob.escape(file))) / file)
         chosen = [glob.escape(name) for name in choose(files)]
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=chosen)), files
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=chosen)), files
     except CtxextendError:
         raise
     except Exception as error:  # errors of huggingface_hub and HTTP, and any error from a malformed response
         kinds, reason = _error_kinds(error)
         kinds |= {"errno"} if isinstance(error, OSError) and error.errno is not None else set()
         message, hint = next(texts for names, texts in MESSAGES.items() if kinds.intersection(names))
-        raise SourceError(message.format(id=hub_id, revision=revision, reason=reason), hint) from error
+        raise SourceError(message.format(id=repo, revision=revision, reason=reason), hint) from error
 
 
 def push_folder(folder: Path, repo_id: str, texts: Mapping[str, bytes]) -> str:

@@ -24,11 +24,8 @@ USE_SENTENCE_TRANSFORMERS = "Evaluate this model with sentence-transformers."
 
 # Flags of configs before version 5.4, in the order in which sentence-transformers concatenates poolings.
 POOLING_FLAGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
+    **{"pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean"},
+    **{"pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens": "weightedmean"},
     "pooling_mode_lasttoken": "lasttoken",
 }
 

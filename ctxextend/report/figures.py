@@ -414,10 +414,7 @@ def training_figure(log: Sequence[Mapping[str, Any]], title: str) -> "Figure":
 
 
 def inspection_panels(inspections: Sequence[Inspection]) -> list[Panel]:
-    """Return panels of row norms, neighbour cosines, spectrum, and pairwise cosines of every table.
-
-    Tables of the same part of several models share plots, except for pairwise cosines.
-    """
+    """Return the panels of every table; tables of the same part share plots, except for pairwise cosines."""
     groups, panels = tables_by_part(inspections), list[Panel]()
     names = {key: public_name(name) for key, name in short_names(inspections).items()}
     if len(set(names.values())) < len(names):  # models of the same name in different folders

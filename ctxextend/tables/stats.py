@@ -240,9 +240,7 @@ def _tiling(rows: int, groups: list[list[int]]) -> tuple[int | None, int, int]:
     starts, stops = edges[::2], edges[1::2]
     counts = [np.count_nonzero(group_of[start:stop]) for start, stop in zip(starts, stops, strict=True)]
     best = int(np.argmax(counts))
-    if counts[best] < 2:
-        return None, 0, 0
-    return period, int(starts[best]), int(stops[best]) + period
+    return (None, 0, 0) if counts[best] < 2 else (period, int(starts[best]), int(stops[best]) + period)
 
 
 def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...]]:
