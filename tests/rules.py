@@ -64,11 +64,11 @@ def _set_length(config: Any) -> Any:
     for location in find_architecture(config.to_dict()).locations:
         part = reduce(getattr, location.path, config)
         setattr(part, location.effective_key, location.key_value(OLD))
-        if "original_max_position_embeddings" in location.family.defaults:
-            part.original_max_position_embeddings = OLD
+        if (trained := "original_max_position_embeddings") in location.family.defaults:
+            setattr(part, trained, OLD)
         settings = getattr(part, "rope_parameters", None) or {}
         if "factor" in settings:
-            settings |= {"factor": 4.0, "original_max_position_embeddings": OLD // 4}
+            settings |= {"factor": 4.0, trained: OLD // 4}
     return config
 
 
