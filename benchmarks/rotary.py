@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 __all__ = ["BASES", "METHODS", "STAGES", "page"]
 
 METHODS = ("yarn", "linear", "dynamic", "theta")
-TIMES, STAGES, TOKENS = (2, 4), (0, 100), 65_536
+TIMES, STAGES, TOKENS = (2, 4), (0, 100), 98_304
 BASES = {SLIDING: "as it is, in sliding windows", TRUNCATED: "as it is, truncated"}
 NUMBERS = NumberFormat()
 
