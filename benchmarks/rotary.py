@@ -26,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 
 __all__ = ["BASES", "METHODS", "STAGES", "page"]
 
-METHODS = ("yarn", "linear", "dynamic", "theta")
+UNSCALED = "theta:factor=1"  # the base as it is
+METHODS = {UNSCALED: "limits raised only", **{name: name for name in ("yarn", "linear", "dynamic", "theta")}}
 TIMES, STAGES, TOKENS = (2, 4), (0, 100), 98_304
 BASES = {SLIDING: "as it is, in sliding windows", TRUNCATED: "as it is, truncated"}
 NUMBERS = NumberFormat()
@@ -35,7 +36,8 @@ INTRODUCTION = """\
 A small Llama with a trained length of {before} tokens (`recipes/from_scratch/rotary_lm.py --seed 52`, a seed that was
 fixed before any model was scored), on code held out of its training: perplexity ± 95 %, and its ratio to that of the
 model as it is in sliding windows of {before} tokens, paired by token. Truncated: each {before} tokens are read by
-themselves. Training is {steps} steps of 8 windows of the new length, of all weights."""
+themselves. Limits raised only: frequencies do not change. Training is {steps} steps of 8 windows of the new length, of
+all weights."""
 YARN = "Without training, the perplexity of yarn is that of linear"
 SHORT = "On texts of {before} tokens: perplexity, as a ratio to that of the model as it is, paired by token:"
 
@@ -61,7 +63,7 @@ def measure(times: int, model: str, data: tuple[str, ...], held_out: tuple[str, 
     from ctxextend.recipe import CheckpointRef
 
     settings: dict[str, Any] = {"eval_data": held_out, "tokens": TOKENS, "measure": ("context",), "trainable": "all"}
-    requested = Compare.from_flags(f"{times}x", data, METHODS, STAGES[1], **settings)
+    requested = Compare.from_flags(f"{times}x", data, [*METHODS], STAGES[1], **settings)
     with tempfile.TemporaryDirectory() as folder:
         run = open_comparison(open_model(CheckpointRef(model)), requested, Path(folder))
         with torch_threads(run.resized.model.model, None):
@@ -73,11 +75,12 @@ def measure(times: int, model: str, data: tuple[str, ...], held_out: tuple[str, 
     for stage, steps in enumerate(STAGES):
         for candidate in run.candidates:
             evaluation, losses = candidate.measured[stage]
-            row = scores(candidate.name, steps, losses, base[SLIDING], before)
+            row = scores(METHODS[candidate.name], steps, losses, base[SLIDING], before)
             points = evaluation.contexts.points if evaluation.contexts else ()
             rows.append(row | {"short": next(point.against_base for point in points if point.context == before)})
-    yarn, linear = (candidate.measured[0].scores for candidate in run.candidates[:2])
-    against = estimate([own - other for own, other in zip(yarn, linear, strict=True)])
+    untrained = {candidate.name: candidate.measured[0].scores for candidate in run.candidates}
+    pairs = zip(untrained["yarn"], untrained["linear"], strict=True)
+    against = estimate([own - other for own, other in pairs])
     return {"before": before, "to": times * before, "rows": rows, "yarn against linear": against}
 
 
