@@ -39,6 +39,9 @@ model as it is in sliding windows of {before} tokens, paired by token. Truncated
 themselves. Limits raised only: frequencies do not change. Training is {steps} steps of 8 windows of the new length, of
 all weights."""
 YARN = "Without training, the perplexity of yarn is that of linear"
+THETA = """\
+`theta` divides the lowest frequency by the whole factor and those above it by less, so at long positions their angles
+are beyond those of training (Peng et al. 2023, YaRN, arXiv:2309.00071): it needs training, or a larger factor."""
 SHORT = "On texts of {before} tokens: perplexity, as a ratio to that of the model as it is, paired by token:"
 
 Losses = Sequence[NDArray[np.float64]]  # of each window, from position 1 on
@@ -124,7 +127,7 @@ def page(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     rows = [*zip(*(result["rows"] for result in results), strict=True)]  # the same row at each length
     yield from table(lengths, ((label(row[0]), *(score_text(item, item["all"]) for item in row)) for row in rows))
     ratios = (f"{ratio(result['yarn against linear'])} at {result['to']} tokens" for result in results)
-    yield f"\n{YARN} {', and '.join(ratios)}."
+    yield f"\n{YARN} {', and '.join(ratios)}.\n\n{THETA}"
     for result in results:
         yield f"\nBy position, {before} → {result['to']}:"
         heads = (f"{start} to {start + before - 1}" for start in range(0, result["to"], before))
