@@ -69,11 +69,6 @@ class TablePlan:
         return not self.location.table.scheme
 
     @property
-    def local_layers(self) -> tuple[RopeLayers, ...]:
-        """The layers with rotary positions and a sliding window, whose settings stay the same."""
-        return tuple(layers for layers in read_rope(self.location) if layers.is_local) if self.rope else ()
-
-    @property
     def is_changed(self) -> bool:
         """Whether the number of rows changes."""
         return self.rows_before != self.rows_after
@@ -137,7 +132,8 @@ def plan_tables(
         message = f"--to {settings.to} would extend {old[True]} and shrink {old[False]}."
         raise ResizeError(message, f"Resize one at a time: {parts}.")
     for plan in plans:
-        _check_length(settings, plan)
+        if plan.has_rows:  # see `_plan_rope` for others
+            _check_length(settings, plan)
     return tuple(plans)
 
 
@@ -158,20 +154,17 @@ def _plan_rope(location: TableLocation, settings: Resize, lengths: tuple[int, in
         raise MethodError(message, one_of)
     if not applicable or after == before:
         return ()
-    layers = [item for item in read_rope(location) if not item.is_local]
-    dims = [rotary_dim(location, item.parameters) for item in layers]
+    options = settings.method, applicable
     return tuple(
-        RopePlan(item, resize_rope(item.parameters, lengths, dim, settings.method, applicable))
-        for item, dim in zip(layers, dims, strict=True)
+        RopePlan(item, resize_rope(item.parameters, lengths, rotary_dim(location, item.parameters), *options))
+        for item in read_rope(location)
+        if not item.is_local
     )
 
 
 def _check_length(settings: Resize, plan: TablePlan) -> None:
     """Raise ResizeError if the model does not support the length, or if a method option does not apply to it."""
-    before, after = plan.max_len_before, plan.max_len_after
-    if not plan.has_rows:
-        return  # see `_plan_rope`
-    facts = settings.facts
+    before, after, facts = plan.max_len_before, plan.max_len_after, settings.facts
     if facts.name not in METHODS or settings.settings.keys() - facts.settings.keys():  # rotary methods
         message = f"--method {settings.method} does not apply to {plan.name}, whose positions are {plan.scheme}."
         raise MethodError(message, "List methods and their settings with `ctxextend methods`.")
@@ -241,9 +234,8 @@ def config_changes(
     changes: dict[tuple[str, ...], Any] = {}
     for table in tables:
         location, length = replace(table.location, config=config), table.max_len_after
-        lengths = dict.fromkeys(location.length_paths, location.key_value(length))
-        if any(plan.after.keeps_max_len for plan in table.rope):
-            lengths = {}
+        paths = () if any(plan.after.keeps_max_len for plan in table.rope) else location.length_paths
+        lengths = dict.fromkeys(paths, location.key_value(length))
         for plan in table.rope:
             changes |= rope_changes(location, plan.before, plan.after.parameters)
         raised = {(key,): length for key in architecture.family.limits}

@@ -21,6 +21,7 @@ from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES, read_floats
 from ctxextend.errors import CheckpointError, MethodError, ResizeError, printable
+from ctxextend.families.rope import read_rope
 from ctxextend.families.schema import BEYOND
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan import output_files
@@ -223,9 +224,9 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         if self.keeps_learned_rows or self.settings.facts.name != DEFAULT_METHOD:
             return ""
         if not self.has_rows:
-            facts, changes = self.tables[0].location.table.rope, self.tables[0].rope
-            is_choice = facts and "dynamic" in facts.methods
-            is_choice = is_choice and all(plan.before.parameters["rope_type"] == "default" for plan in changes)
+            table, facts = self.tables[0], self.tables[0].location.table.rope
+            is_unscaled = all(plan.before.parameters["rope_type"] == "default" for plan in table.rope)
+            is_choice = is_unscaled and facts and "dynamic" in facts.methods
             return "To keep outputs for short inputs, use --method dynamic." if is_choice else ""
         lengths = {table.max_len_before for table in self.tables}
         keep = f"--keep-first {max(lengths)} (worse beyond {max(lengths)}) or " if len(lengths) == 1 else ""
@@ -269,7 +270,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def _windows(self) -> Iterator[str]:
         """Yield a note for layers with rotary positions that see no further than a sliding window."""
         for table in self.tables:
-            location, local = table.location, [rope.layers for rope in table.local_layers]
+            location, rope = table.location, read_rope(table.location) if table.rope else ()
+            local = [layers.layers for layers in rope if layers.is_local]
             window, is_used = location.stated("sliding_window"), location.stated("use_sliding_window")
             if local:
                 yield f"{table.name}: {', '.join(local)} layers have a sliding window, so they keep their settings."
@@ -388,13 +390,10 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         names = ", ".join(f"`{table.name}`" for table in self.tables)
         change = f"resized from {self._old_lengths} to {after} positions with method `{self.method}`"
         change = change if self.is_changed else f"kept at {after} positions"
-        what = f"position table{'s' * (len(self.tables) > 1)} ({names})"
-        others = (
-            "No other weights" if self.stored else "transformers computes the rows: only config and tokenizer files"
-        )
-        if not self.has_rows:
-            what = f"{self.tables[0].scheme} positions ({names})"
-            others = "All weights are the same: only config and tokenizer files"
+        tables = f"position table{'s' * (len(self.tables) > 1)}"
+        what = f"{tables if self.has_rows else f'{self.tables[0].scheme} positions'} ({names})"
+        why = "transformers computes the rows" if self.has_rows else "All weights are the same"
+        others = "No other weights" if self.stored else f"{why}: only config and tokenizer files"
         effects = self.consequences, *self._low_limits(), *self._padding()
         section = (
             f"## Context length {after}\n\n"

@@ -250,11 +250,7 @@ class RopeChange(NamedTuple):
 
 
 def resize_rope(
-    rope: Parameters,
-    lengths: Lengths,
-    dim: int,
-    method: str | None = None,
-    methods: Sequence[str] = SCALING_METHODS,
+    rope: Parameters, lengths: Lengths, dim: int, method: str | None = None, methods: Sequence[str] = SCALING_METHODS
 ) -> RopeChange:
     """Return rotary settings that serve longer inputs.
 
