@@ -70,7 +70,7 @@ def download(
                 cached = snapshot_download(repo, revision=revision, allow_patterns=file, local_files_only=True)
                 return Path(cached), []
             raise error
-        files = [sibling.rfilename for sibling in siblings or []]
+        files = [item.rfilename for item in siblings or []]
         if siblings is not None and all(name.startswith(".git") for name in files):
             raise SourceError(f"The repository {repo} on the Hub is empty.", "Check its page for other branches.")
         if file in files:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ctxextend.json_output import Result, not_in_json
 
-# By what a text is read: the model; the base in back-to-back or sliding windows or chunks; the reference rows.
+# How a text is read: by the model; by the base in back-to-back or sliding windows or chunks; with the reference rows.
 MODEL, TRUNCATED, SLIDING, CHUNKS, REFERENCE = "model", "truncated", "sliding", "chunks", "reference"
 # Accuracy is above chance if guessing reaches it with a lower probability than this: one tail of a 95 % interval.
 UNLIKELY = 0.025
