@@ -5,7 +5,7 @@ Nine of the 16 frequencies of a head never complete a turn within the context of
 
     python recipes/from_scratch/rotary_lm.py OUT_FOLDER [--steps 4000] [--corpus docs] [--context 128] [--seed 1]
 
-About ten minutes on two CPU cores.
+About a quarter of an hour on one CPU core.
 """
 
 import argparse
