@@ -147,7 +147,7 @@ def yarn(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Para
     summary="divide all frequencies by the factor",
     convention="position t turns by the angles of position t / factor",
     long_inputs="order is kept, but neighbouring positions are closer together than in training",
-    when="you fine-tune afterwards, or a runtime supports no other method",
+    when="a runtime supports no other method; then train",
 )
 def linear(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
     """Interpolate positions linearly. Source: Chen et al. 2023, Position Interpolation, arXiv:2306.15595."""
