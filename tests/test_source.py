@@ -107,7 +107,7 @@ def test_resolve_source_rejects_a_revision_of_a_local_checkpoint(make_pico: Make
 
 def test_open_reference_rejects_a_model_type_without_a_table_before_weights_are_read(hub: Hub, tmp_path: Path) -> None:
     for name, config in {
-        "llama": '{"model_type": "llama"}',
+        "xlnet": '{"model_type": "xlnet"}',
         "relative": '{"model_type": "bert", "position_embedding_type": "relative_key"}',
     }.items():
         folder = tmp_path / name
@@ -121,8 +121,8 @@ def test_open_reference_rejects_a_model_type_without_a_table_before_weights_are_
         hub.add(f"owner/{name}", folder).files["model.safetensors"] = b"large"
         assert "no position table to resize; it uses" in invoke("inspect", f"owner/{name}").stderr
     assert hub.downloaded() == {"config.json"}
-    (tmp_path / "llama" / "config.json").write_text('{"model_type": "brt"}')
-    done = invoke("inspect", tmp_path / "llama")
+    (tmp_path / "xlnet" / "config.json").write_text('{"model_type": "brt"}')
+    done = invoke("inspect", tmp_path / "xlnet")
     assert "Unknown model type 'brt'.\nDid you mean bert?" in done.stderr
     # --model-type takes precedence over the config.
     assert "has no model.safetensors" in invoke("inspect", tmp_path / "llama", "--model-type", "bert").stderr
