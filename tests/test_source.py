@@ -125,4 +125,4 @@ def test_open_reference_rejects_a_model_type_without_a_table_before_weights_are_
     done = invoke("inspect", tmp_path / "xlnet")
     assert "Unknown model type 'brt'.\nDid you mean bert?" in done.stderr
     # --model-type takes precedence over the config.
-    assert "has no model.safetensors" in invoke("inspect", tmp_path / "llama", "--model-type", "bert").stderr
+    assert "has no model.safetensors" in invoke("inspect", tmp_path / "xlnet", "--model-type", "bert").stderr

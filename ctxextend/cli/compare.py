@@ -1,6 +1,6 @@
 """`ctxextend compare`."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from ctxextend.report.numbers import NumberFormat
 
 
-@options.shared(
-    "length measure corpus queries qrels text_field tokens eval_data trainable seq_len window lr batch_size precision "
-    "seed device threads model_type tokenizer revision subfolder variant as_json quiet"
-)
 def compare(
     source: options.Model,
     data: Annotated[
@@ -31,10 +27,33 @@ def compare(
     method: Annotated[
         list[str] | None, measures("--method NAME", "Method, e.g. stretch:keep-first=5.", "all", complete_method)
     ] = None,
+    length: options.Length = None,
+    measure: options.Measure = None,
+    corpus: options.Corpus = None,
+    queries: options.Queries = None,
+    qrels: options.Qrels = None,
+    text_field: options.TextField = "text",
+    tokens: options.Tokens = None,
+    eval_data: options.EvalData = None,
     steps: Annotated[int, options.learning("--steps N", "Also train each method for N steps.")] = 0,
+    trainable: options.Trainable = None,
+    seq_len: options.SeqLen = None,
+    window: options.Window = None,
+    lr: options.LearningRate = None,
+    batch_size: options.StepBatch = None,
+    precision: options.Precision = "auto",
+    seed: options.Seed = 0,
+    device: options.Device = None,
+    threads: options.Threads = None,
     report: options.Report = None,
     plot: options.Plot = None,
-    **shared: Any,
+    model_type: options.ModelType = None,
+    tokenizer: options.Tokenizer = None,
+    revision: options.Revision = None,
+    subfolder: options.Subfolder = None,
+    variant: options.Variant = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Benchmark resize methods on your model and text.
 
@@ -47,18 +66,18 @@ def compare(
     --quick, five methods at 2x the length on text that comes with Python. With --hold-out, rows that were cut off are
     the reference.
     """
-    flags = locals() | shared
+    flags = locals()
     used = [f"--{name}" for name in ("steps", "method", "length", "measure", "hold_out", "corpus") if flags[name]]
     if quick and used:
         raise typer.BadParameter(f"--quick cannot be used with {used[0].replace('_', '-')}. Remove one of them.")
-    if not quick and not data and flags["corpus"] is None:
+    if not quick and not data and corpus is None:
         raise typer.BadParameter("Missing option '--data'.")
     from ctxextend.comparison.compare import Compare, ComparisonInterrupted, compare_model
     from ctxextend.comparison.quick import compare_quickly
     from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef, Evaluate, Train
 
-    sink = Output(shared["as_json"], shared["quiet"])
+    sink = Output(as_json, quiet)
     options.check_files(plot, report)
     with options.usage_errors():
         ref = options.from_flags(CheckpointRef, flags)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from ctxextend.cli import options
 from ctxextend.cli.output import Output, Pieces
@@ -21,20 +21,34 @@ CELL = 3  # width of a heat map cell in characters
 SIGN_STYLES = {-1: "right", 0: "", 1: "wrong", None: ""}  # style of a loss difference by its sign
 
 
-@options.shared(
-    "corpus queries qrels text_field tokens length measure precision seed device threads model_type tokenizer base "
-    "revision subfolder variant as_json quiet"
-)
 def evaluate(
     source: options.Model,
     data: options.OptionalData = None,
+    corpus: options.Corpus = None,
+    queries: options.Queries = None,
+    qrels: options.Qrels = None,
+    text_field: options.TextField = "text",
+    tokens: options.Tokens = None,
     no_base: Annotated[bool, options.measures("--no-base", "Skip the base checkpoint.")] = False,
+    length: options.Length = None,
+    measure: options.Measure = None,
     batch_size: Annotated[
         int | None, options.advanced("--batch-size B", "Windows per batch.", "up to 4,096 tokens")
     ] = None,
+    precision: options.Precision = "auto",
+    seed: options.Seed = 0,
+    device: options.Device = None,
+    threads: options.Threads = None,
     report: options.Report = None,
     plot: options.Plot = None,
-    **shared: Any,
+    model_type: options.ModelType = None,
+    tokenizer: options.Tokenizer = None,
+    base: options.Base = None,
+    revision: options.Revision = None,
+    subfolder: options.Subfolder = None,
+    variant: options.Variant = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Measure how much a longer context helps on your text.
 
@@ -45,11 +59,11 @@ def evaluate(
     Language models: loss by position and by context length, passkey retrieval. Encoders: passkey and document
     retrieval. The base checkpoint reads the same text in shorter windows.
     """
-    flags = locals() | shared
+    flags = locals()
     from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
     from ctxextend.recipe import CheckpointRef, Evaluate
 
-    sink = Output(shared["as_json"], shared["quiet"])
+    sink = Output(as_json, quiet)
     options.check_files(plot, report)
     ref, settings = options.from_flags(CheckpointRef, flags), options.from_flags(Evaluate, flags)
     try:

@@ -1,6 +1,5 @@
 """Options shared by several commands, and how flags become settings."""
 
-import inspect
 import re
 import shlex
 import sys
@@ -17,7 +16,6 @@ from ctxextend.errors import CtxextendError, OutputError, ResizeError
 from ctxextend.tables.method_facts import METHOD_NAMES
 
 Settings = TypeVar("Settings")
-Command = TypeVar("Command", bound=Callable[..., None])
 # Duplicates ctxextend.recipe.MEASURES (a test compares them): importing it would load numpy for --help.
 MEASURES = ("position", "context", "passkey", "retrieval", "shift")
 PANELS = ("Options", "Text", "Measures", "Training", "Output", "Advanced")  # option groups of --help, in order
@@ -98,8 +96,8 @@ Trainable = Annotated[
 ]
 SeqLen = Annotated[int | None, learning("--seq-len L", "Sequence length in positions.", "all")]
 Window = Annotated[int | None, learning("--window W", "Tokens per window, placed at random.", "L")]
-Lr = Annotated[float | None, learning("--lr X", "Peak learning rate.", "set by --trainable")]
-BatchSize = Annotated[int | None, learning("--batch-size B", "Sequences per step (all devices).", "8")]
+LearningRate = Annotated[float | None, learning("--lr X", "Peak learning rate.", "set by --trainable")]
+StepBatch = Annotated[int | None, learning("--batch-size B", "Sequences per step (all devices).", "8")]
 
 Force = Annotated[bool, files("--force", "Replace an existing checkpoint folder.")]
 Resume = Annotated[bool, files("--resume", "Resume an interrupted training run.")]
@@ -125,25 +123,6 @@ Revision = Annotated[str | None, advanced("--revision REV", "Branch, tag or comm
 Subfolder = Annotated[str | None, advanced("--subfolder DIR", "Subfolder of MODEL that contains the checkpoint.")]
 Variant = Annotated[str | None, advanced("--variant NAME", "Weights variant, e.g. fp16.")]
 CopyCode = Annotated[bool, advanced("--copy-code", "Also copy code files (*.py, ...); code is never executed.")]
-
-# Defaults of these options, where they are neither False nor None.
-DEFAULTS: dict[str, Any] = {"text_field": "text", "precision": "auto", "seed": 0, "reserved_rows": 0}
-
-
-def shared(names: str) -> Callable[[Command], Command]:
-    """Add options above to a command, by parameter names such as ``text_field seed``; it gets them as ``**shared``."""
-
-    def decorate(command: Command) -> Command:
-        signature = inspect.signature(command)
-        parameters = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
-        for name in names.split():
-            kind = globals()[name.title().replace("_", "")]  # text_field: `TextField`
-            default = DEFAULTS.get(name, False if kind.__origin__ is bool else None)
-            parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
-        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        return command
-
-    return decorate
 
 
 def read_range(text: str | None) -> tuple[int | None, int | None] | None:

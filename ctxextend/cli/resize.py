@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ctxextend.recipe import Recipe
 
 
-@options.shared("reserved_rows config_key revision subfolder variant copy_code as_json quiet")
 def resize(
     source: Annotated[str, options.model("Folder, weights file, bundled model (tiny-gpt2) or Hub id.")],
     to: options.To,
@@ -38,16 +37,23 @@ def resize(
     part: options.Part = None,
     model_type: options.ModelType = None,
     tensor: options.TensorName = None,
+    reserved_rows: options.ReservedRows = 0,
+    config_key: options.ConfigKey = None,
     fix_limits: Annotated[bool, basic("--fix-limits", "Make all length limits agree with the table.")] = False,
     edit_only: Annotated[bool, files("--edit-only", "Write the edited small files, and no weights.")] = False,
     train: Annotated[list[str] | None, basic("--train PATH", "Then train on this text; requires --steps.")] = None,
     steps: Annotated[int | None, basic("--steps N", "Optimizer steps (other settings: use train or run).")] = None,
     output: Annotated[Path | None, options.output_folder("<name>-<N>")] = None,
+    revision: options.Revision = None,
+    subfolder: options.Subfolder = None,
+    variant: options.Variant = None,
+    copy_code: options.CopyCode = False,
     force: options.Force = False,
     push_to_hub: options.PushToHub = None,
     verify: Annotated[bool, files("--verify", "Verify the output before moving it into place.")] = False,
     dry_run: options.DryRun = False,
-    **shared: Any,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Resize the position embeddings and save a new checkpoint.
 
@@ -56,7 +62,7 @@ def resize(
         ctxextend resize Qwen/Qwen3-8B --to 128k --edit-only
         ctxextend resize facebook/bart-base --to 4096 --part encoder --dry-run
     """
-    flags = locals() | shared
+    flags = locals()
     from ctxextend.plan.find_tables import open_model
     from ctxextend.plan.plan import ResizeResult, output_path, plan_model
     from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Recipe, Resize, Train
@@ -76,7 +82,7 @@ def resize(
     if edit_only and (train or verify):
         other = "--train" if train else "--verify"
         raise typer.BadParameter(f"--edit-only cannot be used with {other}, which needs weights. Remove one of them.")
-    sink = Output(shared["as_json"], shared["quiet"])
+    sink = Output(as_json, quiet)
     with options.usage_errors():
         settings = options.from_flags(Resize, flags)
         training = options.from_flags(Train, flags, data=train, copy_code=None) if train else None

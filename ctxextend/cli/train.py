@@ -3,7 +3,7 @@
 import math
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,24 +19,26 @@ if TYPE_CHECKING:
     from ctxextend.recipe import Recipe
 
 
-@options.shared(
-    "text_field eval_data precision seed device threads copy_code force model_type tokenizer base revision subfolder "
-    "variant push_to_hub as_json quiet"
-)
 def train(
     source: options.Model,
     data: options.Data,
     steps: Annotated[int, learning("--steps N", "Optimizer steps.")],
+    text_field: options.TextField = "text",
+    eval_data: options.EvalData = None,
     seq_len: options.SeqLen = None,
     window: options.Window = None,
     window_skip: Annotated[bool, learning("--window-skip", "Skip positions once in each window (PoSE).")] = False,
     trainable: options.Trainable = None,
-    lr: options.Lr = None,
+    lr: options.LearningRate = None,
     weight_decay: Annotated[float, learning("--weight-decay X", "AdamW's weight decay.")] = 0.0,
-    batch_size: options.BatchSize = None,
+    batch_size: options.StepBatch = None,
     per_device_batch_size: Annotated[
         int | None, learning("--per-device-batch-size B", "Micro-batch size.", "as memory allows")
     ] = None,
+    precision: options.Precision = "auto",
+    seed: options.Seed = 0,
+    device: options.Device = None,
+    threads: options.Threads = None,
     eval_every: Annotated[int | None, learning("--eval-every K", "Evaluate every K steps.", "N/4")] = None,
     save: Annotated[Literal["best", "last"], learning("--save WHAT", "best (by held-out loss) or last.")] = "best",
     save_every: Annotated[int | None, learning("--save-every K", "Save every K steps.", "N/10")] = None,
@@ -46,7 +48,17 @@ def train(
     dtype: Annotated[
         Literal["fp32", "bf16", "fp16"] | None, files("--dtype T", "Output dtype: fp32, bf16 or fp16.", "as in MODEL")
     ] = None,
-    **shared: Any,
+    copy_code: options.CopyCode = False,
+    force: options.Force = False,
+    model_type: options.ModelType = None,
+    tokenizer: options.Tokenizer = None,
+    base: options.Base = None,
+    revision: options.Revision = None,
+    subfolder: options.Subfolder = None,
+    variant: options.Variant = None,
+    push_to_hub: options.PushToHub = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Fine-tune a resized checkpoint at its new length.
 
@@ -57,13 +69,13 @@ def train(
     Trains language models to predict tokens; distils encoders without a head from their base checkpoint. For several
     devices: torchrun --nproc-per-node 2 -m ctxextend train ..., or accelerate launch.
     """
-    flags = locals() | shared
+    flags = locals()
     from ctxextend.recipe import CheckpointRef, Recipe, Train
 
-    sink = Output(shared["as_json"], shared["quiet"])
+    sink = Output(as_json, quiet)
     recipe = Recipe(options.from_flags(CheckpointRef, flags), train=options.from_flags(Train, flags))
-    result = execute(sink, recipe, None, output, force=shared["force"], resume=resume)
-    sink.result("train", to_json(result.training) | push(sink, result.output, shared["push_to_hub"]), result.warnings)
+    result = execute(sink, recipe, None, output, force=force, resume=resume)
+    sink.result("train", to_json(result.training) | push(sink, result.output, push_to_hub), result.warnings)
 
 
 def push(sink: Output, folder: Path | None, repo: str | None) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """`ctxextend verify`."""
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,14 +12,19 @@ from ctxextend.cli.tables import Page
 MAX_EVIDENCE = 12  # lines printed per check; --json lists all
 
 
-@options.shared("reserved_rows config_key revision subfolder variant as_json quiet")
 def verify(
     resized: Annotated[str, options.model("Resized checkpoint: folder, weights file or Hub id.")],
     base: options.Base = None,
     deep: Annotated[bool, options.basic("--deep", "Also run both in transformers and compare outputs.")] = False,
     model_type: options.ModelType = None,
     tensor: options.TensorName = None,
-    **shared: Any,
+    reserved_rows: options.ReservedRows = 0,
+    config_key: options.ConfigKey = None,
+    revision: options.Revision = None,
+    subfolder: options.Subfolder = None,
+    variant: options.Variant = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Verify that two checkpoints differ only in their position table.
 
@@ -29,11 +34,11 @@ def verify(
 
     Reads every byte and prints the verdict first; exits with 3 if a check fails.
     """
-    flags = locals() | shared
+    flags = locals()
     from ctxextend.recipe import CheckpointRef
     from ctxextend.verification.verify import verify_resized
 
-    sink = Output(shared["as_json"], shared["quiet"])
+    sink = Output(as_json, quiet)
     options.from_flags(CheckpointRef, flags, source=base or "")
     given = {name: value for name, value in options.given_flags(flags, CheckpointRef).items() if value}
     with sink.progress("Comparing") as progress:
