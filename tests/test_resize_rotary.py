@@ -97,6 +97,7 @@ def test_resize_with_dynamic_keeps_the_trained_length_and_names_the_runtimes_tha
     assert read("llama-64/tokenizer_config.json")["model_max_length"] == 64
     note = "Inputs up to 16 tokens give identical outputs"
     assert note in run("resize", "llama", "--to", "64", "--method", "dynamic", "--force").stderr
+    assert note in run("resize", "llama-64", "--to", "128").stderr
 
 
 def test_resize_with_theta_prints_the_base() -> None:

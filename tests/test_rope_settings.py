@@ -151,6 +151,12 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ),
         (
             "llama-2",
+            {"rope_scaling": YARN, "rope_parameters": {"rope_type": "default"}},
+            "rope_type is 'yarn' in transformers, but the file also states 'default'",
+        ),
+        ("llama-2", {"rope_scaling": {**YARN, "type": "linear"}}, "rope_type is 'yarn', but type is 'linear'"),
+        (
+            "llama-2",
             {"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e6}},
             "rope_theta is 1000000.0 in transformers, but the",
         ),

@@ -132,6 +132,8 @@ def test_verify_compares_rotary_settings_and_frequencies() -> None:
     # theta = 10,000, so the wavelengths are 6, 63, 628 and 6,283 positions: of 16, the first turns more than once.
     kept = "rope_parameters: yarn:factor=4: 1 of 4 frequencies unchanged, the others up to 4x slower"
     assert verify("yarn", "llama").checks[1].evidence == (kept,)
+    resize("dynamic", 2 * NEW, output="twice")  # inputs beyond the trained length get another base
+    assert verify("twice", "dynamic", deep=True).checks[-1].evidence[0].startswith("bit-identical")
 
 
 @pytest.mark.parametrize(

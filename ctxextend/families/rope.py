@@ -39,7 +39,8 @@ def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
         first, *others = (_complete(location, layers, values) for values in stated)
         for other in (*others, first | _next_to(location, layers)):
             if unequal := [key for key in first | other if first.get(key) != other.get(key)]:
-                name, used, stated_too = unequal[0], first.get(unequal[0]), other.get(unequal[0])
+                name = min(unequal, key=TYPE.__ne__)  # the type explains what else differs
+                used, stated_too = first.get(name), other.get(name)
                 message = f"config.json: {name}{layers and f' of {layers}'} is {used!r:.100} in transformers"
                 hint = f"Remove the wrong value: {OLD}, {NEW} and the keys next to them must mean the same."
                 raise CheckpointError(f"{message}, but the file also states {stated_too!r:.100}.", hint)
@@ -166,6 +167,9 @@ def _complete(location: TableLocation, layers: str, stated: Parameters) -> dict[
     rope = {TYPE: stated.get("type", "default"), THETA: facts.theta[layers], **share, **_next_to(location, layers)}
     rope |= {key: value for key, value in stated.items() if key != "type"}
     kind = rope[TYPE] = facts.type_names.get(str(rope[TYPE]), rope[TYPE])
+    if (old_kind := stated.get("type", kind)) not in (kind, "mrope") and facts.type_names.get(str(old_kind)) != kind:
+        message = f"config.json: rope_type is {kind!r:.100}, but type is {old_kind!r:.100}."
+        raise CheckpointError(message, "Remove the wrong one: both name the type of the rotary settings.")
     if str(kind) not in NEEDS:
         hint = did_you_mean(str(kind), NEEDS) or f"Use one of {', '.join(NEEDS)}."
         raise CheckpointError(f"config.json: unknown rope_type {kind!r:.100}.", hint)

@@ -79,6 +79,12 @@ class TablePlan:
         is_extended = self.rows_after > self.rows_before
         return bool(self.location.family.padding_effect) and is_extended and not self.fixes_limits
 
+    @property
+    def same_up_to(self) -> int:
+        """The longest input, in tokens, whose outputs can stay: of ``dynamic`` settings, the trained length."""
+        is_dynamic = any(plan.before.parameters["rope_type"] == "dynamic" for plan in self.rope)
+        return self.location.value(self.location.effective_key) if is_dynamic else self.max_len_before
+
 
 def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Describe) -> Resize:
     """Replace a factor such as ``4x`` with a number of positions; raise ResizeError if the tables differ in length."""

@@ -208,7 +208,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             rest = "get computed rows" if all(one.location.table.grows for one in self.tables) else "are not supported"
             return f"Inputs up to {after} tokens give {self._same_outputs}; longer inputs {rest}."
         if self.keeps_learned_rows:
-            effects = f"Inputs up to {self._old_lengths} tokens give {self._same_outputs}; beyond that"
+            kept = self.tables[0].same_up_to if self.tables[0].rope else self._old_lengths
+            effects = f"Inputs up to {kept} tokens give {self._same_outputs}; beyond that"
         else:
             replaces_learned = method.keeps_learned_rows and not options.keeps_learned_rows
             short = "learned rows are replaced, so outputs for short inputs change too" if replaces_learned else None

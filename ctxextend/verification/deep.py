@@ -25,7 +25,7 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
     Both run in float32 on the same inputs, one after the other, so only one model is in memory at a time.
     """
     plan, base = expected.plan, expected.plan.checkpoint
-    shared = min(min(table.max_len_before, table.max_len_after) for table in plan.tables)
+    shared = min(min(table.same_up_to, table.max_len_after) for table in plan.tables)
     lengths = sorted({max(shared // 4, 1), max(shared // 2, 1), shared})
     check_loadable(base, NOT_DEEP_HINT)
     try:
