@@ -198,3 +198,8 @@ def test_rotary_methods_have_metadata() -> None:
         assert all((method.summary, method.when, method.convention, method.long_inputs, method.source))
         assert method.short_inputs == (UNCHANGED if method.name in ("dynamic", "longrope", LIMITS) else MOVED)
     assert {name for name, method in ROTARY_METHODS.items() if method.keeps_max_len} == {"dynamic"}
+
+
+def test_resize_rope_names_the_methods_that_the_model_type_applies() -> None:
+    with pytest.raises(MethodError, match=r"--method yarn: the model type does not apply yarn\. Use theta\."):
+        resize_rope(DEFAULT, (9, 18), 64, "yarn", methods=("theta",))

@@ -273,6 +273,7 @@ def resize_rope(
     name = applicable[0] if is_chosen else name
     if name not in applicable:
         has = f"already has {rope[TYPE]} settings, which are kept" if is_scaled else f"has no {name} settings"
+        has = f"type does not apply {name}" if not is_scaled and name in SCALING_METHODS else has
         hint = f"Remove --method, or use --method {applicable[0]}." if is_scaled else f"Use {', '.join(applicable)}."
         raise MethodError(f"--method {name}: the model {has}.", hint)
     facts, settings = ROTARY_METHODS[name], dict[str, float]()
