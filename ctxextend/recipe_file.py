@@ -357,7 +357,7 @@ class Provenance:
     base: CheckpointRef  # the checkpoint that was resized or trained
     settings: Resize  # how it was resized; after training only, its length
     trainable: str | None = None  # what was trained: one of `TRAINABLE`, or None
-    method: str | None = None  # the method that created the rows; None if it is not known
+    method: str | None = None  # the (first) method that created rows; None if it is not known
     # The name of a method that is not registered; `settings` has another one, and rows cannot be reproduced.
     unregistered: str | None = None
     methods: Mapping[str, str] = field(default_factory=dict)  # per table, if they differ
@@ -428,7 +428,8 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, depth: in
             file = parse_recipe(text, name, ["resize.method=linear"], folder=folder)
             file.values["resize"]["method"] = unregistered
         recipe, facts = file.recipe, file.provenance
-        method, before = str(facts.get("method")).partition(":")[0], facts.get("source_recipe")
+        methods, before = table_methods(file), facts.get("source_recipe")
+        names = (text.partition(":")[0] for text in (str(facts.get("method")), *methods.values()))
         if depth > MAX_NESTING:
             raise RecipeError(f"more than {MAX_NESTING} nested recipes.")
         rows = dict[str, Any]()
@@ -439,9 +440,9 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, depth: in
             base=recipe.checkpoint,
             settings=recipe.resize or Resize(facts["max_len"]),  # training keeps the length
             trainable=(recipe.train.trainable or "positions") if recipe.train else None,
-            method=method if unregistered or method in (*METHODS, TRUNCATE) else None,
+            method=next((name for name in names if unregistered or name in (*METHODS, TRUNCATE)), None),
             unregistered=unregistered,
-            methods=table_methods(file),
+            methods=methods,
             rows=rows,
             hashes=source_hashes(facts),
             values=file.values,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner, Result
 
 from ctxextend.cli.app import build_app
@@ -157,3 +158,28 @@ def test_resize_edit_only_is_refused_if_weights_change() -> None:
     done = run("resize", "tiny-gpt2", "--to", "4x", "--edit-only")
     assert done.exit_code == 2
     assert "--edit-only writes no weights, but model.safetensors must be written." in done.stderr
+
+
+def test_resize_refuses_a_length_of_zero() -> None:
+    make(config={"max_position_embeddings": 0})
+    refused = run("resize", "llama", "--to", "64")
+    message = "Error: config.json: max_position_embeddings must be at least 1, got 0."
+    assert (refused.exit_code, refused.stderr.splitlines()[0]) == (1, message)
+
+
+def test_resize_of_a_table_and_other_positions_names_the_method_of_each() -> None:
+    make()
+    folder = pico.make(Path("pair"), "bert", base=True, max_position_embeddings=16).folder
+    tensors = load_file(folder / "model.safetensors")
+    save_file({f"encoder.{name}": tensor for name, tensor in tensors.items()}, folder / "model.safetensors")
+    parts = {"encoder": read("pair/config.json"), "decoder": read("llama/config.json")}
+    config = {"model_type": "encoder-decoder", **parts}
+    (folder / "config.json").write_text(json.dumps(config))
+    done = run("resize", "pair", "--to", "64")
+    assert done.exit_code == 0
+    assert "--method" not in done.stderr  # no method applies to both
+    assert "48 new rows created by copy" in run("inspect", "pair-64", "--check").stdout
+
+    (folder / "config.json").write_text(json.dumps(config | {"decoder": {"model_type": "bloom", "seq_length": 8}}))
+    done = run("resize", "pair", "--to", "16")
+    assert (done.exit_code, "beyond that, biases continue" in done.stderr) == (0, True)

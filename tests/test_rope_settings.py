@@ -143,6 +143,11 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
             "unknown rope_type 'lineer'. Did you mean linear?",
         ),
         ("llama-2", {"rope_scaling": {"type": ["x"]}}, "unknown rope_type"),
+        (
+            "llama-2",
+            {"rope_scaling": {**YARN, "beta_fast": "32"}},
+            "beta_fast of yarn rotary positions must be a number",
+        ),
         ("llama-2", {"rope_theta": [1e4]}, "rope_theta of default rotary positions must be a number above 0"),
         (
             "llama-2",

@@ -15,6 +15,7 @@ from ctxextend.families.schema import RotaryFacts
 from ctxextend.tables.rotary import FACTOR, LISTS, NEEDS, PARTIAL, THETA, TRAINED, TYPE, Parameters
 
 NEW, OLD = "rope_parameters", "rope_scaling"  # dialects
+OPTIONAL = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # numbers; 0: the default
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,8 @@ def _complete(location: TableLocation, layers: str, stated: Parameters) -> dict[
         trained = None if layers else location.stated(TRAINED) or location.family.defaults.get(TRAINED)
         default = {TRAINED: location.value(location.effective_key)} if kind == "yarn" else {}
         rope = default | rope | ({TRAINED: trained} if trained else {})
-    for key in (THETA, PARTIAL, FACTOR, *NEEDS[kind]):
+    optional = (key for key in OPTIONAL if rope.get(key))
+    for key in (THETA, PARTIAL, FACTOR, *NEEDS[kind], *optional):
         value, least = rope.get(key), 1 if key in (FACTOR, TRAINED) else 0
         if key in LISTS:
             pairs = rotary_dim(location, rope) // 2

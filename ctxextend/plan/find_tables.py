@@ -194,6 +194,9 @@ def computed_shape(location: TableLocation) -> TableShape:
     """Return the shape that transformers computes from the config, and an empty dtype and file."""
     if location.table.scheme:
         length = rope_length(location) if location.table.rope else location.value(location.effective_key)
+        if length < 1:
+            message = f"config.json: {location.config_key} must be at least 1, got {length}."
+            raise CheckpointError(message, "Correct config.json.")
         return (length, 0), "", ""
     rows = location.rows(location.value(location.effective_key))
     return (rows, location.value(str(location.table.width_key))), "", ""

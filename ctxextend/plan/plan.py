@@ -216,13 +216,15 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             short = short or method.short_inputs
             kept = f" (the first {options.kept_first} rows are kept)" if options.kept_first else ""
             effects = f"{short[:1].upper()}{short[1:]}{kept}; beyond {self._old_lengths}"
-        long_inputs = BEYOND[self.tables[0].scheme] if method.name == LIMITS else method.long_inputs
+        scheme = next(table.scheme for table in self.tables if table.name in self.chosen)
+        long_inputs = BEYOND[scheme] if method.name == LIMITS else method.long_inputs
         return f"{output_files.UNTRAINED.format(after)} {effects}, {long_inputs}."
 
     @property
     def keep_hint(self) -> str:
         """How to keep outputs for short inputs if the default method changes them; else empty."""
-        if self.keeps_learned_rows or self.settings.facts.name != DEFAULT_METHOD:
+        is_mixed = len({table.has_rows for table in self.tables}) > 1  # no method applies to all
+        if is_mixed or self.keeps_learned_rows or self.settings.facts.name != DEFAULT_METHOD:
             return ""
         if not self.has_rows:
             table, facts = self.tables[0], self.tables[0].location.table.rope
