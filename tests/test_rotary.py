@@ -141,6 +141,7 @@ def test_resize_rope_gives_the_reason_of_a_choice_and_the_base() -> None:
     reasons = [resize_rope(rope, (64, 200), 64).reason for rope in (DEFAULT, LLAMA3)]
     assert reasons == ["auto chose yarn with factor 3.125", "auto kept the rope type, llama3 with factor 25"]
     assert resize_rope(DEFAULT, (64, 128), 4, "theta").reason == "rope_theta rises from 10,000.0 to 40,000.0"
+    assert resize_rope(DEFAULT, (64, 256), 8, "yarn:factor=2").reason == "factor 2 serves only 128 tokens"
 
 
 def test_theta_divides_the_lowest_frequency_by_the_factor() -> None:
@@ -180,7 +181,14 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
         (LLAMA3 | {"factor": math.nan}, (9, 18), 64, None, ResizeError, "got nan"),
         (DEFAULT, (9, 18), 2, "theta", ResizeError, "2 rotated values per head"),
         (DEFAULT, (9, 18), 2, "dynamic", ResizeError, "2 rotated values per head"),
-        (LONGROPE, (4096, 4097), 64, None, ResizeError, "serve 4096 tokens, not 4097. Use a length of at most 4096"),
+        (
+            LONGROPE,
+            (4096, 4097),
+            64,
+            None,
+            ResizeError,
+            "serve 4096 tokens, not 4097. A length above 4096 needs other lists",
+        ),
         (LONGROPE | {"factor": 8.0}, (4096, 8193), 64, None, ResizeError, "serve 8192 tokens, not 8193"),
     ],
 )

@@ -200,7 +200,7 @@ def longrope(rope: Parameters, lengths: Lengths, dim: int) -> Parameters:
     served = max(lengths[0], int(trained * (rope.get(FACTOR) or 1)))
     if lengths[1] > served:
         message = f"The lists of the longrope settings serve {served} tokens, not {lengths[1]}."
-        raise ResizeError(message, f"Use a length of at most {served}: a longer one needs other lists.")
+        raise ResizeError(message, f"A length above {served} needs other lists, found by another search.")
     return {**rope, TRAINED: trained}
 
 
@@ -290,5 +290,7 @@ def resize_rope(
         factor = f" with factor {settings['factor']:g}" if settings else ""
         reasons.append(f"auto kept the rope type, {name}{factor}" if is_scaled else f"auto chose {name}{factor}")
     if parameters[THETA] != theta:
-        reasons.append(f"rope_theta rises from {theta:,} to {parameters[THETA]:,.1f}")
+        reasons.append(f"rope_theta rises from {theta:,.1f} to {parameters[THETA]:,.1f}")
+    if settings and not is_scaled and round(served := settings["factor"] * trained_length(rope, before)) < after:
+        reasons.append(f"factor {settings['factor']:g} serves only {served:,.0f} tokens")
     return RopeChange(parameters, method_text(name, settings), "; ".join(reasons), facts.keeps_max_len)
