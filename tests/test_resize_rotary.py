@@ -180,6 +180,8 @@ def test_resize_of_a_table_and_other_positions_names_the_method_of_each() -> Non
     assert "--method" not in done.stderr  # no method applies to both
     assert "48 new rows created by copy" in run("inspect", "pair-64", "--check").stdout
 
+    assert "Resize other parts than decoder with --part." in run("resize", "pair", "--to", "16").stderr
+
     (folder / "config.json").write_text(json.dumps(config | {"decoder": {"model_type": "bloom", "seq_length": 8}}))
     done = run("resize", "pair", "--to", "16")
     assert (done.exit_code, "beyond that, biases continue" in done.stderr) == (0, True)

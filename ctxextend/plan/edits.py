@@ -21,7 +21,7 @@ from ctxextend.recipe import Resize
 from ctxextend.tables.apply import COUNTS, check_source_rows, read_method
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, LIMITS
 from ctxextend.tables.methods import METHODS
-from ctxextend.tables.rotary import KEPT_TYPES, RopeChange, resize_rope
+from ctxextend.tables.rotary import KEPT_TYPES, Lengths, RopeChange, resize_rope
 
 
 class RopePlan(NamedTuple):
@@ -129,7 +129,8 @@ def plan_tables(
         max_lens = location.positions(rows), location.positions(after)
         counts = *max_lens, rows, after, location.reserved_rows, hidden_size
         method = (recorded or {}).get(name, settings.method)
-        rope = _plan_rope(location, replace(settings, method=method), max_lens) if location.table.scheme else ()
+        options = replace(settings, method=method), max_lens, len(selected) > 1
+        rope = _plan_rope(location, *options) if location.table.scheme else ()
         plans.append(TablePlan(name, location.part, file, key, *counts, dtype, location, settings.fix_limits, rope))
     changes = {(plan.rows_after > plan.rows_before): plan for plan in plans if plan.is_changed}
     if len(changes) > 1:
@@ -143,13 +144,13 @@ def plan_tables(
     return tuple(plans)
 
 
-def _plan_rope(location: TableLocation, settings: Resize, lengths: tuple[int, int]) -> tuple[RopePlan, ...]:
+def _plan_rope(location: TableLocation, settings: Resize, lengths: Lengths, has_others: bool) -> tuple[RopePlan, ...]:
     """Plan positions without a table of rows, whose longer inputs need other rotary settings, or none."""
     (before, after), facts = lengths, location.table.rope
     if after < before or (after == before and not settings.fix_limits):
         message = f"The model reads {before} tokens: its positions are {location.scheme}, so {after} need no change."
         hint = f'To cut texts at {after} tokens, set "model_max_length": {after} in tokenizer_config.json.'
-        raise ResizeError(message, hint)
+        raise ResizeError(message, f"Resize other parts than {location.part} with --part." if has_others else hint)
     if counts := [flag_name(key) for key in COUNTS if getattr(settings, key)]:
         message = f"{' and '.join(counts)} cannot be used with {location.scheme} positions, which have no rows."
         raise MethodError(message, f"Remove {' and '.join(counts)}.")
