@@ -47,6 +47,14 @@ class ResizedModel:
 
     def set_positions(self, plan: ResizePlan) -> dict[str, Table]:
         """Give the model the tables and settings of a plan, and return the tables. Other tensors do not change."""
+        if any(table.rope for table in plan.tables):
+            return self.resize(plan)
+        tables = self.tables(plan)  # plans of one length differ only in these
+        set_tables(self.model.model, self.tensors(tables))
+        return tables
+
+    def resize(self, plan: ResizePlan) -> dict[str, Table]:
+        """Give the model the length of a plan too; slower than `set_positions`, since it builds models without data."""
         tables = self.tables(plan)
         edits = config_changes(self.config, plan.model.architecture, plan.tables)
         set_config(config := copy.deepcopy(self.config), edits)
@@ -74,7 +82,7 @@ def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> R
     learned = {table.name: read_floats(plan.checkpoint.names[table.name], table.name) for table in plan.stored}
     config = {**model.config.to_dict(), "model_type": model.config.model_type}
     resized = ResizedModel(replace(base, model=model, max_len=plan.max_len_after), config, names, learned)
-    resized.set_positions(plan)
+    resized.resize(plan)
     return resized
 
 
