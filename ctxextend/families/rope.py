@@ -50,9 +50,9 @@ def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
 
 
 def rope_length(location: TableLocation) -> int:
-    """Return the context length that a model's rotary settings serve, in tokens.
+    """Return the context length of positions without rows, in tokens: what their config key or rotary settings serve.
 
-    It is max_position_embeddings, which for ``dynamic`` is the trained length, and for other types may be.
+    For rotary ones, the key is max_position_embeddings: with ``dynamic`` the trained length, with other types possibly.
     """
     max_len, lengths = location.value(location.effective_key), list[int]()
     for item in read_rope(location) if location.table.rope else ():

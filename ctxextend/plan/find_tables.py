@@ -193,7 +193,7 @@ def describe_table(checkpoint: Checkpoint, table: FoundTable) -> TableShape:
 def computed_shape(location: TableLocation) -> TableShape:
     """Return the shape that transformers computes from the config, and an empty dtype and file."""
     if location.table.scheme:
-        length = rope_length(location) if location.table.rope else location.value(location.effective_key)
+        length = rope_length(location)
         if length < 1:
             message = f"config.json: {location.config_key} must be at least 1, got {length}."
             raise CheckpointError(message, "Correct config.json.")
