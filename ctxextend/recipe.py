@@ -35,6 +35,8 @@ FROZEN = (None, "all-but-positions")  # values of `trainable` that leave positio
 MAX_INT = 2**31 - 1  # maximum of integer settings, which libraries store in 32 bits
 LENGTH = re.compile(r"(?!0+x)([0-9]{1,18})([kx]?)")  # format of `Resize.to`
 MIN_LENGTH = 8  # minimum window length in tokens
+CONVERTED = ("rotary", "alibi")  # position schemes that learned positions are converted to
+THETA = 1000.0  # default base of the rotary frequencies after a conversion; docs/convert.md has the measurements
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,40 @@ class CheckpointRef:
             raise ResizeError(f"Unknown model type {self.model_type!r}.", hint)
 
 
+@dataclass(frozen=True)
+class Convert:
+    """How to convert learned positions to another position scheme."""
+
+    scheme: str  # ``rotary`` or ``alibi``
+    to: int | str  # context length of the output, as in `Resize`
+    # Base of the rotary frequencies: the slowest turns once in about 2 pi x theta tokens. Defaults to `THETA`.
+    theta: float | None = None
+    encoder_only: bool = False  # drop the head, for heads that the new model type does not have
+    copy_code: bool = False  # see `Resize`
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "to", parse_length(self.to))
+        errors = [*_choice_errors("scheme", self.scheme, CONVERTED), *_length_errors(self)]
+        if self.theta is not None and not 1 < self.theta < math.inf:
+            errors.append(ResizeError(f"--theta must be above 1, got {self.theta:g}."))
+        if self.theta is not None and self.scheme != "rotary":
+            errors.append(ResizeError(f"--theta applies to --scheme rotary, not {self.scheme}.", "Remove --theta."))
+        raise_first(errors)
+
+
+def parse_length(to: int | str) -> int | str:
+    """Return a length as a number unless it is a factor, such as ``4x``, or invalid."""
+    match = LENGTH.fullmatch(to) if isinstance(to, str) else None
+    return int(match[1]) * (1024 if match[2] else 1) if match and match[2] != "x" else to
+
+
+def _length_errors(settings: "Convert | Resize") -> Iterator[ResizeError]:
+    if not isinstance(settings.to, str):
+        yield from _count_errors(settings, 1, "to", maximum=2**63 - 1)  # disk space is checked before writing
+    elif not LENGTH.fullmatch(settings.to):
+        yield ResizeError(f"--to must be a number, such as 4096 or 4k, or a factor, such as 4x, got {settings.to}.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Resize(MethodOptions):
     """How to resize a position table."""
@@ -80,16 +116,12 @@ class Resize(MethodOptions):
     copy_code: bool = False  # also copy code files (*.py, …); they are never run
 
     def __post_init__(self) -> None:
-        if isinstance(self.to, str) and (match := LENGTH.fullmatch(self.to)) and match[2] != "x":
-            object.__setattr__(self, "to", int(match[1]) * (1024 if match[2] else 1))
+        object.__setattr__(self, "to", parse_length(self.to))
         super().__post_init__()
 
     def errors(self) -> Iterator[ResizeError]:
         """Yield an error for every invalid setting."""
-        if not isinstance(self.to, str):
-            yield from _count_errors(self, 1, "to", maximum=2**63 - 1)  # disk space is checked before writing
-        elif not LENGTH.fullmatch(self.to):
-            yield ResizeError(f"--to must be a number, such as 4096 or 4k, or a factor, such as 4x, got {self.to}.")
+        yield from _length_errors(self)
         yield from super().errors()
 
     @property
@@ -266,11 +298,12 @@ class Recipe:
     train: Train | None = None
     evaluate: Evaluate | None = None
     output: str | None = None  # output folder; defaults to ``<name>-<length>``, or ``<name>-trained`` without `resize`
+    convert: Convert | None = None  # instead of `resize`
 
     @property
     def copies_code(self) -> bool:
         """Whether code files are copied to the output."""
-        return any(step is not None and step.copy_code for step in (self.resize, self.train))
+        return any(step is not None and step.copy_code for step in (self.resize, self.convert, self.train))
 
 
 def resize_command(ref: CheckpointRef, **flags: Any) -> str:

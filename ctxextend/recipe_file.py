@@ -18,12 +18,12 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit, load_object, read_text
 from ctxextend.checkpoints.source import HUB_ID
 from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, did_you_mean, one_line
-from ctxextend.recipe import HUB_PREFIX, RECIPE_FILE, TRAINABLE, CheckpointRef, Evaluate, Recipe, Resize, Train
+from ctxextend.recipe import HUB_PREFIX, RECIPE_FILE, TRAINABLE, CheckpointRef, Convert, Evaluate, Recipe, Resize, Train
 from ctxextend.tables.apply import learned_rows_after
 from ctxextend.tables.method_facts import TRUNCATE
 from ctxextend.tables.methods import METHODS
 
-SECTIONS: Mapping[str, Any] = {"resize": Resize, "train": Train, "evaluate": Evaluate}
+SECTIONS: Mapping[str, Any] = {"resize": Resize, "convert": Convert, "train": Train, "evaluate": Evaluate}
 # Fields of `CheckpointRef` that are keys of `resize`, because they describe the table.
 TABLE_KEYS = ("tensor", "config_key", "reserved_rows")
 MACHINE_KEYS = ("device", "threads")  # depend on the machine, and are not written into recipes
@@ -156,6 +156,8 @@ def parse_recipe(text: str, name: str, changes: Sequence[str] = (), folder: Path
             entries.pop("provenance", None)  # it describes another checkpoint
     entries = {path: entry for path, entry in entries.items() if entry.value is not None}
     errors += [entry.error(_unknown(path)) for path, entry in entries.items() if path not in KEYS]
+    if "resize" in entries and "convert" in entries:
+        errors.append(entries["convert"].error("a recipe either resizes or converts; use one recipe for each"))
     if not any(section in entries for section in SECTIONS):
         errors.append(no_line.error(f"no steps: add one or more of {', '.join(SECTIONS)}"))
     top_level = _settings(dict, entries, no_line, errors) or {}
@@ -356,6 +358,7 @@ class Provenance:
 
     base: CheckpointRef  # the checkpoint that was resized or trained
     settings: Resize  # how it was resized; after training only, its length
+    convert: Convert | None = None  # how it was converted, if it was
     trainable: str | None = None  # what was trained: one of `TRAINABLE`, or None
     method: str | None = None  # the (first) method that created rows; None if it is not known
     # The name of a method that is not registered; `settings` has another one, and rows cannot be reproduced.
@@ -438,7 +441,9 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, depth: in
             rows |= {key: counts} if all(type(count) is int and 0 <= count < 2**63 for count in counts) else {}
         return Provenance(
             base=recipe.checkpoint,
-            settings=recipe.resize or Resize(facts["max_len"]),  # training keeps the length
+            # Training keeps the length.
+            settings=recipe.resize or Resize(recipe.convert.to if recipe.convert else facts["max_len"]),
+            convert=recipe.convert,
             trainable=(recipe.train.trainable or "positions") if recipe.train else None,
             method=next((name for name in names if unregistered or name in (*METHODS, TRUNCATE)), None),
             unregistered=unregistered,

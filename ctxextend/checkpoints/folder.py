@@ -69,10 +69,6 @@ class Checkpoint:
     def notes(self) -> tuple[str, ...]:
         """Notes for the user on how the source was resolved and its weights are read."""
         notes = list(self.source.notes)
-        if CONFIG in self.generated:
-            from ctxextend.checkpoints.nanogpt import NOTE
-
-            notes.append(NOTE)
         if in_memory := [file.path for file in self.weights.values() if file.is_in_memory]:
             size = sum(path.stat().st_size for path in in_memory)
             reason = "is from before torch 1.6 or in another byte order"
@@ -213,7 +209,10 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
         file, generated_config = _open_weights(folder / weights_name, ties, has_config=config is not None)
         weights = {(model / filenames.output_name(weights_name)).as_posix(): file}
         if generated_config is not None:
+            from ctxextend.checkpoints.nanogpt import NOTE
+
             config, generated[CONFIG] = generated_config, json.dumps(generated_config, indent=2) + "\n"
+            source = replace(source, notes=(*source.notes, NOTE))
     paths = [folder / weights_name, *(file.path for file in weights.values())]
     used = {path.relative_to(root).as_posix() for path in paths}
     others = (name for name in (*listed, *source.not_downloaded) if name not in used)

@@ -4,7 +4,6 @@ The format is a pickle of all tensor names and the tensors' bytes, in one zip fi
 https://docs.pytorch.org/docs/stable/notes/serialization.html, section "Serialized file format for torch.save".
 """
 
-import json
 import re
 import sys
 import warnings
@@ -19,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.copy import read_range
-from ctxextend.checkpoints.safetensors_file import METADATA, ML_DTYPES_NAMES, NUMPY_NAMES, TensorFile, parse_header
+from ctxextend.checkpoints.safetensors_file import METADATA, ML_DTYPES_NAMES, NUMPY_NAMES, TensorFile, describe_tensors
 from ctxextend.errors import CheckpointError
 
 DATA = re.compile(r"[^/]+/data/[^/]+")  # the zip's records of tensor data
@@ -179,18 +178,10 @@ def as_tensor_file(path: Path, tensors: Mapping[str, torch.Tensor], mapped: rang
     """Describe tensors as a safetensors file; with `ties`, drop names that transformers ties on loading."""
     tied = _tied_names(tensors) if ties else set()
     kept = {name: tensor for name, tensor in tensors.items() if name not in tied}
-    described: dict[str, Any] = {METADATA: {"format": "pt"}, **dict.fromkeys(kept)}
-    start = 0
-    # The widest dtypes first, as in safetensors, so that each tensor is aligned to its item size.
-    for name, tensor in sorted(kept.items(), key=lambda item: -item[1].element_size()):
-        end = start + tensor.numel() * tensor.element_size()
-        dtype = DTYPES[str(tensor.dtype).removeprefix("torch.")]
-        described[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
-        start = end
-    try:
-        header, entries = parse_header(json.dumps(described).encode())
-    except ValueError as error:
-        raise CheckpointError(f"{path} cannot be written as safetensors: {error}.", SAVE_TENSORS) from None
+    described = {
+        name: (DTYPES[str(tensor.dtype).removeprefix("torch.")], tuple(tensor.shape)) for name, tensor in kept.items()
+    }
+    header, entries = describe_tensors(path, described)
     return PytorchFile(path, header, entries, 0, kept, mapped, is_in_memory=mapped is None)
 
 

@@ -5,6 +5,7 @@ https://huggingface.co/docs/safetensors, section "Format".
 """
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -106,6 +107,24 @@ def open_safetensors(path: Path) -> TensorFile:
         message = f"{path} is not a valid safetensors file: {error}."
         raise CheckpointError(message, "Download or save it again.") from None
     return TensorFile(path, header, entries, 8 + length)
+
+
+def describe_tensors(
+    path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]
+) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
+    """Return the header and entries of a new file with tensors of these dtypes and shapes, by name."""
+    described: dict[str, Any] = {METADATA: {"format": "pt"}, **dict.fromkeys(tensors)}
+    start = 0
+    # The widest dtypes first, as in safetensors, so that each tensor is aligned to its item size.
+    for name, (dtype, shape) in sorted(tensors.items(), key=lambda item: -BITS[item[1][0]]):
+        end = start + math.prod(shape) * BITS[dtype] // 8
+        described[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+        start = end
+    try:
+        return parse_header(json.dumps(described).encode())
+    except ValueError as error:
+        message = f"{path} cannot be written as safetensors: {error}."
+        raise CheckpointError(message, "Save it under shorter names, or as safetensors.") from None
 
 
 def parse_header(text: bytes) -> tuple[dict[str, Any], dict[str, TensorEntry]]:

@@ -364,14 +364,23 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             import ml_dtypes
 
             versions["ml_dtypes"] = ml_dtypes.__version__
+        recipe, texts = self._step(ref), trainings(read_provenance(self.checkpoint))
+        provenance = {"revision": source.revision, "source_fingerprint": next(hashes)} | self._facts(iter(hashes))
+        provenance |= {"versions": versions} | ({"source_trainings": texts} if texts else {})
+        return yaml_text(recipe_values(recipe) | {"provenance": provenance}, folder)
+
+    def _step(self, ref: CheckpointRef) -> Recipe:
+        """Return the recipe of the output, without provenance."""
+        return Recipe(ref, self.recipe_settings)
+
+    def _facts(self, hashes: Iterator[str]) -> dict[str, Any]:
+        """Return what the recipe states about the model and its tables; see `_recipe` for `hashes`."""
         settings = self.recipe_settings
         per_table = self.methods if {*self.methods.values()} - {settings.method} else {}
-        provenance: dict[str, Any] = {
+        return {
             "model_type": self.model_type,
             "method": settings.method,
             **({"convention": self._created_by.facts.convention} if self.creates_rows else {}),
-            "revision": source.revision,
-            "source_fingerprint": next(hashes),
             "tables": [
                 {
                     "name": table.name,
@@ -382,10 +391,11 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
                 }
                 for table in self.tables
             ],
-            "versions": versions,
-            **({"source_trainings": texts} if (texts := trainings(read_provenance(self.checkpoint))) else {}),
         }
-        return yaml_text(recipe_values(Recipe(ref, settings)) | {"provenance": provenance}, folder)
+
+    def _fingerprint(self) -> str:
+        """Return the fingerprint of the source's weights."""
+        return self.checkpoint.weights_fingerprint()
 
     def _card(self) -> str:
         source, after = self.checkpoint.source, self.max_len_after
@@ -485,7 +495,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         start, checkpoint = time.perf_counter(), self.checkpoint
         folder = output_path(output, self.default_output)
         checkpoint.check_unchanged()
-        warnings, hashes = list(self.warnings), [checkpoint.weights_fingerprint()]
+        warnings, hashes = list(self.warnings), [self._fingerprint()]
         texts = {**self.texts, RECIPE_FILE: self._recipe(folder).encode("utf-8", output_files.UNDECODED)}
         sizes = {**self.file_sizes, RECIPE_FILE: len(texts[RECIPE_FILE])}
         tensors, total = {buffer.name: new_buffer(buffer) for buffer in self.rebuilt_buffers}, sum(sizes.values())

@@ -1,0 +1,1 @@
+"""Conversion of a checkpoint with learned positions to another position scheme."""
