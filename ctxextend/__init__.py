@@ -19,6 +19,7 @@ _MODULES = {
     "comparison.calibrate": "calibrate",
     "comparison.compare": "ComparisonInterrupted compare",
     "comparison.comparison_result": "Calibration Comparison",
+    "conversion.convert": "ConversionPlan convert",
     "errors": "CheckpointError CtxextendError DataError OutputError RecipeError ResizeError SourceError TrainingError "
     "UnsupportedModelError VerificationError",
     "evaluation.evaluate": "EvaluationInterrupted evaluate",

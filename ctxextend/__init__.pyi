@@ -8,6 +8,7 @@ from torch.nn import Module
 
 from ctxextend.comparison.compare import ComparisonInterrupted
 from ctxextend.comparison.comparison_result import Calibration, Comparison
+from ctxextend.conversion.convert import ConversionPlan
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
@@ -42,6 +43,7 @@ __all__ = [
     "CheckpointError",
     "Comparison",
     "ComparisonInterrupted",
+    "ConversionPlan",
     "CtxextendError",
     "DataError",
     "Evaluation",
@@ -72,6 +74,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "compare",
+    "convert",
     "evaluate",
     "extend_model",
     "inspect",
@@ -146,6 +149,24 @@ def compare(
 ) -> Comparison:
     """Rank methods on one model, one text and one seed."""
 
+def convert(
+    reference: str | PathLike[str],
+    scheme: str,
+    to: int | str,
+    *,
+    output: str | PathLike[str] | None = None,
+    force: bool = False,
+    revision: str | None = None,
+    subfolder: str | None = None,
+    variant: str | None = None,
+    model_type: str | None = None,
+    tokenizer: str | None = None,
+    theta: float | None = None,
+    encoder_only: bool = False,
+    copy_code: bool = False,
+) -> ResizeResult:
+    """Convert a checkpoint with learned positions to rotary or ALiBi positions, and save it as a new checkpoint."""
+
 def evaluate(
     reference: str | PathLike[str],
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
@@ -210,7 +231,7 @@ def run(
     force: bool = False,
     resume: bool = False,
 ) -> RunResult:
-    """Run the steps of a recipe: resize, train, evaluate."""
+    """Run the steps of a recipe: resize or convert, train, evaluate."""
 
 def plan_resize(
     reference: str | PathLike[str],

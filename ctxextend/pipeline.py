@@ -1,4 +1,4 @@
-"""Run the steps of a recipe: resize, train, evaluate."""
+"""Run the steps of a recipe: resize or convert, train, evaluate."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ctxextend.conversion.convert import plan_conversion
 from ctxextend.errors import RecipeError
 from ctxextend.evaluation.eval_model import check_source
 from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
@@ -65,7 +66,7 @@ def run_recipe(
     progress: Callable[[str, str], AbstractContextManager[Progress]] = lambda label, unit: nullcontext(no_progress),
     notify: Callable[[str], None] = lambda text: None,
 ) -> RunResult:
-    """Run the steps of a recipe: resize according to `plan`, train, evaluate; see `run`.
+    """Run the steps of a recipe: resize or convert according to `plan`, train, evaluate; see `run`.
 
     In distributed training every process calls this, and only the first one evaluates. `progress` is called at the
     start of each step, `notify` with messages before and during training.
@@ -75,8 +76,8 @@ def run_recipe(
     if resume and recipe.train is None:
         raise RecipeError("The recipe has no train section, so there is nothing to resume.", "Remove --resume.")
     if folder is not None and recipe.train is None and plan is None:
-        message = f"The recipe neither resizes nor trains, so {folder} would not be written."
-        raise RecipeError(message, "Remove the output, or add a resize or train section.")
+        message = f"The recipe neither resizes, converts nor trains, so {folder} would not be written."
+        raise RecipeError(message, "Remove the output, or add a resize, convert or train section.")
     if recipe.evaluate is not None:
         if recipe.evaluate.data:
             check_texts(recipe.evaluate.data, recipe.evaluate.text_field)
@@ -106,12 +107,14 @@ def run_recipe(
 
 
 def plan_run(file: RecipeFile) -> ResizePlan | None:
-    """Check that the source has the hashes in a recipe, and plan its resize, if any; nothing is written."""
+    """Check that the source has the hashes in a recipe, and plan its resize or conversion; nothing is written."""
     recipe, hashes = file.recipe, source_hashes(file.provenance)
-    if recipe.resize is None and not hashes:
+    if recipe.resize is None and recipe.convert is None and not hashes:
         return None
     checkpoint = open_reference(recipe.checkpoint)
     check_source(checkpoint, recipe.checkpoint, hashes)
+    if recipe.convert is not None:
+        return plan_conversion(identify_model(checkpoint, recipe.checkpoint), recipe.convert)
     if recipe.resize is None:
         return None
     return plan_model(identify_model(checkpoint, recipe.checkpoint), recipe.resize, table_methods(file))
@@ -125,7 +128,7 @@ def run(
     force: bool = False,
     resume: bool = False,
 ) -> RunResult:
-    """Run the steps of a recipe: resize, train, evaluate.
+    """Run the steps of a recipe: resize or convert, train, evaluate.
 
     Paths in a recipe file are relative to its folder. For the recipe of an output, the source is verified with its
     table hashes and a fingerprint of all weights. The fingerprint samples the start, middle and end of tensors larger

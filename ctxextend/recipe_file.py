@@ -46,7 +46,10 @@ PLACEHOLDERS: dict[Any, Any] = {int: 8, int | str: 8, str: "-", tuple[str, ...]:
 MAX_NESTING = 16  # depth of nested recipes
 # What PyYAML raises if a value does not match its tag or is too large.
 YAML_ERRORS = (yaml.YAMLError, AttributeError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
-HINT = "Keys are the settings of resize, train and evaluate with underscores, such as resize.keep_first or train.data."
+HINT = (
+    "Keys are the settings of resize, convert, train and evaluate with underscores, such as resize.keep_first or "
+    "train.data."
+)
 
 
 class Key(NamedTuple):

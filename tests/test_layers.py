@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 # Each package or module may import only from itself and those before it.
 LAYERS = [
     *("errors", "version", "progress", "json_output", "tables", "families", "checkpoints"),
-    *("recipe", "recipe_file", "plan", "models", "text_data", "held_out", "inspection", "verification"),
+    *("recipe", "recipe_file", "plan", "models", "text_data", "held_out", "inspection", "conversion", "verification"),
     *("evaluation", "report/numbers", "report/figures"),
     *("training", "comparison", "report", "demo", "pipeline", "cli", "__init__", "__main__"),
 ]

@@ -27,7 +27,7 @@ from ctxextend.errors import SPECIFY_TABLE, CtxextendError, MethodError, Verific
 from ctxextend.version import __version__
 
 COMMANDS = (  # in the order of --help; each is a function in the module of the same name
-    *("resize", "train", "inspect", "verify", "evaluate", "compare"),
+    *("resize", "convert", "train", "inspect", "verify", "evaluate", "compare"),
     *("run", "recipes", "families", "methods", "demo"),
 )
 TEXT_DEFAULT = re.compile(r"default: \((.*)\)")  # Typer puts a textual default in parentheses

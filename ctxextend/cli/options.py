@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 from ctxextend.errors import CtxextendError, OutputError, ResizeError
 from ctxextend.tables.method_facts import METHOD_NAMES
+
+if TYPE_CHECKING:
+    from ctxextend.recipe import Train
 
 Settings = TypeVar("Settings")
 # Duplicates ctxextend.recipe.MEASURES (a test compares them): importing it would load numpy for --help.
@@ -167,6 +170,18 @@ def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: An
         raise typer.BadParameter("--part cannot be used with --tensor, which already selects one table. Remove --part.")
     with usage_errors():
         return settings(**given_flags({**flags, **changes}, settings))
+
+
+def training_flags(flags: Mapping[str, Any]) -> "Train | None":
+    """Return the training settings of a command with --train and --steps; None without them."""
+    from ctxextend.recipe import Train
+
+    data, steps = flags["train"], flags["steps"]
+    if bool(data) != (steps is not None):
+        raise typer.BadParameter("--train and --steps must be used together. Add the other, or remove both.")
+    if data and flags["verify"]:
+        raise typer.BadParameter("--verify cannot be used with --train. Remove one of them.")
+    return from_flags(Train, flags, data=data, copy_code=None) if data else None
 
 
 def check_files(plot: Path | None = None, report: Path | None = None) -> None:

@@ -1,7 +1,7 @@
 """`ctxextend resize`."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -64,8 +64,8 @@ def resize(
     """
     flags = locals()
     from ctxextend.plan.find_tables import open_model
-    from ctxextend.plan.plan import ResizeResult, output_path, plan_model
-    from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Recipe, Resize, Train
+    from ctxextend.plan.plan import plan_model
+    from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Recipe, Resize
 
     if data and method not in (None, DEFAULT_METHOD):
         raise typer.BadParameter("--data requires --method auto, the default. Remove --method, or --data.")
@@ -75,17 +75,13 @@ def resize(
         raise typer.BadParameter(f"--hold-out must be at least {MIN_LENGTH}, got {hold_out}.")
     if hold_out is not None and (keep_first is not None or drop_last):
         raise typer.BadParameter("--hold-out chooses all settings. Remove --keep-first and --drop-last, or --hold-out.")
-    if bool(train) != (steps is not None):
-        raise typer.BadParameter("--train and --steps must be used together. Add the other, or remove both.")
-    if train and verify:
-        raise typer.BadParameter("--verify cannot be used with --train. Remove one of them.")
+    training = options.training_flags(flags)
     if edit_only and (train or verify):
         other = "--train" if train else "--verify"
         raise typer.BadParameter(f"--edit-only cannot be used with {other}, which needs weights. Remove one of them.")
     sink = Output(as_json, quiet)
     with options.usage_errors():
         settings = options.from_flags(Resize, flags)
-        training = options.from_flags(Train, flags, data=train, copy_code=None) if train else None
         recipe = Recipe(options.from_flags(CheckpointRef, flags), settings, training)
     plan = plan_model(open_model(recipe.checkpoint), settings)
     sink.note(*plan.notes)
@@ -113,33 +109,52 @@ def resize(
         more["calibration"], warned = to_json(calibration), calibration.warnings
         plan = plan_model(plan.model, replace(plan.settings, method=calibration.method))
     plan = plan.without_weights() if edit_only else plan
-    if dry_run:
+    recipe = replace(recipe, resize=plan.settings) if training and not dry_run else recipe
+    write(sink, "resize", recipe, plan, flags, more, warned)
+
+
+def write(
+    sink: Output,
+    command: str,
+    recipe: "Recipe",
+    plan: "ResizePlan",
+    flags: Mapping[str, Any],
+    more: dict[str, Any],
+    warned: Sequence[str] = (),
+) -> None:
+    """Write the output of a plan, or train it too, or print the plan, as a command's flags say; print the result.
+
+    `more` are other JSON values of the result, and `warned` the warnings that were printed.
+    """
+    from ctxextend.plan.plan import ResizeResult, output_path
+
+    output, force = flags["output"], flags["force"]
+    if flags["dry_run"]:
         planned, warnings = show_plan(sink, recipe, plan, output, force=force)
-        more |= {"train": planned["train"]} if training else {}
-        sink.result("resize", planned["resize"] | more, [*warned, *warnings])
-    elif training is not None:
+        more |= {"train": planned["train"]} if recipe.train else {}
+        sink.result(command, planned["resize"] | more, [*warned, *warnings])
+    elif recipe.train is not None:
         from ctxextend.training.training_run import RunFolder
 
-        recipe = replace(recipe, resize=plan.settings)
         hint = "Resume with the same command; --force starts over."
         resume = not force and RunFolder.for_output(output_path(output, plan.default_output)).save is not None
         trained = execute(sink, recipe, plan, output, force=force, resume=resume, resume_hint=hint).training
         assert trained is not None
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
         result = ResizeResult(plan, trained.output, trained.warnings, size, round(trained.seconds, 3))
-        more |= push(sink, result.output, push_to_hub)
-        sink.result("resize", to_json(result) | {"train": to_json(trained)} | more, (*warned, *trained.warnings))
+        more |= push(sink, result.output, flags["push_to_hub"])
+        sink.result(command, to_json(result) | {"train": to_json(trained)} | more, (*warned, *trained.warnings))
     else:
         checked: dict[str, Any] = {}
-        if verify:
+        if flags["verify"]:
             from ctxextend.verification.verify import check_output
 
             checked["check"] = partial(check_output, plan)
         with sink.progress("Writing") as progress:
-            result = replace(plan.execute(output, force=force, progress=progress, **checked), verified=verify)
+            result = replace(plan.execute(output, force=force, progress=progress, **checked), verified=flags["verify"])
         _show_result(sink, result)
-        more |= push(sink, result.output, push_to_hub)
-        sink.result("resize", to_json(result) | more, (*warned, *result.warnings))
+        more |= push(sink, result.output, flags["push_to_hub"])
+        sink.result(command, to_json(result) | more, (*warned, *result.warnings))
 
 
 def calibration_text(calibration: "Calibration") -> str:
@@ -186,12 +201,9 @@ def show_plan(
 def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
     from ctxextend.plan.output_files import CARD_FILE
 
-    counts = {"--keep-first": plan.settings.kept_first, "--drop-last": plan.settings.drop_last}
-    given = [f"{flag} {count}" for flag, count in counts.items() if count]
-    methods = dict.fromkeys(plan.methods.values()) or [plan.method]
     yield "source", f"{plan.ref.source} ({plan.model_type})"
     yield "output", str(output)
-    yield "method", ", ".join([*methods, *(given if plan.creates_rows else ())])
+    yield plan.kind, plan.summary
     for table in plan.tables:
         part = f" ({table.part})" if table.part else ""
         if not table.has_rows:
@@ -227,10 +239,7 @@ def _show_result(sink: Output, result: "ResizeResult") -> None:
     sink.warning(*result.warnings[len(plan.warnings) :])
     if result.verified:
         sink.note("Verified: every check of `ctxextend verify` passed.")
-    for table in plan.tables:
-        lengths = f"{table.max_len_before} -> {table.max_len_after} positions, {plan.method_of(table)}"
-        sink.note(f"{table.name}: {lengths if table.is_changed else f'{table.max_len_after} positions, unchanged'}")
-    sink.note(*result.choices, *plan.runtime_notes)
+    sink.note(*plan.details, *result.choices, *plan.runtime_notes)
     sink.note(*(f"skipped: {name} ({reason})" for name, reason in plan.checkpoint.omitted.items()))
     if result.add_weights:
         sink.note("Without weights. Add them and all other files:", f"  {result.add_weights}")
@@ -239,7 +248,8 @@ def _show_result(sink: Output, result: "ResizeResult") -> None:
     sink.data(str(result.output))
     name = str(result.output)
     folder = shlex.quote(f"./{name}" if name.startswith("-") else name)  # not parsed as an option
-    train = plan.creates_rows and plan.ref.tensor is None and f"ctxextend train {folder} --data TEXT --steps 200"
+    is_untrained = plan.kind == "convert" or (plan.creates_rows and plan.ref.tensor is None)
+    train = is_untrained and f"ctxextend train {folder} --data TEXT --steps 200"
     verify = not result.verified and f"ctxextend verify {folder}"
     load = result.load_code and f"python -c {shlex.quote(result.load_code)}"
     sink.next_steps(*(step for step in (train, verify, load, f"ctxextend inspect {folder}") if isinstance(step, str)))

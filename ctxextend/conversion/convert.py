@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -307,6 +307,7 @@ def _find_origins(
 class ConversionPlan(ResizePlan, shows="model_type conversion max_len_before max_len_after"):
     """Everything a conversion will change; `execute` writes the output."""
 
+    kind: ClassVar = "convert"
     conversion: Conversion = field(kw_only=True, metadata={"json": False})
 
     def json_more(self) -> dict[str, Any]:
@@ -338,6 +339,13 @@ class ConversionPlan(ResizePlan, shows="model_type conversion max_len_before max
         theta = f", theta {conversion.theta:g}" if conversion.theta else ""
         before = conversion.model.architecture.family.model_type
         return f"{before} -> {conversion.twin.model_type} ({conversion.twin.positions} positions{theta})"
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """The conversion, its length, and the parameters that it adds."""
+        lines = (self.summary, f"{self.max_len_before} -> {self.max_len_after} tokens")
+        added, why = self.conversion.added_parameters, "the LM head is no longer tied to the embeddings"
+        return (*lines, f"{counted(added, 'parameter')} added: {why}") if added else lines
 
     @property
     def consequences(self) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,8 @@ from ctxextend.version import __version__
 @dataclass(frozen=True, eq=False, repr=False)
 class ResizePlan(Result, shows="model_type method max_len_before max_len_after"):
     """Everything a resize will change; `execute` writes the output."""
+
+    kind: ClassVar = "method"  # of `summary`, as a label
 
     model: OpenedModel = field(metadata=not_in_json)  # the source
     settings: Resize = field(metadata=not_in_json)  # the requested settings
@@ -174,6 +176,23 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def methods(self) -> dict[str, str]:
         """The method of each extended table with all of its settings, by table name."""
         return {name: choice.options.full_method for name, choice in self.chosen.items()}
+
+    @property
+    def summary(self) -> str:
+        """The methods with their settings, or what else creates the output, in a few words."""
+        counts = {"--keep-first": self.settings.kept_first, "--drop-last": self.settings.drop_last}
+        given = [f"{flag} {count}" for flag, count in counts.items() if count and self.creates_rows]
+        return ", ".join([*(dict.fromkeys(self.methods.values()) or [self.method]), *given])
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """The change of each table, for messages."""
+        changes = []
+        for table in self.tables:
+            change = f"{table.max_len_before} -> {table.max_len_after} positions, {self.method_of(table)}"
+            change = change if table.is_changed else f"{table.max_len_after} positions, unchanged"
+            changes.append(f"{table.name}: {change}")
+        return tuple(changes)
 
     def options_of(self, table: TablePlan) -> Resize:
         """Return the settings of one of `tables`, chosen for its rows if it is extended."""

@@ -105,7 +105,7 @@ def train_recipe(
     progress: Progress = no_progress,
     notify: Callable[[str], None] = lambda text: None,
 ) -> TrainResult:
-    """Resize a checkpoint if the recipe says so, then train and save it; see `train`.
+    """Resize or convert a checkpoint if the recipe says so, then train and save it; see `train`.
 
     `plan` is the plan of that resize. The default output is ``<name>-<length>`` with a plan, else ``<name>-trained``.
     `notify` is called with messages for the user before the first step.
@@ -290,9 +290,9 @@ def _recipe(
     if task.planned_steps != task.settings.steps:
         trained["planned_steps"] = task.planned_steps
     trained["versions"] = {name: version(name) for name in ("torch", "transformers", "accelerate")}
-    if recipe.resize is not None:
+    if recipe.resize is not None or recipe.convert is not None:
         provenance = before.pop("provenance")
-        for table in provenance["tables"]:
+        for table in provenance.get("tables", ()):
             table.update(hashes if table["name"] == files.table else {})
         steps = {name: values[name] for name in ("train", "evaluate") if name in values}
         return yaml_text(before | steps | {"provenance": provenance | {"trained": trained}}, result.output)

@@ -273,6 +273,7 @@ def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
     wrong += (difference for name in compared for difference in _differences(plan, resized, name))
     edits = "; ".join(f"{edit.file} {edit.key} {edit.after}" for edit in plan.edits)
     settings = "rotary settings and " * any(table.rope for table in plan.tables)
+    settings = f"{', '.join(sorted(base.generated))}, {settings}" if base.generated else settings
     changes = f"only the {settings}length limits changed ({edits})" if edits else "nothing changed"
     count = f"{counted(len(compared), 'file')} compared (model card, licenses, logs and recipe excluded)"
     return Check("files", not wrong, tuple(wrong) or (f"{count}: {changes}", "no stale weight files"))

@@ -14,7 +14,16 @@ from ctxextend.checkpoints.filenames import READABLE, VARIANT_FILE
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.json_edit import read_text
 from ctxextend.checkpoints.source import Source, has_file, resolve_source
-from ctxextend.errors import CheckpointError, CtxextendError, RecipeError, ResizeError, SourceError, VerificationError
+from ctxextend.conversion.convert import ConversionPlan, plan_conversion
+from ctxextend.errors import (
+    CheckpointError,
+    CtxextendError,
+    RecipeError,
+    ResizeError,
+    SourceError,
+    UnsupportedModelError,
+    VerificationError,
+)
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import OpenedModel, computed_shape, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
@@ -53,7 +62,7 @@ class Verification(Result, shows="conclusion"):
     trainable: str | None  # what was trained according to the recipe: one of `TRAINABLE`, or None
     checks: tuple[Check, ...]  # in the order they ran
     notes: tuple[str, ...] = ()  # for example how the method was determined
-    what: str = field(default="resized", metadata=not_in_json)  # a key of `CHANGED`, or ``same``
+    what: str = field(default="resized", metadata=not_in_json)  # a key of `CHANGED`, ``converted`` or ``same``
 
     json_properties: ClassVar = ("passed", "conclusion")
 
@@ -73,10 +82,14 @@ class Verification(Result, shows="conclusion"):
             failed = ", ".join(check.name for check in failures)
             if all(check.is_unchecked for check in failures):
                 return f"Not verified: method {self.method} is not registered (not checked: {failed})."
-            return f"Not verified: {self.resized} is not a pure resize of {self.base} (failed: {failed})."
+            kind = "conversion" if self.what == "converted" else "resize"
+            return f"Not verified: {self.resized} is not a pure {kind} of {self.base} (failed: {failed})."
         if self.trainable:
             rows = "new rows" if self.trainable == "new" else "rows"
             changes = f" only in its position table ({'resized, ' * (self.what == 'resized')}{rows} trained)"
+        elif self.what == "converted":
+            tensors = "every tensor is the stated rearrangement or sum of the base's"
+            return f"Verified: {self.resized} is a conversion of {self.base}: {tensors}."
         elif self.what == "same":
             return f"Verified: {self.resized} matches {self.base} (nothing was resized)."
         else:
@@ -138,10 +151,12 @@ def verify_resized(
 
         checks += check_loading(expected, resized)
     plan, trainable = expected.plan, expected.trainable
-    method = None if expected.how == CLOSEST else expected.unregistered or plan.method
+    is_conversion = isinstance(plan, ConversionPlan)
+    method = None if expected.how == CLOSEST or is_conversion else expected.unregistered or plan.method
     notes = (*expected.notes, TRAINING_UNVERIFIED) if trainable else expected.notes
     what = "resized" if any(table.is_changed for table in plan.stored) else "fixed" if plan.edits else "same"
     what = "rotary" if what == "fixed" and any(table.rope for table in plan.tables) else what
+    what = "converted" if is_conversion else what
     return Verification(ref.source, reference, method, trainable, tuple(checks), notes, what)
 
 
@@ -163,7 +178,10 @@ def check_output(plan: ResizePlan, folder: Path) -> None:
 
 
 def _run_checks(expected: ExpectedResize, resized: Checkpoint, progress: Progress) -> list[Check]:
-    tensors = check_tensors(expected.plan, resized, progress)
+    tensors, plan = check_tensors(expected.plan, resized, progress), expected.plan
+    if isinstance(plan, ConversionPlan):
+        counts = ", ".join(f"{count} {how}" for how, count in plan.conversion.counts.items())
+        tensors = replace(tensors, evidence=(*tensors.evidence, f"tensors of the base: {counts}"))
     if expected.trainable in ("all-but-positions", "all"):
         reason = f"{TRAINABLE[expected.trainable]} were trained according to the recipe, so this is not a pure resize"
         tensors = Check("tensors", False, (reason, *tensors.evidence))
@@ -190,12 +208,16 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
     chain = recipe.chain if recipe else ()  # the newest recipe that applies to this base counts
     for index, step in enumerate(chain):
         try:
+            if step.convert is not None:
+                conversion = plan_conversion(model, step.convert)
+                return ExpectedResize(conversion, step.trainable, "from the recipe", (), chain[index:])
             plan = plan_model(model, step.settings, step.methods)
             _ = plan.chosen  # raises if the rows do not equal the recorded formula
-        except ResizeError as error:
+        except (ResizeError, UnsupportedModelError) as error:
             reasons.append(f"The recipe does not apply to {model.ref.source}: {error.message}")
             continue
-        rows = [(step.rows.get(table.name, (table.rows_before, 0))[0], table.rows_before) for table in plan.tables]
+        unknown = {table.name: (0 if step.rows else table.rows_before, 0) for table in plan.tables}
+        rows = [((unknown | {**step.rows})[table.name][0], table.rows_before) for table in plan.tables]
         other = [stated for stated, actual in rows if stated != actual]
         if not other:
             return ExpectedResize(plan, step.trainable, "from the recipe", (), chain[index:], step.unregistered)
