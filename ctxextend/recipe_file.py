@@ -23,7 +23,7 @@ from ctxextend.tables.apply import learned_rows_after
 from ctxextend.tables.method_facts import TRUNCATE
 from ctxextend.tables.methods import METHODS
 
-SECTIONS: Mapping[str, Any] = {"resize": Resize, "convert": Convert, "train": Train, "evaluate": Evaluate}
+SECTIONS: Mapping[str, Any] = {"convert": Convert, "resize": Resize, "train": Train, "evaluate": Evaluate}
 # Fields of `CheckpointRef` that are keys of `resize`, because they describe the table.
 TABLE_KEYS = ("tensor", "config_key", "reserved_rows")
 MACHINE_KEYS = ("device", "threads")  # depend on the machine, and are not written into recipes

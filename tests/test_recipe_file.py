@@ -141,7 +141,7 @@ to: 4
         ("to: 64\n  to: 65", "duplicate key resize.to"),
         ("to: 64\n  keep-first: 0\n  keep_first: 0", "duplicate key resize.keep_first"),
         ("to: 64\n  reserved_rows: 2", "--reserved-rows and --config-key require --tensor."),
-        ("to: 64\n  beta: 2", "unknown key resize.beta; use one of resize.tensor, resize.config_key"),
+        ("to: 64\n  zzz: 2", "unknown key resize.zzz; use one of resize.tensor, resize.config_key"),
         ("to: 64\n  steps: 2", "unknown key resize.steps; did you mean train.steps?"),
     ],
 )
@@ -157,7 +157,7 @@ def test_parse_recipe_rejects_a_value_or_key_of_a_section(line: str, message: st
     [
         ("", "recipe.yaml: expected a mapping, got nothing."),
         ("- a", "recipe.yaml: expected a mapping, got a list."),
-        ("source: a", "recipe.yaml: no steps: add one or more of resize, train, evaluate"),
+        ("source: a", "recipe.yaml: no steps: add one or more of convert, resize, train, evaluate"),
         ("source: a\nresize:\ntrain: null", "recipe.yaml: no steps: add"),
         ("source: a\nresize: 64", "recipe.yaml, line 2: resize must be a mapping, got an integer"),
         ("source: ''\nresize: {to: 2}\nfoo: {a: 1}", "recipe.yaml, line 3: unknown key foo; use one of source"),

@@ -194,8 +194,16 @@ def test_run_reports_all_errors_of_a_recipe() -> None:
     ("text", "flags", "message"),
     [
         ("resize: {to: 256}", ["--resume"], "The recipe has no train section, so there is nothing to resume."),
-        ("evaluate: {data: book.txt}", ["-o", "out"], "neither resizes nor trains, so out would not be written."),
-        ("evaluate: {data: book.txt}\noutput: out", [], "neither resizes nor trains, so out would not be written."),
+        (
+            "evaluate: {data: book.txt}",
+            ["-o", "out"],
+            "neither resizes, converts nor trains, so out would not be written.",
+        ),
+        (
+            "evaluate: {data: book.txt}\noutput: out",
+            [],
+            "neither resizes, converts nor trains, so out would not be written.",
+        ),
         ("resize: {to: 256}\nevaluate: {data: none.txt}", [], "none.txt does not exist."),
     ],
 )

@@ -181,7 +181,10 @@ def as_tensor_file(path: Path, tensors: Mapping[str, torch.Tensor], mapped: rang
     described = {
         name: (DTYPES[str(tensor.dtype).removeprefix("torch.")], tuple(tensor.shape)) for name, tensor in kept.items()
     }
-    header, entries = describe_tensors(path, described)
+    try:
+        header, entries = describe_tensors(described)
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be written as safetensors: {error}.", SAVE_TENSORS) from None
     return PytorchFile(path, header, entries, 0, kept, mapped, is_in_memory=mapped is None)
 
 

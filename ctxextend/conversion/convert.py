@@ -182,7 +182,7 @@ class Conversion:
         source = self.model.checkpoint
         file = next(iter(source.weights.values()))
         name = (source.model / with_variant(SINGLE_FILE, source.variant)).as_posix()
-        computed = ComputedFile(file.path, *describe_tensors(file.path, self.shapes), 0, self.tensor)
+        computed = ComputedFile(file.path, *describe_tensors(self.shapes), 0, self.tensor)
         generated = {source.config_file: json.dumps(self.config, indent=2) + "\n"}
         tokenizer_file = (source.model / "tokenizer_config.json").as_posix()
         tokenizers = {(source.model / name).as_posix() for name in TOKENIZER_FILES}
@@ -344,7 +344,7 @@ class ConversionPlan(ResizePlan, shows="model_type conversion max_len_before max
     def details(self) -> tuple[str, ...]:
         """The conversion, its length, and the parameters that it adds."""
         lines = (self.summary, f"{self.max_len_before} -> {self.max_len_after} tokens")
-        added, why = self.conversion.added_parameters, "the LM head is no longer tied to the embeddings"
+        added, why = self.conversion.added_parameters, "the LM head is separate from the embeddings"
         return (*lines, f"{counted(added, 'parameter')} added: {why}") if added else lines
 
     @property

@@ -1,7 +1,7 @@
 """Twins: model types of transformers that differ from another one only in their position scheme.
 
-Source: the classes of transformers 5.23: modeling_gpt2.py beside modeling_gpt_neox.py and modeling_falcon.py;
-modeling_bert.py, modeling_roberta.py and modeling_electra.py beside modeling_roformer.py.
+Source: the classes of transformers 5.23: modeling_gpt2.py next to modeling_gpt_neox.py and modeling_falcon.py;
+modeling_bert.py, modeling_roberta.py and modeling_electra.py next to modeling_roformer.py.
 """
 
 import re
