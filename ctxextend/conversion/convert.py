@@ -1,6 +1,7 @@
 """Convert a checkpoint with learned positions: compute the tensors of its twin, then write them as a resize does."""
 
 import json
+import math
 import os
 import re
 from collections import Counter
@@ -15,13 +16,16 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.filenames import SINGLE_FILE, with_variant
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.json_edit import edit, load_object
+from ctxextend.checkpoints.json_edit import edit, parse_json
 from ctxextend.checkpoints.safetensors_file import TensorFile, describe_tensors, numpy_dtype, read_floats
 from ctxextend.conversion.twins import (
     ANGLES,
     ANGLES_LAYOUT,
+    BASE,
     BY_HEAD,
+    CAUSAL_LM,
     COPIED,
+    MASKED_LM,
     PLUS_MEAN,
     SOURCE_TYPES,
     TRANSPOSED,
@@ -33,6 +37,7 @@ from ctxextend.conversion.twins import (
     plus_mean,
 )
 from ctxextend.errors import MethodError, UnsupportedModelError, counted, printable
+from ctxextend.families.schema import ALIBI, ROTARY
 from ctxextend.inspection.stated_limits import TOKENIZER_FILES
 from ctxextend.plan import output_files
 from ctxextend.plan.find_tables import OpenedModel, describe_table, identify_model, open_model
@@ -44,7 +49,7 @@ from ctxextend.version import __version__
 
 DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
 OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # layer norm parameters in old TensorFlow checkpoints
-UNUSED_KEYS = ("auto_map", "n_ctx", "embd_pdrop", "reorder_and_upcast_attn", "gradient_checkpointing")
+SCHEMES = {"rotary": ROTARY, "alibi": ALIBI}  # how messages name them
 DROPPED = ("pooler.", "cls.seq_relationship.")  # dropped with a warning: most uses of a base model do not need them
 MLM_DECODER = "cls.predictions.decoder."
 
@@ -79,33 +84,19 @@ class Conversion:
 
     model: OpenedModel
     settings: Convert  # with the length as a number
-    source_type: SourceType
+    max_len_before: int
     twin: Twin
-    head: str  # the rest of the name of the twin's class, such as ``ForCausalLM``
+    model_class: str  # of the twin, in transformers
+    config: Mapping[str, Any]  # of the twin
     origins: Mapping[str, Origin]  # by the twin's tensor names
     dropped: tuple[str, ...]  # tensors that the twin has no place for
+    tokenizer: str  # the class of tokenizer that transformers uses for the source
 
     @property
-    def length(self) -> int:
-        """The context length of the output."""
-        assert isinstance(self.settings.to, int)
-        return self.settings.to
-
-    @property
-    def max_len_before(self) -> int:
-        """The context length of the source."""
-        table = self.model.tables[0]
-        return table.location.positions(describe_table(self.model.checkpoint, table)[0][0])
-
-    @property
-    def theta(self) -> float | None:
-        """The base of the rotary frequencies; None if the twin has no such setting."""
-        return (self.settings.theta or THETA) if self.twin.lm_head and self.settings.scheme == "rotary" else None
-
-    @property
-    def model_class(self) -> str:
-        """The transformers class of the twin."""
-        return f"{self.twin.class_name}{self.head}"
+    def positions(self) -> str:
+        """The position scheme of the twin, as in messages."""
+        theta = self.config.get("rotary_emb_base")
+        return f"rotary positions, theta {theta:g}" if theta else f"{SCHEMES[self.twin.scheme]} positions"
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -114,33 +105,9 @@ class Conversion:
 
     @property
     def added_parameters(self) -> int:
-        """The number of parameters that the source ties and the twin stores: those of its LM head."""
-        used = Counter(origin.tensor for origin in self.origins.values())
-        shapes = {name: entry.shape for name, entry in self.model.checkpoint.entries.items()}
-        return sum((count - 1) * int(np.prod(shapes[name])) for name, count in used.items())
-
-    @cached_property
-    def stated(self) -> Mapping[str, Any]:
-        """The values of the source's config, by the keys of `Twin.keys`, with transformers' defaults."""
-        config = {name: _stated(self.model, key, default) for name, (key, default) in self.source_type.config.items()}
-        return config | {"inner": config["inner"] or 4 * config["width"]}
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The twin's config: keys that both have are kept."""
-        given, twin = self.model.checkpoint.config, self.twin
-        unused = {key for key, _ in self.source_type.config.values()} | {*self.source_type.required, *UNUSED_KEYS}
-        unused |= {self.model.tables[0].location.table.config_key, "architectures", "model_type"}
-        kept = {key: value for key, value in given.items() if key not in unused and not key.startswith("summary_")}
-        values = {twin.keys[name]: value for name, value in self.stated.items() if name in twin.keys}
-        config = {"architectures": [self.model_class], "model_type": twin.model_type, **kept, **values, **twin.fixed}
-        config["max_position_embeddings"] = self.length
-        if (theta := self.theta) is not None:
-            theta = int(theta) if theta.is_integer() else theta
-            # Transformers 5 reads the first key, earlier versions and other programs the others.
-            config["rope_parameters"] = {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 1.0}
-            config |= {"rotary_pct": 1.0, "rotary_emb_base": theta}
-        return config
+        """The number of parameters that the source ties and the twin does not: those of its LM head."""
+        tensors, entries = [origin.tensor for origin in self.origins.values()], self.model.checkpoint.entries
+        return sum(math.prod(entries[name].shape) * (count - 1) for name, count in Counter(tensors).items())
 
     @cached_property
     def mean_row(self) -> NDArray[np.float64]:
@@ -148,20 +115,6 @@ class Conversion:
         location, name = self.model.tables[0]
         rows = read_floats(self.model.checkpoint.names[name], name)[location.reserved_rows :]
         return np.asarray(rows.astype(np.float64).mean(axis=0))
-
-    def tensor(self, name: str) -> Array:
-        """Compute a tensor of the twin."""
-        if name.endswith(ANGLES):
-            dtype, shape = self.shapes[name]
-            angles = sinusoidal_rows(np.arange(shape[0]), shape[1], ANGLES_LAYOUT)
-            return angles.astype(np.float32).astype(numpy_dtype(dtype))
-        tensor, how = self.origins[name]
-        values = read_floats(self.model.checkpoint.names[tensor], tensor)
-        if how == BY_HEAD:
-            return by_head(values, self.stated["heads"])
-        if how == PLUS_MEAN:
-            return plus_mean(values, self.mean_row)
-        return values.T if how == TRANSPOSED else values
 
     @cached_property
     def shapes(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
@@ -171,134 +124,145 @@ class Conversion:
             _, dtype, shape, *_ = self.model.checkpoint.entries[tensor]
             shapes[name] = dtype, shape[::-1] if how in (BY_HEAD, TRANSPOSED) else shape
         if self.twin.has_angles:
-            head_dim = self.stated["width"] // self.stated["heads"]
-            prefix = self.twin.prefix if self.head != "Model" else ""
-            shapes[prefix + ANGLES] = next(iter(shapes.values()))[0], (self.length, head_dim)
+            size = self.config["hidden_size"] // self.config["num_attention_heads"]
+            prefix = "" if self.model_class.endswith(BASE) else self.twin.prefix
+            shapes[prefix + ANGLES] = next(iter(shapes.values()))[0], (self.config["max_position_embeddings"], size)
         return shapes
+
+    def tensor(self, name: str) -> Array:
+        """Compute a tensor of the twin."""
+        if name not in self.origins:
+            dtype, (rows, size) = self.shapes[name]
+            return sinusoidal_rows(np.arange(rows), size, ANGLES_LAYOUT).astype(np.float32).astype(numpy_dtype(dtype))
+        tensor, how = self.origins[name]
+        values = read_floats(self.model.checkpoint.names[tensor], tensor)
+        if how == BY_HEAD:
+            return by_head(values, self.config["num_attention_heads"])
+        if how == PLUS_MEAN:
+            return plus_mean(values, self.mean_row)
+        return values.T if how == TRANSPOSED else values
 
     @property
     def checkpoint(self) -> Checkpoint:
         """The twin as a checkpoint in memory, with the source's other files."""
         source = self.model.checkpoint
-        file = next(iter(source.weights.values()))
+        path = next(iter(source.weights.values())).path
         name = (source.model / with_variant(SINGLE_FILE, source.variant)).as_posix()
-        computed = ComputedFile(file.path, *describe_tensors(self.shapes), 0, self.tensor)
+        files = {name: ComputedFile(path, *describe_tensors(self.shapes), 0, self.tensor)}
         generated = {source.config_file: json.dumps(self.config, indent=2) + "\n"}
-        tokenizer_file = (source.model / "tokenizer_config.json").as_posix()
-        tokenizers = {(source.model / name).as_posix() for name in TOKENIZER_FILES}
-        stated = load_object(source.root / tokenizer_file) if tokenizer_file in source.copied else {}
-        if "tokenizer_class" not in stated and tokenizers & {*source.copied}:  # else the model type would decide
-            text = source.text(tokenizer_file) if tokenizer_file in source.copied else "{}\n"
-            generated[tokenizer_file] = edit(text, {("tokenizer_class",): self.source_type.tokenizer})
-        files = {name: computed}
+        config, *others = ((source.model / name).as_posix() for name in ("tokenizer_config.json", *TOKENIZER_FILES))
+        text = source.text(config) if config in source.copied else "{}\n"
+        if {config, *others} & {*source.copied} and "tokenizer_class" not in parse_json(text, config):
+            generated[config] = edit(text, {("tokenizer_class",): self.tokenizer})  # else the model type decides
         return replace(source, config=self.config, weights=files, index=None, index_file="", generated=generated)
-
-
-def _stated(model: OpenedModel, key: str, default: Any) -> Any:
-    value = model.checkpoint.config.get(key)
-    return default if value is None else value
 
 
 def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     """Return the conversion of an open checkpoint; raise UnsupportedModelError if no model type has its twin."""
-    checkpoint, (location, table) = model.checkpoint, model.tables[0]
-    model_type, config = location.family.model_type, checkpoint.config
-    source_type = SOURCE_TYPES.get(model.architecture.family.model_type)
-    if source_type is None or checkpoint.adapter_of or not checkpoint.has_config:
-        message = f"{model.ref.source} ({model.architecture.family.model_type}) cannot be converted."
+    checkpoint, (location, _), name = model.checkpoint, model.tables[0], model.ref.source
+    model_type, given = model.architecture.family.model_type, model.checkpoint.config
+    source_type = SOURCE_TYPES.get(model_type)
+    if source_type is None or checkpoint.adapter_of or not checkpoint.has_config or model.ref.tensor:
+        message = f"{name} ({model_type}) cannot be converted to another position scheme."
         raise UnsupportedModelError(message, f"Pass the folder of a model of type {', '.join(SOURCE_TYPES)}.")
     twin = next((twin for twin in source_type.twins if twin.scheme == settings.scheme), None)
     if twin is None:
-        message = f"{model.ref.source} ({model_type}) cannot be converted to {settings.scheme}: "
-        message += f"transformers has no such class with the computation of {source_type.class_name}Model."
+        message = f"{name} ({model_type}) cannot be converted to {settings.scheme}: transformers has no such class"
+        message += f" with the computation of {source_type.class_name}Model."
         raise UnsupportedModelError(message, f"Use --scheme {source_type.twins[0].scheme}.")
     if settings.theta is not None and twin.has_angles:
         message = f"--theta cannot be used with {twin.model_type}, whose angles transformers computes with 10,000."
         raise MethodError(message, "Remove --theta.")
-    for key, allowed in source_type.required.items():
-        if (value := _stated(model, key, allowed[0])) not in allowed:
-            message = (
-                f"{checkpoint.config_file}: {key} is {json.dumps(value)}, which {twin.class_name} does not support."
-            )
-            raise UnsupportedModelError(message, "Resize the checkpoint instead, with ctxextend resize.")
-    if "auto_map" in config:
-        message = f"{checkpoint.config_file} has auto_map: its own code may compute something else."
+    if wrong := [key for key, values in source_type.required.items() if given.get(key) not in values]:
+        value = json.dumps(given[wrong[0]])
+        message = f"{checkpoint.config_file}: {wrong[0]} is {value}, which {twin.model_type} models do not support."
         raise UnsupportedModelError(message, "Resize the checkpoint instead, with ctxextend resize.")
-    head = _find_head(model, source_type, twin, settings)
-    prefix = table.removesuffix(location.table.name)
-    origins, dropped = _find_origins(model, source_type, twin, head, prefix)
-    entries = [checkpoint.entries[origin.tensor] for origin in origins.values()]
-    if "quantization_config" in config or (entries := [entry for entry in entries if entry.dtype not in DTYPES]):
-        found = f"{entries[0].name} is {entries[0].dtype}" if entries else "its config has quantization_config"
-        message = f"{model.ref.source} has quantised weights ({found}), which cannot be added."
-        raise UnsupportedModelError(message, "Convert the checkpoint from before quantisation.")
     length = settings.to
-    if isinstance(length, str):
-        rows = describe_table(checkpoint, model.tables[0])[0][0]
-        length = location.positions(rows) * int(length[:-1])
-    conversion = Conversion(model, replace(settings, to=length), source_type, twin, head, origins, dropped)
-    width, heads = conversion.stated["width"], conversion.stated["heads"]
-    if width % heads or (twin.positions == "rotary" and width // heads % 2):
+    max_len = location.positions(describe_table(checkpoint, model.tables[0])[0][0])
+    length = max_len * int(length[:-1]) if isinstance(length, str) else length
+    settings = replace(settings, to=length)
+    head = BASE if settings.encoder_only else _find_head(model, source_type, twin)
+    config = _twin_config(model, source_type, twin, settings) | {"architectures": [f"{twin.class_name}{head}"]}
+    origins, dropped = _find_origins(model, source_type, twin, head)
+    entries = (checkpoint.entries[origin.tensor] for origin in origins.values())
+    if quantised := [entry for entry in entries if entry.dtype not in DTYPES]:
+        message = f"{name} has quantised weights ({quantised[0].name} is {quantised[0].dtype}), which cannot be added."
+        raise UnsupportedModelError(message, "Convert the checkpoint from before quantisation.")
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    if width % heads or (twin.scheme == "rotary" and width // heads % 2):
         message = f"{checkpoint.config_file}: {heads} heads of a width of {width} have size {width / heads:g}"
-        raise UnsupportedModelError(f"{message}, but {twin.positions} positions need an even integer.")
-    return conversion
+        raise UnsupportedModelError(f"{message}, but {SCHEMES[twin.scheme]} positions need an even integer.")
+    found = f"{twin.class_name}{head}", config, origins, dropped
+    return Conversion(model, settings, max_len, twin, *found, source_type.tokenizer)
 
 
-def _find_head(model: OpenedModel, source_type: SourceType, twin: Twin, settings: Convert) -> str:
-    """Return the rest of the name of the twin's class; raise UnsupportedModelError if no class has the same head."""
-    stated, names = model.checkpoint.model_class, model.checkpoint.names
-    if settings.encoder_only:
-        return "Model"
-    classes = "|".join(item.class_name for item in SOURCE_TYPES.values())
-    rest = re.sub(f"^(?:{classes})", "", stated or "")
+def _find_head(model: OpenedModel, source_type: SourceType, twin: Twin) -> str:
+    """Return how the name of the twin's class ends; raise UnsupportedModelError if no class has the same head."""
+    stated, hint = model.checkpoint.model_class, "Convert the base model only with --encoder-only."
+    head = re.sub(f"^(?:{'|'.join(item.class_name for item in SOURCE_TYPES.values())})", "", stated or "")
     if stated is None:
-        has_lm_head = any(rule.applied(name) for rule in source_type.head_rules for name in names)
-        rest = "ForMaskedLM" if has_lm_head else source_type.default_head
-    if rest not in source_type.heads:
-        message = f"The head of {stated} has no equivalent in {twin.model_type} models."
-        raise UnsupportedModelError(message, "Convert the base model only with --encoder-only.")
-    act = _stated(model, *source_type.config["act"])
-    if source_type.heads[rest] == "ForMaskedLM" and source_type.lm_act not in (None, act):
-        message = f"hidden_act is {act}, but the LM head of {source_type.class_name} models uses {source_type.lm_act}: "
-        message += f"{twin.class_name} has one activation for both."
-        raise UnsupportedModelError(message, "Convert the base model only with --encoder-only.")
-    return source_type.heads[rest]
+        has_lm_head = any("predictions." in name or "lm_head." in name for name in model.checkpoint.names)
+        head = MASKED_LM if has_lm_head and MASKED_LM in source_type.heads else source_type.default_head
+    if head not in source_type.heads:
+        raise UnsupportedModelError(f"{twin.model_type} models have no head like that of {stated}.", hint)
+    act = model.checkpoint.config.get("hidden_act", source_type.lm_act)
+    if source_type.heads[head] == MASKED_LM and source_type.lm_act not in (None, act):
+        message = f"hidden_act is {act}, but the LM head uses {source_type.lm_act}: {twin.model_type} has one for both."
+        raise UnsupportedModelError(message, hint)
+    return source_type.heads[head]
+
+
+def _twin_config(model: OpenedModel, source_type: SourceType, twin: Twin, settings: Convert) -> dict[str, Any]:
+    """Return the config of a twin: keys of the source, renamed, except those that only it has."""
+    unused = *source_type.required, *source_type.unused, model.tables[0].location.table.config_key
+    values = dict[str, Any](architectures=[], model_type=twin.model_type)
+    for key, value in {**source_type.defaults, **model.checkpoint.config}.items():
+        if key not in values and not any(Rule(pattern, "").applied(key) is not None for pattern in unused):
+            values[twin.keys.get(key, key)] = value
+    config = {**values, **twin.fixed, "max_position_embeddings": settings.to}
+    if config.get("intermediate_size", 0) is None:
+        config["intermediate_size"] = 4 * config["hidden_size"]
+    if twin.scheme == "rotary" and not twin.has_angles:
+        theta = settings.theta or THETA
+        theta = int(theta) if theta.is_integer() else theta
+        # Transformers 5 reads the first key, earlier versions and other programs the others.
+        config["rope_parameters"] = {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 1.0}
+        config |= {"rotary_pct": 1.0, "rotary_emb_base": theta}
+    return config
 
 
 def _find_origins(
-    model: OpenedModel, source_type: SourceType, twin: Twin, head: str, prefix: str
+    model: OpenedModel, source_type: SourceType, twin: Twin, head: str
 ) -> tuple[dict[str, Origin], tuple[str, ...]]:
     """Return how each tensor of a twin is computed, by name, and which tensors of the source are dropped."""
-    origins, dropped = dict[str, Origin](), list[str]()
+    location, table = model.tables[0]
+    prefix, twin_prefix = table.removesuffix(location.table.name), "" if head == BASE else twin.prefix
+    rules = [Rule(prefix + rule.source, twin_prefix + rule.name, rule.how) for rule in twin.rules]
+    rules += source_type.rules if head != BASE else ()
+    ignored = [Rule(prefix + name, "") for name in (location.table.name, *source_type.ignored)]
+    ignored += [Rule("lm_head.weight", "")] * bool(twin.lm_head)  # see below
     is_tied = model.checkpoint.config.get("tie_word_embeddings") is not False
-    twin_prefix, head_rules = (twin.prefix, source_type.head_rules) if head != "Model" else ("", ())
-    ignored = (*source_type.ignored, model.tables[0].location.table.name)
+    origins, dropped = dict[str, Origin](), list[str]()
     for tensor in model.checkpoint.entries:
         stem, _, last = tensor.rpartition(".")
         name = f"{stem}.{OLD_NAMES.get(last, last)}"
-        inner = name.removeprefix(prefix)
-        in_base = ((rule.applied(inner), rule.how) for rule in twin.rules if name.startswith(prefix))
-        in_head = ((rule.applied(name), rule.how) for rule in head_rules)
-        target, how = next((found for found in in_base if found[0]), (None, COPIED))
-        outer = next((found for found, _ in in_head if found), None)
-        if target is not None:
-            origins[twin_prefix + target] = Origin(tensor, how)
-        elif outer is not None:
-            if not (is_tied and outer.startswith(MLM_DECODER)):
-                origins[outer] = Origin(tensor, COPIED)
-        elif name == "lm_head.weight" and twin.lm_head:  # see below
+        found = next(((target, rule.how) for rule in rules if (target := rule.applied(name))), None)
+        if found is not None:
+            origins[found[0]] = Origin(tensor, found[1])
+        elif any(rule.applied(name) is not None for rule in ignored):
             continue
-        elif inner.startswith(DROPPED) or head == "Model":
-            if not any(Rule(pattern, "").applied(inner) is not None for pattern in ignored):
-                dropped.append(tensor)
-        elif not any(Rule(pattern, "").applied(inner) is not None for pattern in ignored):
-            message = f"{tensor} is not a tensor of {source_type.class_name} models that {twin.class_name} models have."
+        elif head == BASE or name.removeprefix(prefix).startswith(DROPPED):
+            dropped.append(tensor)
+        else:
+            message = f"{tensor} is not a tensor of {source_type.class_name} models that {twin.model_type} models have."
             raise UnsupportedModelError(message, "Convert the base model only with --encoder-only.")
-    if twin.lm_head and head == "ForCausalLM":
+    if head == CAUSAL_LM and twin.lm_head:
         embeddings = next(origin.tensor for origin in origins.values() if origin.how == PLUS_MEAN)
         is_stored = not is_tied and "lm_head.weight" in model.checkpoint.names
         origins[twin.lm_head] = Origin("lm_head.weight" if is_stored else embeddings, COPIED)
-    if not is_tied and (bias := origins.get("cls.predictions.bias")):  # transformers then ties neither
+    if is_tied:
+        origins = {name: origin for name, origin in origins.items() if not name.startswith(MLM_DECODER)}
+    elif (bias := origins.get("cls.predictions.bias")) is not None:  # transformers then ties neither of them
         origins.setdefault(f"{MLM_DECODER}bias", bias)
     return origins, tuple(dropped)
 
@@ -316,7 +280,7 @@ class ConversionPlan(ResizePlan, shows="model_type conversion max_len_before max
         shared = ("source", "revision", "files", "bytes_to_write", "bytes_shareable", "notes")
         return {key: more[key] for key in shared} | {
             "scheme": conversion.settings.scheme,
-            "theta": conversion.theta,
+            "theta": conversion.config.get("rotary_emb_base"),
             "model_type_before": conversion.model.architecture.family.model_type,
             "model_type_after": conversion.twin.model_type,
             "model_class": conversion.model_class,
@@ -335,10 +299,8 @@ class ConversionPlan(ResizePlan, shows="model_type conversion max_len_before max
     @property
     def summary(self) -> str:
         """The conversion in a few words."""
-        conversion = self.conversion
-        theta = f", theta {conversion.theta:g}" if conversion.theta else ""
-        before = conversion.model.architecture.family.model_type
-        return f"{before} -> {conversion.twin.model_type} ({conversion.twin.positions} positions{theta})"
+        before = self.conversion.model.architecture.family.model_type
+        return f"{before} -> {self.conversion.twin.model_type} ({self.conversion.positions})"
 
     @property
     def details(self) -> tuple[str, ...]:
@@ -383,9 +345,10 @@ class ConversionPlan(ResizePlan, shows="model_type conversion max_len_before max
     def _card(self) -> str:
         source, conversion = self.checkpoint.source, self.conversion
         name, after = printable(source.hub_id or source.name), self.max_len_after
+        title, card = printable(str(self.default_output)), output_files.read_card(self.checkpoint)
         rearranged = ", ".join(f"{count} {how}" for how, count in conversion.counts.items())
         section = (
-            f"## Converted to {conversion.twin.positions} positions, {after} tokens\n\n"
+            f"## Converted to {SCHEMES[conversion.twin.scheme]} positions, {after} tokens\n\n"
             f"{name} with its learned positions converted by ctxextend {__version__}: {self.summary}, from "
             f"{self.max_len_before} to {after} tokens. Every tensor is one of the source's: {rearranged}. "
             f"{' '.join((self.consequences, *self._warnings()))}{output_files.RECIPE_POINTER}\n"
@@ -402,7 +365,7 @@ def plan_conversion(model: OpenedModel, settings: Convert) -> ConversionPlan:
     """Plan the conversion of an open checkpoint; see `convert`."""
     conversion = find_conversion(model.with_code() if settings.copy_code else model, settings)
     twin = identify_model(conversion.checkpoint, replace(model.ref, model_type=None))
-    plan = plan_model(replace(twin, ref=model.ref), Resize(conversion.length, fix_limits=True))
+    plan = plan_model(replace(twin, ref=model.ref), Resize(conversion.settings.to, fix_limits=True))
     values = {item.name: getattr(plan, item.name) for item in fields(plan)}
     return ConversionPlan(**values, conversion=conversion)
 

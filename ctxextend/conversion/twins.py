@@ -5,17 +5,17 @@ modeling_bert.py, modeling_roberta.py and modeling_electra.py next to modeling_r
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.families.schema import ALIBI, ROTARY
-
 Array = NDArray[Any]
 COPIED, TRANSPOSED, BY_HEAD, PLUS_MEAN = "copied", "transposed", "regrouped by head", "plus the mean position row"
+BASE, CAUSAL_LM, MASKED_LM = "Model", "ForCausalLM", "ForMaskedLM"  # how names of classes end
+TASKS = ("ForTokenClassification", "ForQuestionAnswering")
 
 
 def by_head(values: Array, heads: int) -> Array:
@@ -43,24 +43,8 @@ class Rule(NamedTuple):
     def applied(self, tensor: str) -> str | None:
         """Return the twin's name for a tensor of the source; None if the rule does not apply to it."""
         match = re.fullmatch(re.escape(self.source).replace(r"\*", "(.+?)"), tensor)
-        parts = iter(match.groups()) if match else None
-        return None if parts is None else re.sub(r"\*", lambda _: next(parts), self.name)
-
-
-@dataclass(frozen=True)
-class SourceType:
-    """A model type with learned positions, and which of its models have twins."""
-
-    class_name: str  # how its classes are named
-    twins: Sequence["Twin"]
-    heads: Mapping[str, str]  # the rest of a class's name, and that of the twin
-    head_rules: tuple[Rule, ...]  # names outside the base model
-    config: Mapping[str, tuple[str, Any]]  # keys with their defaults, by the keys of `Twin.keys`
-    required: Mapping[str, tuple[Any, ...]]  # values that config keys may have, the default first
-    tokenizer: str  # class of the tokenizer that transformers uses for the type
-    default_head: str = "Model"  # without a class in config.json and without tensors of a head
-    ignored: tuple[str, ...] = ()  # buffers
-    lm_act: str | None = None  # the activation of its LM head if that does not depend on the config
+        parts = iter(match.groups() if match else ())
+        return re.sub(r"\*", lambda _: next(parts), self.name) if match else None
 
 
 @dataclass(frozen=True)
@@ -69,23 +53,39 @@ class Twin:
 
     scheme: str  # as in `Convert.scheme`
     model_type: str
-    class_name: str  # how its classes are named
+    class_name: str  # how names of its classes start
     prefix: str  # of the base model's tensors in a model with a head
-    rules: tuple[Rule, ...]  # names in the base model
-    keys: dict[str, str]  # its config keys, by those of `SourceType.config`
+    rules: tuple[Rule, ...]  # of the base model, without prefixes
+    keys: Mapping[str, str]  # config keys that have another name in the source, by that name
     fixed: Mapping[str, Any]  # other values of its config
-    lm_head: str | None = None  # the LM head, if it is not tied as in the source
-    has_angles: bool = False  # whether its file has a table of angles, (max_len, head_dim)
+    lm_head: str | None = None  # the tensor of an LM head that cannot be tied, since embeddings contain the mean row
+    has_angles: bool = False  # whether its files contain a table of angles, `ANGLES`
     limits: str = ""  # in which ways it is less exact, as a sentence
 
-    @property
-    def positions(self) -> str:
-        """The position scheme, as in messages."""
-        return {"alibi": ALIBI}.get(self.scheme, ROTARY)
+
+@dataclass(frozen=True)
+class SourceType:
+    """A model type with learned positions, and which of its models have twins."""
+
+    class_name: str  # how names of its classes start
+    twins: tuple[Twin, ...]
+    tokenizer: str  # the class of tokenizer that transformers uses for it
+    defaults: Mapping[str, Any]  # values of config keys that the twin needs, if they are missing
+    required: Mapping[str, tuple[Any, ...]]  # values that config keys may have, None for a missing key
+    heads: Mapping[str, str]  # ends of class names, with those of the twin
+    rules: tuple[Rule, ...]  # of heads
+    default_head: str = BASE  # if config.json states no class, and no tensor is that of a masked LM
+    unused: tuple[str, ...] = ()  # config keys without effect in the twin; ``*`` as in `Rule`
+    ignored: tuple[str, ...] = ()  # buffers of the base model
+    lm_act: str | None = None  # the activation in its LM head, if no config key states it
+
+
+ANGLES, ANGLES_LAYOUT = "encoder.embed_positions.weight", "halves"  # sines and cosines, (max_len, head_dim)
+CUSTOM = dict.fromkeys(("auto_map", "quantization_config"), (None,))  # keys of any model type
 
 
 def _block(layer: str, attention: str) -> tuple[Rule, ...]:
-    """Return the rules of the blocks of a GPT-2 model."""
+    """Return the rules of GPT-2's blocks."""
     return (
         Rule("h.*.ln_1.*", f"{layer}.*.input_layernorm.*"),
         Rule("h.*.attn.c_attn.*", f"{layer}.*.{attention}.query_key_value.*", BY_HEAD),
@@ -94,6 +94,11 @@ def _block(layer: str, attention: str) -> tuple[Rule, ...]:
         Rule("h.*.mlp.c_fc.*", f"{layer}.*.mlp.dense_h_to_4h.*", TRANSPOSED),
         Rule("h.*.mlp.c_proj.*", f"{layer}.*.mlp.dense_4h_to_h.*", TRANSPOSED),
     )
+
+
+def _same(*names: str) -> tuple[Rule, ...]:
+    """Return rules for tensors with the same name."""
+    return tuple(Rule(name, name) for name in names)
 
 
 NEOX = Twin(
@@ -107,10 +112,9 @@ NEOX = Twin(
         Rule("ln_f.*", "final_layer_norm.*"),
     ),
     {
-        **{"vocab_size": "vocab_size", "width": "hidden_size", "layers": "num_hidden_layers"},
-        **{"heads": "num_attention_heads", "inner": "intermediate_size", "act": "hidden_act"},
-        **{"dropout": "hidden_dropout", "attention_dropout": "attention_dropout", "eps": "layer_norm_eps"},
-        **{"bos": "bos_token_id", "eos": "eos_token_id"},
+        **{"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"},
+        **{"n_inner": "intermediate_size", "activation_function": "hidden_act", "layer_norm_epsilon": "layer_norm_eps"},
+        **{"resid_pdrop": "hidden_dropout", "attn_pdrop": "attention_dropout"},
     },
     {"attention_bias": True, "use_parallel_residual": False, "tie_word_embeddings": False},
     lm_head="embed_out.weight",
@@ -120,15 +124,14 @@ FALCON = Twin(
     "falcon",
     "Falcon",
     "transformer.",
-    (
-        Rule("wte.weight", "word_embeddings.weight", PLUS_MEAN),
-        *_block("h", "self_attention"),
-        Rule("ln_f.*", "ln_f.*"),
-    ),
-    NEOX.keys | {"inner": "ffn_hidden_size", "act": "activation", "eps": "layer_norm_epsilon"},
+    (Rule("wte.weight", "word_embeddings.weight", PLUS_MEAN), *_block("h", "self_attention"), *_same("ln_f.*")),
     {
-        **{"alibi": True, "bias": True, "multi_query": False, "new_decoder_architecture": False},
-        **{"parallel_attn": False, "tie_word_embeddings": False},
+        **{**NEOX.keys, "n_inner": "ffn_hidden_size", "activation_function": "activation"},
+        "layer_norm_epsilon": "layer_norm_epsilon",
+    },
+    {
+        **dict.fromkeys(("alibi", "bias"), True),
+        **dict.fromkeys(("multi_query", "new_decoder_architecture", "parallel_attn", "tie_word_embeddings"), False),
     },
     lm_head="lm_head.weight",
     limits="transformers computes Falcon's ALiBi biases in bfloat16, so far positions share biases, and divides them "
@@ -140,95 +143,74 @@ ROFORMER = Twin(
     "RoFormer",
     "roformer.",
     (
-        Rule("embeddings.token_type_embeddings.weight", "embeddings.token_type_embeddings.weight", PLUS_MEAN),
-        *(Rule(name, name) for name in ("embeddings.word_embeddings.weight", "embeddings.LayerNorm.*")),
-        *(Rule(name, name) for name in ("embeddings_project.*", "encoder.layer.*")),
+        Rule("embeddings.token_type_*.weight", "embeddings.token_type_*.weight", PLUS_MEAN),
+        *_same("embeddings.word_embeddings.weight", "embeddings.LayerNorm.*", "embeddings_project.*"),
+        *_same("encoder.layer.*"),
     ),
-    {
-        **{"vocab_size": "vocab_size", "width": "hidden_size", "layers": "num_hidden_layers"},
-        **{"heads": "num_attention_heads", "inner": "intermediate_size", "act": "hidden_act"},
-        **{"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"},
-        **{"eps": "layer_norm_eps", "bos": "bos_token_id", "eos": "eos_token_id", "pad": "pad_token_id"},
-        **{"types": "type_vocab_size", "embedding": "embedding_size"},
-    },
+    {},
     {"rotary_value": False},
     has_angles=True,
 )
-ANGLES, ANGLES_LAYOUT = "encoder.embed_positions.weight", "halves"  # sines and cosines; theta is 10,000
 
 GPT2 = SourceType(
     "GPT2",
     (NEOX, FALCON),
-    {"LMHeadModel": "ForCausalLM", **{name: name for name in ("Model", "ForTokenClassification")}}
-    | {"ForQuestionAnswering": "ForQuestionAnswering"},
-    (Rule("classifier.*", "classifier.*"), Rule("qa_outputs.*", "qa_outputs.*")),
-    {
-        **{"vocab_size": ("vocab_size", 50257), "width": ("n_embd", 768), "layers": ("n_layer", 12)},
-        **{"heads": ("n_head", 12), "inner": ("n_inner", None), "act": ("activation_function", "gelu_new")},
-        **{"dropout": ("resid_pdrop", 0.1), "attention_dropout": ("attn_pdrop", 0.1)},
-        **{"eps": ("layer_norm_epsilon", 1e-5), "bos": ("bos_token_id", 50256), "eos": ("eos_token_id", 50256)},
-    },
-    {"scale_attn_by_inverse_layer_idx": (False,), "scale_attn_weights": (True,), "add_cross_attention": (False,)},
     "GPT2Tokenizer",
+    {
+        **{"vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None},
+        **{"activation_function": "gelu_new", "resid_pdrop": 0.1, "attn_pdrop": 0.1, "layer_norm_epsilon": 1e-5},
+        **{"bos_token_id": 50256, "eos_token_id": 50256},
+    },
+    {
+        **CUSTOM,
+        **dict.fromkeys(("scale_attn_by_inverse_layer_idx", "add_cross_attention"), (None, False)),
+        "scale_attn_weights": (None, True),
+    },
+    {"LMHeadModel": CAUSAL_LM, BASE: BASE, **{task: task for task in TASKS}},
+    _same("classifier.*", "qa_outputs.*"),
     default_head="LMHeadModel",
+    unused=("n_ctx", "embd_pdrop", "reorder_and_upcast_attn", "summary_*"),
     ignored=("h.*.attn.bias", "h.*.attn.masked_bias"),
 )
-BERT_CONFIG: dict[str, tuple[str, Any]] = {
-    name: (key, default)
-    for (name, key), default in zip(
-        ROFORMER.keys.items(), (30522, 768, 12, 12, 3072, "gelu", 0.1, 0.1, 1e-12, None, None, 0, 2, None), strict=True
+
+
+def _encoder(class_name: str, defaults: Mapping[str, Any], lm_rules: tuple[Rule, ...], **others: Any) -> SourceType:
+    """Return a type whose twin is RoFormer."""
+    return SourceType(
+        class_name,
+        (ROFORMER,),
+        f"{class_name}Tokenizer",
+        {"vocab_size": 30522, "hidden_size": 768, "num_attention_heads": 12, "hidden_act": "gelu", **defaults},
+        {
+            **CUSTOM,
+            "position_embedding_type": (None, "absolute"),
+            **dict.fromkeys(("is_decoder", "add_cross_attention"), (None, False)),
+        },
+        {name: name for name in (BASE, MASKED_LM, *TASKS)} | others.pop("heads", {}),
+        (*lm_rules, *_same("classifier.*", "qa_outputs.*")),
+        unused=("gradient_checkpointing",),
+        ignored=("embeddings.position_ids", "embeddings.token_type_ids"),
+        **others,
     )
-}
-ROBERTA_CONFIG = BERT_CONFIG | {"pad": ("pad_token_id", 1), "bos": ("bos_token_id", 0), "eos": ("eos_token_id", 2)}
-ELECTRA_CONFIG = BERT_CONFIG | {"width": ("hidden_size", 256), "heads": ("num_attention_heads", 4)}
-ELECTRA_CONFIG |= {"inner": ("intermediate_size", 1024)}
-ENCODER_HEADS = {f"For{task}": f"For{task}" for task in ("MaskedLM", "TokenClassification", "QuestionAnswering")}
-ENCODER_HEADS |= {"Model": "Model"}
-TASK_RULES = tuple(Rule(f"{name}.*", f"{name}.*") for name in ("classifier", "qa_outputs"))
-ENCODER = {
-    "position_embedding_type": (None, "absolute"),
-    **dict.fromkeys(("is_decoder", "add_cross_attention"), (False, None)),
-}
-BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
-def _encoder(class_name: str, tokenizer: str, **others: Any) -> SourceType:
-    """Return a type whose twin is RoFormer; RoBERTa's names of the LM head are the default."""
-    roberta_rules = (
-        Rule("lm_head.layer_norm.*", "cls.predictions.transform.LayerNorm.*"),
-        Rule("lm_head.dense.*", "cls.predictions.transform.dense.*"),
-        Rule("lm_head.decoder.*", "cls.predictions.decoder.*"),
-        Rule("lm_head.bias", "cls.predictions.bias"),
-    )
-    fields = {"heads": ENCODER_HEADS, "head_rules": roberta_rules, "config": ROBERTA_CONFIG, "lm_act": "gelu"} | others
-    fields["head_rules"] += TASK_RULES
-    return SourceType(class_name, (ROFORMER,), required=ENCODER, tokenizer=tokenizer, ignored=BUFFERS, **fields)
-
-
+ROBERTA_DEFAULTS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+ROBERTA_RULES = (
+    Rule("lm_head.dense.*", "cls.predictions.transform.dense.*"),
+    Rule("lm_head.layer_norm.*", "cls.predictions.transform.LayerNorm.*"),
+    Rule("lm_head.*", "cls.predictions.*"),  # decoder and bias
+)
+ELECTRA_RULES = (
+    Rule("generator_predictions.*", "cls.predictions.transform.*"),
+    Rule("generator_lm_head.weight", "cls.predictions.decoder.weight"),
+    Rule("generator_lm_head.bias", "cls.predictions.bias"),
+)
+ELECTRA_DEFAULTS = {"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 SOURCE_TYPES = {
     "gpt2": GPT2,
-    "bert": _encoder(
-        "Bert",
-        "BertTokenizer",
-        heads=ENCODER_HEADS | {"ForPreTraining": "ForMaskedLM"},
-        head_rules=(Rule("cls.predictions.*", "cls.predictions.*"),),
-        config=BERT_CONFIG,
-        lm_act=None,
-    ),
-    "roberta": _encoder("Roberta", "RobertaTokenizer"),
-    "camembert": _encoder("Camembert", "CamembertTokenizer"),
-    "xlm-roberta": _encoder("XLMRoberta", "XLMRobertaTokenizer"),
-    "electra": _encoder(
-        "Electra",
-        "ElectraTokenizer",
-        head_rules=(
-            *(
-                Rule(f"generator_predictions.{name}.*", f"cls.predictions.transform.{name}.*")
-                for name in ("dense", "LayerNorm")
-            ),
-            Rule("generator_lm_head.weight", "cls.predictions.decoder.weight"),
-            Rule("generator_lm_head.bias", "cls.predictions.bias"),
-        ),
-        config=ELECTRA_CONFIG,
-    ),
+    "bert": _encoder("Bert", {}, _same("cls.predictions.*"), heads={"ForPreTraining": MASKED_LM}),
+    "roberta": _encoder("Roberta", ROBERTA_DEFAULTS | {"vocab_size": 50265}, ROBERTA_RULES, lm_act="gelu"),
+    "camembert": _encoder("Camembert", ROBERTA_DEFAULTS, ROBERTA_RULES, lm_act="gelu"),
+    "xlm-roberta": _encoder("XLMRoberta", ROBERTA_DEFAULTS, ROBERTA_RULES, lm_act="gelu"),
+    "electra": _encoder("Electra", ELECTRA_DEFAULTS, ELECTRA_RULES, lm_act="gelu"),
 }
