@@ -195,7 +195,7 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
             run.measure(lambda tokens, total, name="": None)
     found, rows = run.report(complete=True), []
     scores = {candidate.name: candidate.measured[0].scores for candidate in run.candidates}
-    plans = {candidate.name: candidate.plan for candidate in run.candidates}
+    plans = run.plans
     for row in found.rows:
         pairs = zip(scores[row.method], scores[COPY], strict=True)
         search = row.final.evaluation.search

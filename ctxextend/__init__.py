@@ -20,6 +20,7 @@ _MODULES = {
     "comparison.compare": "ComparisonInterrupted compare",
     "comparison.comparison_result": "Calibration Comparison",
     "conversion.convert": "ConversionPlan convert",
+    "comparison.side_by_side": "compare_checkpoints",
     "errors": "CheckpointError CtxextendError DataError OutputError RecipeError ResizeError SourceError TrainingError "
     "UnsupportedModelError VerificationError",
     "evaluation.evaluate": "EvaluationInterrupted evaluate",

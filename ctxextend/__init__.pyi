@@ -74,6 +74,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "compare",
+    "compare_checkpoints",
     "convert",
     "evaluate",
     "extend_model",
@@ -166,6 +167,28 @@ def convert(
     copy_code: bool = False,
 ) -> ResizeResult:
     """Convert a checkpoint with learned positions to rotary or ALiBi positions, and save it as a new checkpoint."""
+
+def compare_checkpoints(
+    references: Sequence[str | PathLike[str]],
+    data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    *,
+    progress: Progress = ...,
+    corpus: str | PathLike[str] | None = None,
+    queries: str | PathLike[str] | None = None,
+    qrels: str | PathLike[str] | None = None,
+    base: str | PathLike[str] | None = None,
+    no_base: bool = False,
+    length: int | Sequence[int] = (),
+    tokens: int = 65536,
+    batch_size: int | None = None,
+    precision: str = "auto",
+    seed: int = 0,
+    measure: str | Sequence[str] = (),
+    text_field: str = "text",
+    device: str | None = None,
+    threads: int | None = None,
+) -> Comparison:
+    """Compare whole checkpoints side by side on one text."""
 
 def evaluate(
     reference: str | PathLike[str],

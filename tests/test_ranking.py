@@ -1,7 +1,6 @@
 """Ranking of synthetic losses, and parsing of methods."""
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,8 @@ EVERY = [name for name in METHODS if name != "auto"]
 
 def candidate(name: str, *stages: list[float]) -> Candidate:
     """A method with the losses of its windows, untrained and trained."""
-    plan: Any = SimpleNamespace(keeps_learned_rows=False)
     measured = [Measurement(WITHOUT_BASE, tuple(np.array([loss]) for loss in losses)) for losses in stages]
-    return Candidate(name, plan, "source: x\n", (), measured)
+    return Candidate(name, recipe="source: x\n", measured=measured)
 
 
 def test_rank_uses_trained_scores_and_deltas_per_stage() -> None:

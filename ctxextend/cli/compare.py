@@ -8,7 +8,7 @@ from ctxextend.cli import options
 from ctxextend.cli.options import complete_method, measures
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Cell, Page
-from ctxextend.errors import counted
+from ctxextend.errors import counted, flag_name
 from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
@@ -16,8 +16,15 @@ if TYPE_CHECKING:
     from ctxextend.report.numbers import NumberFormat
 
 
+# Parameters that only make sense for one model: the settings of methods, and those of its reference.
+OF_ONE_MODEL = (
+    *("to", "quick", "hold_out", "method", "eval_data", "steps", "trainable", "seq_len", "window", "lr", "batch_size"),
+    *("model_type", "tokenizer", "revision", "subfolder", "variant"),
+)
+
+
 def compare(
-    source: options.Model,
+    source: Annotated[list[str], options.model("Model as in evaluate, or several, to compare side by side.")],
     data: Annotated[
         list[str] | None, options.text("--data PATH", "As in evaluate.", "with --quick: Python's documentation")
     ] = None,
@@ -55,11 +62,12 @@ def compare(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Benchmark resize methods on your model and text.
+    """Benchmark resize methods on your model and text, or several models.
 
     Examples:
         ctxextend compare gpt2 --to 4096 --data a.jsonl --method linear --method copy
         ctxextend compare path/to/bert --to 2048 --data texts/ --steps 100
+        ctxextend compare gpt2-bands gpt2-rotary --data a.jsonl --length 4096
 
     Ranks language models by loss on windows of N tokens, and encoders by document retrieval, or by nDCG@10 in a search
     set (--corpus, --queries, --qrels). With --steps, each method is first trained on the rest of the text. With
@@ -67,6 +75,9 @@ def compare(
     the reference.
     """
     flags = locals()
+    if len(source) > 1 and (of_one := [name for name in OF_ONE_MODEL if flags[name]]):
+        found = f"{flag_name(of_one[0])} is for one MODEL, got {len(source)}: {', '.join(source)}."
+        raise typer.BadParameter(f"{found} Remove it to compare them as they are.")
     used = [f"--{name}" for name in ("steps", "method", "length", "measure", "hold_out", "corpus") if flags[name]]
     if quick and used:
         raise typer.BadParameter(f"--quick cannot be used with {used[0].replace('_', '-')}. Remove one of them.")
@@ -74,22 +85,27 @@ def compare(
         raise typer.BadParameter("Missing option '--data'.")
     from ctxextend.comparison.compare import Compare, ComparisonInterrupted, compare_model
     from ctxextend.comparison.quick import compare_quickly
+    from ctxextend.comparison.side_by_side import compare_checkpoints
     from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef, Evaluate, Train
 
     sink = Output(as_json, quiet)
     options.check_files(plot, report)
     with options.usage_errors():
-        ref = options.from_flags(CheckpointRef, flags)
-        given = options.given_flags(flags, Evaluate, Train)
-        settings = None if quick else Compare.from_flags(methods=method or (), hold_out=hold_out, **given, to=to)
+        given, is_one = options.given_flags(flags, Evaluate, Train), len(source) == 1
+        ref = options.from_flags(CheckpointRef, flags, source=source[0])
+        several = {} if is_one else vars(options.from_flags(Evaluate, flags))
+        full = None
+        if is_one and not quick:
+            full = Compare.from_flags(methods=method or (), hold_out=hold_out, **given, to=to)
     try:
         with sink.progress("Comparing", unit="tokens") as progress:
-            opened = open_model(ref)
-            if settings:
-                result = compare_model(opened, settings, progress)
+            if several:
+                result = compare_checkpoints(source, progress=progress, **several)
+            elif full:
+                result = compare_model(open_model(ref), full, progress)
             else:
-                result = compare_quickly(opened, to, progress=progress, **given)
+                result = compare_quickly(open_model(ref), to, progress=progress, **given)
     except ComparisonInterrupted as stop:
         result = stop.comparison
     from ctxextend.report.figures import write_figure
@@ -116,11 +132,16 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
     if not comparison.complete:
         page.text("Incomplete: interrupted before everything was measured.", "wrong")
     page.line()
-    page.line((comparison.source, "title"), f" ({comparison.model_type}, {comparison.kind})")
-    methods, documents = counted(len(comparison.rows), "method"), counted(comparison.documents, "document")
-    held_out = "" if comparison.hold_out is None else "held-out rows as reference, "
-    lengths = f"{comparison.max_len_before} -> {comparison.max_len_after} positions"
-    items = [("length", f"{lengths}, {held_out}{methods}")]
+    rows, documents = counted(len(comparison.rows), comparison.row_type), counted(comparison.documents, "document")
+    if comparison.row_type == "checkpoint":
+        page.line((rows, "title"), f" ({comparison.kind})")
+        base = f"; base {comparison.source}: {comparison.max_len_before:,} tokens" if comparison.source else ""
+        items = [("length", f"{comparison.max_len_after:,} tokens{base}")]
+    else:
+        page.line((comparison.source, "title"), f" ({comparison.model_type}, {comparison.kind})")
+        held_out = "" if comparison.hold_out is None else "held-out rows as reference, "
+        lengths = f"{comparison.max_len_before} -> {comparison.max_len_after} positions"
+        items = [("length", f"{lengths}, {held_out}{rows}")]
     if comparison.search:
         items.append(("search", comparison.search.summary))
     if comparison.documents:
@@ -140,7 +161,7 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
             page.text(f"Cost on short inputs: vs. the reference rows, on the first {comparison.hold_out} tokens.")
             page.command("Next: ", comparison.next_command)
         elif any(row.final.short_inputs is not None for row in comparison.rows):
-            page.text(f"Cost on short inputs: loss minus the base's, both at {comparison.max_len_before} tokens.")
+            page.text(f"Cost on short inputs: {comparison.short_inputs}.")
     if comparison.skipped:
         page.text(f"Skipped: {', '.join(comparison.skipped)}.", "faint")
 
@@ -151,6 +172,7 @@ def _add_ranking(page: Page, comparison: "Comparison") -> None:
     header = [comparison.metric_names[0], f"delta vs. best{unit}"]
     header += ["untrained"] * bool(steps)
     header += [f"cost on short inputs{unit}"] * any(row.final.short_inputs is not None for row in comparison.rows)
+    facts = [_facts(row, numbers) for row in comparison.rows]
     rows = list[list[Cell]]()
     more = [_against_reference(row, numbers) for row in comparison.rows]
     if comparison.hold_out is not None:
@@ -168,8 +190,16 @@ def _add_ranking(page: Page, comparison: "Comparison") -> None:
             cells.append(score(row.untrained.score))
         short = row.final.short_inputs
         cells.append("unchanged" if short and short.mean == 0 and not short.ci95 else numbers.change(short))
-        rows.append(cells[: len(header) + 1])
-    page.table(["   method", *map(numbers.head, header)], rows)
+        rows.append([*cells[: len(header) + 1], *facts[number - 1].values()])
+    page.table([f"   {comparison.row_type}", *map(numbers.head, header), *facts[0]], rows)
+
+
+def _facts(row: "Row", numbers: "NumberFormat") -> dict[str, str]:
+    """Return the cells of a checkpoint's facts by column; without a base, also its loss with the shortest context."""
+    contexts, cells = row.final.evaluation.contexts, dict[str, str]()
+    if row.checkpoint and contexts and not row.final.evaluation.base:
+        cells[numbers.head(f"perplexity at {contexts.points[0].context}")] = numbers.perplexity(contexts.points[0].loss)
+    return cells | (dict(row.checkpoint.cells) if row.checkpoint else {})
 
 
 def _against_reference(row: "Row", numbers: "NumberFormat") -> dict[str, tuple[str, str]]:

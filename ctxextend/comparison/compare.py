@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from math import inf, isfinite
@@ -13,13 +13,30 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.comparison_result import COSINE, LOSS, METRICS, NDCG, Comparison, Outcome, Row
+from ctxextend.comparison.comparison_result import (
+    COSINE,
+    LOSS,
+    METRICS,
+    NDCG,
+    CheckpointFacts,
+    Comparison,
+    Outcome,
+    Row,
+)
 from ctxextend.comparison.in_memory import InMemoryTrainer, ResizedModel, open_resized, open_trainer
 from ctxextend.errors import DataError, MethodError, ResizeError, TrainingError
 from ctxextend.evaluation.embedding import last_states
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import EvaluationRun, applicable_measures, plan_evaluation
-from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, TRUNCATED, Evaluation, estimate, estimate_loss
+from ctxextend.evaluation.evaluation_result import (
+    CHUNKS,
+    SLIDING,
+    TRUNCATED,
+    Estimate,
+    Evaluation,
+    estimate,
+    estimate_loss,
+)
 from ctxextend.evaluation.losses import LossTask
 from ctxextend.evaluation.passkey import PasskeyTask
 from ctxextend.evaluation.reference_rows import plan_held_out_rows, read_texts
@@ -175,12 +192,16 @@ class Compare:
 
     def evaluate_for(self, kind: str, to: int) -> Evaluate:
         """Return the settings to evaluate a kind of model at a length, with the measure that ranks methods."""
-        length, measure = self.evaluate.length, self.evaluate.measure
         if self.seconds is not None:
-            length, measure = (to,), () if kind == ENCODER else ("position",)
-        elif self.evaluate.corpus is None and measure:
-            measure = (*measure, "retrieval" if kind == ENCODER else "position")
-        return replace(self.evaluate, length=length and (*length, to), measure=measure)
+            return replace(self.evaluate, length=(to,), measure=() if kind == ENCODER else ("position",))
+        return with_ranking(replace(self.evaluate, length=self.evaluate.length and (*self.evaluate.length, to)), kind)
+
+
+def with_ranking(settings: Evaluate, kind: str) -> Evaluate:
+    """Add the measure that ranks a kind of models to the requested ones, if any."""
+    if settings.corpus is not None or not settings.measure:
+        return settings
+    return replace(settings, measure=(*settings.measure, "retrieval" if kind == ENCODER else "position"))
 
 
 def read_methods(specs: Sequence[str], to: int | str | None) -> tuple[MethodSpec, ...]:
@@ -219,14 +240,20 @@ class Measurement(NamedTuple):
 
 @dataclass
 class Candidate:
-    """A method and its measurements so far."""
+    """A method or a checkpoint, and its measurements so far."""
 
-    name: str  # with its settings, if any
-    plan: ResizePlan
-    recipe: str  # YAML that reproduces its checkpoint
+    name: str  # of a method with its settings, if any
+    keeps_learned_rows: bool = False
+    recipe: str = ""  # YAML that reproduces its checkpoint
     norms: tuple[float, ...] = ()  # of its rows from position 0 on, shape (m,)
     measured: list[Measurement] = field(default_factory=list)  # untrained, then trained
     seconds: float = 0.0
+    checkpoint: CheckpointFacts | None = None  # None for a method
+    short_inputs: Estimate | None = None  # see `Outcome`, if the evaluation does not state it
+
+    def add(self, run: EvaluationRun) -> None:
+        """Add what a run has measured."""
+        self.measured.append(Measurement(run.report(complete=True), run.scores))
 
 
 @dataclass
@@ -239,6 +266,7 @@ class ComparisonRun:
     evaluation: EvaluationRun
     trainer: InMemoryTrainer | None  # None: no training
     candidates: list[Candidate]
+    plans: Mapping[str, ResizePlan]  # by name of the candidate
     skipped: dict[str, str]  # skipped methods, with the reason
     to: int | str  # for `resize` of the base: the new length or, with held-out rows, the same factor
     failures: list[str] = field(default_factory=list)  # messages of failed training runs
@@ -258,40 +286,35 @@ class ComparisonRun:
         evaluation.run_base(advance("the base" if self.settings.hold_out is None else "the reference rows"))
         for trainer in (None, self.trainer) if self.trainer else (None,):
             for candidate in self.candidates:
-                started, moved = time.perf_counter(), advance(candidate.name)
-                tables = self.resized.set_positions(candidate.plan)
-                candidate.norms = _norms(tables.get(self.files.table), candidate.plan)
+                started, moved, plan = time.perf_counter(), advance(candidate.name), self.plans[candidate.name]
+                tables = self.resized.set_positions(plan)
+                candidate.norms = _norms(tables.get(self.files.table), plan)
                 try:
-                    with trainer.trained(self.resized, candidate.plan, moved) if trainer else nullcontext():
+                    with trainer.trained(self.resized, plan, moved) if trainer else nullcontext():
                         evaluation.measure(moved)
-                        candidate.measured.append(Measurement(evaluation.report(complete=True), evaluation.scores))
+                        candidate.add(evaluation)
                 except TrainingError as error:  # one failed training must not lose the other results
                     self.failures.append(f"Training failed for {candidate.name}: {error}")
                 candidate.seconds += time.perf_counter() - started
 
     def report(self, *, complete: bool) -> Comparison:
         """Return the results so far."""
-        model, train, text = self.resized.model, self.settings.train, self.evaluation.text
-        hold_out, plan = self.settings.hold_out, self.candidates[0].plan
+        model, train = self.resized.model, self.settings.train
+        hold_out, plan = self.settings.hold_out, next(iter(self.plans.values()))
         metric = NDCG if self.settings.evaluate.corpus else METRICS[model.kind]
         metric = COSINE if hold_out and model.kind == ENCODER else metric
-        rows = rank(self.candidates, metric)
-        evaluations = [outcome.evaluation for row in rows for outcome in (row.untrained, row.trained) if outcome]
-        base = [item.search.scores[CHUNKS]["nDCG@10"] for item in evaluations if item.search]
-        base += [item.retrieval.modes[CHUNKS].reciprocal_rank for item in evaluations if item.retrieval]
-        base += [item.positions.losses[SLIDING] for item in evaluations if item.positions]
-        base += [item.held_out_rows.scores["beyond"].reference for item in evaluations if item.held_out_rows]
+        fields = measured_fields(self.candidates, metric, self.evaluation, self.started)
+        rows = fields["rows"]
+        fields["warnings"] += tuple(self.failures)
         return Comparison(
+            **fields,
             source=self.files.ref.source,
             model_type=model.model_type,
             kind=model.kind,
             table=self.files.table,
             max_len_before=hold_out or self.files.max_len,
             max_len_after=model.max_len,
-            metric=metric,
-            base=next(iter(base), None),
             norms=_norms(self.resized.learned.get(self.files.table), plan)[: plan.max_len_after],
-            rows=rows,
             skipped=self.skipped,
             hold_out=hold_out,
             is_quick=self.settings.seconds is not None,
@@ -299,14 +322,7 @@ class ComparisonRun:
             steps=train.steps if train else 0,
             trainable=str(train.trainable) if train else "positions",
             seq_len=self.trainer.task.span if self.trainer else None,
-            documents=len(text.documents),
-            tokens=sum(map(len, text.windows)),
-            seed=self.settings.evaluate.seed,
-            precision=str(model.model.dtype).removeprefix("torch."),
             complete=complete,
-            seconds=round(time.perf_counter() - self.started, 3),
-            warnings=(*dict.fromkeys(warning for item in evaluations for warning in item.warnings), *self.failures),
-            notes=self.evaluation.notes,
         )
 
 
@@ -341,10 +357,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         run = plan_evaluation(resized.model, base, evaluate, held_out, search_set=search_set, notes=notes)
     if trainer and held_out is not None:
         run.warnings += trainer.task.warnings
-    if not run.tasks or isinstance(run.tasks[0], PasskeyTask):
-        reason = next(note for note in run.notes if note.startswith("Retrieval"))
-        message = f"Encoders such as {base.name} are ranked by document retrieval. {reason}"
-        raise DataError(message, "Pass more or longer texts with --data.")
+    check_ranked(run)
     if settings.seconds is not None:
         evaluate = replace(evaluate, tokens=_affordable_tokens(run, len(plans), settings.seconds))
         run = plan_evaluation(resized.model, base, evaluate, notes=notes)
@@ -360,10 +373,18 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         to = files.max_len * plan.max_len_after // hold_out if rest else f"{times}x"
         resizes = {spec.name: replace(spec.resize, to=to) for spec in settings.methods}
     candidates = [
-        Candidate(name, plan, yaml_text(recipe_values(Recipe(opened.ref, resizes[name], train))))
+        Candidate(name, plan.keeps_learned_rows, yaml_text(recipe_values(Recipe(opened.ref, resizes[name], train))))
         for name, plan in plans.items()
     ]
-    return ComparisonRun(files, settings, resized, run, trainer, candidates, skipped, to)
+    return ComparisonRun(files, settings, resized, run, trainer, candidates, plans, skipped, to)
+
+
+def check_ranked(run: EvaluationRun) -> None:
+    """Raise DataError if no task ranks encoders."""
+    if not run.tasks or isinstance(run.tasks[0], PasskeyTask):
+        reason = next(note for note in run.notes if note.startswith("Retrieval"))
+        message = f"Encoders such as {run.model.name} are ranked by document retrieval. {reason}"
+        raise DataError(message, "Pass more or longer texts with --data, or a search set with --corpus.")
 
 
 def _affordable_tokens(run: EvaluationRun, candidates: int, seconds: float) -> int:
@@ -429,6 +450,21 @@ def _norms(table: NDArray[Any] | None, plan: ResizePlan) -> tuple[float, ...]:
     return () if table is None else tuple(norms_and_neighbours(table[plan.tables[0].reserved_rows :])[0].tolist())
 
 
+def measured_fields(candidates: Sequence[Candidate], metric: str, run: EvaluationRun, started: float) -> dict[str, Any]:
+    """Return the fields of a `Comparison` that are measured; `run` is the evaluation of any candidate."""
+    rows = rank(candidates, metric)
+    evaluations = [outcome.evaluation for row in rows for outcome in (row.untrained, row.trained) if outcome]
+    base = [item.search.scores[CHUNKS]["nDCG@10"] for item in evaluations if item.search and item.base]
+    base += [item.retrieval.modes[CHUNKS].reciprocal_rank for item in evaluations if item.retrieval]
+    base += [item.positions.losses[SLIDING] for item in evaluations if item.positions and item.base]
+    base += [item.held_out_rows.scores["beyond"].reference for item in evaluations if item.held_out_rows]
+    values: dict[str, Any] = {"metric": metric, "rows": rows, "base": next(iter(base), None), "notes": run.notes}
+    values |= {"documents": len(run.text.documents), "tokens": sum(map(len, run.text.windows))}
+    values |= {"seed": run.settings.seed, "precision": str(run.model.model.dtype).removeprefix("torch.")}
+    values["warnings"] = tuple(dict.fromkeys(warning for item in evaluations for warning in item.warnings))
+    return values | {"seconds": round(time.perf_counter() - started, 3)}
+
+
 def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
     """Return measured candidates, best first and those without training last; deltas refer to the best of a stage."""
     mean, sign = (estimate_loss, 1) if metric == LOSS else (estimate, -1)
@@ -439,21 +475,22 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
     stages = [[item.measured[stage] for item in candidates if len(item.measured) > stage] for stage in (0, 1)]
     best = [min(stage, key=lambda measurement: cost(mean(measurement.scores).mean), default=None) for stage in stages]
 
-    def outcome(measured: Measurement, best: Measurement | None) -> Outcome:
+    def outcome(measured: Measurement, best: Measurement | None, short: Estimate | None) -> Outcome:
         evaluation, contexts = measured.evaluation, measured.evaluation.contexts
         pairs = zip(measured.scores, best.scores if best else (), strict=True)
         delta = None if measured is best else estimate([sign * (own - other) for own, other in pairs])
         points = contexts.points if contexts else ()
-        short = [point.against_base for point in points if point.context == evaluation.base_max_len]
+        found = [point.against_base for point in points if point.context == evaluation.base_max_len]
         if evaluation.held_out_rows is not None:
             change = evaluation.held_out_rows.scores["short"].change
-            short = [replace(change, mean=sign * change.mean)]
-        return Outcome(mean(measured.scores), delta, next(iter(short), None), evaluation)
+            found = [replace(change, mean=sign * change.mean)]
+        return Outcome(mean(measured.scores), delta, short or next(iter(found), None), evaluation)
 
     rows = []
     for candidate in candidates:
-        untrained, trained, *_ = (*map(outcome, candidate.measured, best), None, None)
+        short = [candidate.short_inputs] * len(stages)
+        untrained, trained, *_ = (*map(outcome, candidate.measured, best, short), None, None)
         if untrained is not None:
-            seconds, keeps = round(candidate.seconds, 3), candidate.plan.keeps_learned_rows
-            rows.append(Row(candidate.name, keeps, candidate.recipe, candidate.norms, untrained, trained, seconds))
+            made = candidate.name, candidate.keeps_learned_rows, candidate.recipe, candidate.norms
+            rows.append(Row(*made, untrained, trained, round(candidate.seconds, 3), candidate.checkpoint))
     return tuple(sorted(rows, key=lambda row: (row.trained is None, cost(row.final.score.mean))))

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ctxextend.errors import counted
+from ctxextend.errors import counted, size_text
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED
 from ctxextend.evaluation.evaluation_result import SLIDING, Estimate, Evaluation, SearchResult
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.recipe import TRAINABLE
 from ctxextend.tables.method_facts import method_text
 
-# What ranks methods: the loss of language models (lower is better); of encoders (higher is better), the mean reciprocal
+# What ranks rows: the loss of language models (lower is better); of encoders (higher is better), the mean reciprocal
 # rank of documents that queries were cut from, nDCG@10 in a search set, or the cosine of embeddings to those of the
 # reference rows.
 LOSS, RECIPROCAL_RANK, NDCG, COSINE = "loss", "reciprocal_rank", "ndcg@10", "cosine"
@@ -35,7 +35,8 @@ class Outcome:
     # How much worse than the best row of the same stage, paired by window or query; None for the best.
     delta: Estimate | None
     # Cost on short inputs: loss minus the base's on the same tokens at the base's context length, paired by token; with
-    # held-out rows, how much worse than the reference rows. None if not measured.
+    # held-out rows, how much worse than the reference rows; of encoders among checkpoints, 1 - cosine of embeddings to
+    # the base's, or without one to those of the first checkpoint. None if not measured.
     short_inputs: Estimate | None
     evaluation: Evaluation
 
@@ -58,17 +59,39 @@ class Outcome:
         return None if retrieval is None else retrieval.against_chunks
 
 
+@dataclass(frozen=True)
+class CheckpointFacts:
+    """What a checkpoint is, and what it costs to run."""
+
+    source: str  # the reference that the user passed
+    model_type: str
+    scheme: str  # of positions: ``learned``, ``sinusoidal``, ``rotary``, ``ALiBi``, ``relative`` or ``none``
+    max_len: int  # context length in tokens
+    parameters: int
+    bytes: int  # of its weights in files
+    peak_bytes: int | None  # memory, weights included, while it reads windows; None if unknown
+    tokens_per_second: float  # in forward passes on windows, without the LM head
+
+    @property
+    def cells(self) -> Mapping[str, str]:
+        """The facts by column, for tables."""
+        cells = {"positions": self.scheme, "context": f"{self.max_len:,}", "parameters": f"{self.parameters:,}"}
+        cells |= {"weights": size_text(self.bytes), "memory": size_text(self.peak_bytes) if self.peak_bytes else "-"}
+        return cells | {"tokens/s": f"{self.tokens_per_second:,.0f}"}
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Row(Result, shows="method keeps_learned_rows"):
-    """One method."""
+    """One method, or one checkpoint."""
 
-    method: str  # its name, with the flags given, if any: ``linear --keep-first 20``
+    method: str  # its name, with the flags given, if any: ``linear --keep-first 20``; of a checkpoint, its short name
     keeps_learned_rows: bool  # whether learned rows do not change, so that short inputs give identical outputs
-    recipe: str  # YAML that reproduces its checkpoint
-    norms: tuple[float, ...]  # of the rows of its table from position 0 on, shape (m,)
+    recipe: str  # YAML that reproduces its checkpoint; empty for a checkpoint
+    norms: tuple[float, ...]  # of the rows of its table from position 0 on, shape (m,); empty for a checkpoint
     untrained: Outcome
     trained: Outcome | None  # None without training
     seconds: float
+    checkpoint: CheckpointFacts | None = None  # None for a method
 
     @property
     def final(self) -> Outcome:
@@ -78,20 +101,22 @@ class Row(Result, shows="method keeps_learned_rows"):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Result, shows="source max_len_before max_len_after metric complete"):
-    """Methods on one model, one text and one seed."""
+    """Methods on one model, or checkpoints side by side, on one text and one seed."""
 
-    source: str  # the checkpoint reference that the user passed
-    model_type: str
+    source: str  # the checkpoint reference that the user passed; of checkpoints, their common base, or empty
+    model_type: str  # empty for checkpoints, like `table`
     kind: str  # ``causal``, ``masked`` or ``encoder``
     table: str  # tensor name of the position table
-    max_len_before: int  # context length of the base in tokens; with held-out rows, of the cut tables
-    max_len_after: int  # context length of each row in tokens
+    # Context length of the base in tokens; with held-out rows, of the cut tables; without a base, of short inputs.
+    max_len_before: int
+    max_len_after: int  # context length of each row in tokens; of checkpoints, the one they read
     metric: str  # a key of `METRIC_NAMES`
     # The base's score on the same text, in sliding windows that overlap by half or with documents in chunks. With
     # held-out rows: the score of the reference rows. None until a method was measured.
     base: Estimate | None
     norms: tuple[float, ...]  # of the base's rows from position 0 on, shape (n,)
-    rows: tuple[Row, ...]  # the methods, best first, by `Row.final`
+    rows: tuple[Row, ...]  # best first, by `Row.final`
+    row_type: str = "method"  # or ``checkpoint``
     hold_out: int | None = None  # the first held-out row, a position; None: the tables are longer than the base's
     is_quick: bool = False  # whether a few methods were compared on little text, for advice
     next_command: str = ""  # `resize` of the base with the best method
@@ -128,6 +153,14 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     def search(self) -> SearchResult | None:
         """The search set's counts and the best method's scores; None without a search set."""
         return next((row.final.evaluation.search for row in self.rows), None)
+
+    @property
+    def short_inputs(self) -> str:
+        """What the cost on short inputs is without held-out rows, for messages."""
+        if self.is_loss:
+            return f"loss minus the base's, both at {self.max_len_before:,} tokens"
+        other = "the base's" if self.source else "those of the first checkpoint"
+        return f"1 - cosine of embeddings of {self.max_len_before:,} tokens to {other}"
 
     @property
     def trained_part(self) -> str:

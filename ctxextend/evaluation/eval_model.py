@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,7 +23,7 @@ from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, 
 from ctxextend.plan.plan import table_hash
 from ctxextend.recipe import CheckpointRef, Train
 from ctxextend.recipe_file import FINGERPRINT, read_provenance, trainings
-from ctxextend.tables.sinusoids import find_formula
+from ctxextend.tables.sinusoids import find_formula, fit_layout
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +37,7 @@ COMPARED_TOKENS = 512  # tokens of the text by which two tokenizers are compared
 TOKENS_PER_BATCH = 4096  # unless a batch size is given
 # Position ids that `position_base` tries: default, reversed, and with a jump.
 DEFAULT, REVERSED, JUMPING = (0, 1, 2, 3), (3, 2, 1, 0), (0, 1, 5, 6)
+SINUSOIDAL_SHARE = 0.9  # of the variance of rows that sinusoids explain, also after some training
 TOLERANCE = 0.01  # outputs count as equal if they differ by less than this share of the effect of reversed positions
 
 
@@ -142,6 +143,15 @@ class ModelFiles(OpenedModel):
         """The number of rows before position 0."""
         return self.rows - self.max_len
 
+    @property
+    def scheme(self) -> str:
+        """The position scheme; of a table of rows, what they are, whatever the config says (none: all are equal)."""
+        location, table = self.tables[0].location, self.read_table()
+        if table is None or location.table.rotates:  # transformers computes it, or it has no rows
+            return "rotary" if location.table.rotates else location.scheme
+        fit = fit_layout(table[location.reserved_rows :], location.layout)
+        return "none" if fit is None else "sinusoidal" if fit.explained > SINUSOIDAL_SHARE else "learned"
+
     def choose_trainable(self, settings: Train) -> tuple[Train, tuple[str, ...]]:
         """Fill in what to train: by default the table, or all else if it is sinusoidal. Also return notes."""
         (location, name), requested = self.tables[0], settings.trainable
@@ -167,12 +177,17 @@ class ModelFiles(OpenedModel):
     @property
     def trained_on(self) -> Mapping[TextKey, Collection[TrainedText]]:
         """The training runs on each text, as recorded in its recipe."""
+        return trained_texts(self.trainings)
+
+    @property
+    def trainings(self) -> list[Mapping[str, Any]]:
+        """What its recipe records about the text of each training run."""
         provenance, own = read_provenance(self.checkpoint), self.checkpoint.root / self.checkpoint.model
         recorded, runs = (provenance.base.tokenizer if provenance else None) or own, trainings(provenance)
         if self.ref.tokenizer and os.path.realpath(self.ref.tokenizer) != os.path.realpath(recorded):
             # Another tokenizer cuts the text differently, so the recorded held-out windows do not apply.
             runs = [{name: value for name, value in run.items() if name != "held_out"} for run in runs]
-        return trained_texts(runs)
+        return runs
 
 
 @dataclass(frozen=True)
@@ -188,7 +203,7 @@ class EvalModel:
     max_len: int  # context length in tokens, special tokens included
     notes: tuple[str, ...] = ()
     reserved_rows: int = 0  # rows of its table before position 0
-    trained_on: Mapping[TextKey, Collection[TrainedText]] = field(default_factory=dict)  # see `ModelFiles.trained_on`
+    trainings: Sequence[Mapping[str, Any]] = ()  # see `ModelFiles.trainings`
     first_position: int | None = None  # position id of the first token of each text; None: the model's default
 
     @property
@@ -223,6 +238,10 @@ class Task(Protocol):
 
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Run the base, whose results are reused for each model; by default there is nothing to run."""
+        return
+
+    def reuse_base(self, other: Any) -> None:
+        """Take the base's results from the same task of another model; by default there are none."""
         return
 
     def measure(self, advance: Callable[[int], None]) -> None:
@@ -293,7 +312,7 @@ def load_eval_model(files: ModelFiles, precision: str = "auto", device: str | No
     if kind == ENCODER and stated is not None and stated.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel")):
         notes = (*notes, f"{checkpoint.root} has no LM head of {stated}, so it is evaluated as an encoder.")
     values = name, checkpoint.root, model_type, kind, loaded.model.to(device_used), files.tokenizer, files.max_len
-    return EvalModel(*values, notes, files.reserved_rows, files.trained_on)
+    return EvalModel(*values, notes, files.reserved_rows, files.trainings)
 
 
 def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, LoadedModel]:
@@ -362,14 +381,16 @@ def check_vocabulary(model: EvalModel, ids: Ids) -> None:
         raise CheckpointError(message, "Copy the model's own tokenizer files into the folder.")
 
 
-def check_same_tokens(model: EvalModel, base: EvalModel, window: Ids) -> None:
+def check_same_tokens(
+    model: EvalModel | ModelFiles, base: EvalModel | ModelFiles, window: Ids, hint: str = PASS_BASE
+) -> None:
     """Raise CheckpointError if the tokenizers of two models cut the text of these ids, (tokens,), differently."""
     tokenizer, other = model.tokenizer, base.tokenizer
     text = tokenizer.tokenizer.decode(window[:COMPARED_TOKENS])
     same_special = (tokenizer.before, tokenizer.after) == (other.before, other.after)
     if not same_special or not np.array_equal(tokenizer.encode(text), other.encode(text)):
         message = f"The tokenizers of {model.name} and {base.name} cut the text into different tokens."
-        raise CheckpointError(message, PASS_BASE)
+        raise CheckpointError(message, hint)
 
 
 def position_base(model: EvalModel, option: str) -> int:

@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import Embedder, open_embedder
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, PASS_BASE, EvalModel, ModelFiles, Task
+from ctxextend.evaluation.eval_model import (
+    CAUSAL,
+    ENCODER,
+    MASKED,
+    PASS_BASE,
+    EvalModel,
+    ModelFiles,
+    Task,
+    TextTokenizer,
+)
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.losses import Scorer, open_scorer, plan_losses
 from ctxextend.evaluation.passkey import plan_passkey
@@ -29,12 +38,13 @@ from ctxextend.held_out import (
     split_documents,
     text_key,
     trained_on_warnings,
+    trained_texts,
 )
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import MEASURES, MIN_LENGTH, CheckpointRef, Evaluate, accepts_settings, split_ref
-from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance
+from ctxextend.recipe_file import TABLE_KEYS, BaseCheckpoint, find_base, read_provenance
 from ctxextend.text_data import TextSource, check_paths, empty_files, path_names, read_documents
 
 LM_MEASURES = ("position", "context", "passkey")
@@ -97,21 +107,10 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
     files = eval_model.open_files(open_model(ref))
     model = eval_model.load_eval_model(files, settings.precision, settings.device)
     applicable_measures(model, settings)
-    base, warnings, notes = None, list[str](), list(model.notes)
     stated = None if settings.no_base else find_base(read_provenance(files.checkpoint), settings.base, ref.tokenizer)
-    if stated is not None:
-        try:
-            base = eval_model.open_eval_model(stated.ref, settings.precision, stated.hashes, settings.device)
-            if base.kind != model.kind:
-                message = f"{base.name} is {KINDS[base.kind]}, but {model.name} is {KINDS[model.kind]}."
-                raise CheckpointError(message, PASS_BASE)
-            notes += base.notes
-        except CtxextendError as error:
-            if settings.base is not None:
-                raise
-            base = None
-            warnings.append(f"Not compared with the base checkpoint: {error.message} {PASS_BASE}")
-    elif not settings.no_base:
+    base, warnings = open_base(stated, settings, model.name, model.kind)
+    notes = [*model.notes, *(base.notes if base else ())]
+    if stated is None and not settings.no_base:
         notes.append(f"Not compared with a base checkpoint: no recipe names one. {PASS_BASE}")
     run = plan_evaluation(model, base, settings, search_set=search_set, notes=notes)
     run.warnings = (*warnings, *run.warnings)
@@ -122,6 +121,23 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
     except KeyboardInterrupt:
         raise EvaluationInterrupted(run.report(complete=False)) from None
     return run.report(complete=True)
+
+
+def open_base(
+    stated: BaseCheckpoint | None, settings: Evaluate, name: str, kind: str
+) -> tuple[EvalModel | None, list[str]]:
+    """Load the base of a model of this name and kind; None and a warning if only a recipe names it, and it fails."""
+    if stated is None:
+        return None, []
+    try:
+        base = eval_model.open_eval_model(stated.ref, settings.precision, stated.hashes, settings.device)
+        if base.kind != kind:
+            raise CheckpointError(f"{base.name} is {KINDS[base.kind]}, but {name} is {KINDS[kind]}.", PASS_BASE)
+    except CtxextendError as error:
+        if settings.base is not None:
+            raise
+        return None, [f"Not compared with the base checkpoint: {error.message} {PASS_BASE}"]
+    return base, []
 
 
 @dataclass(frozen=True)
@@ -166,6 +182,11 @@ class EvaluationRun:
         for task in self.tasks:
             task.run_base(advance)
 
+    def reuse_base(self, other: "EvaluationRun") -> None:
+        """Take the results of the base from the run of another model on the same text."""
+        for task, measured in zip(self.tasks, other.tasks, strict=True):
+            task.reuse_base(measured)
+
     def measure(self, advance: Callable[[int], None]) -> None:
         """Run all tasks, keeping results as they arrive; call `advance` with the tokens of each step."""
         self.started = time.perf_counter()
@@ -200,14 +221,12 @@ def plan_evaluation(
     """Choose tasks, and cut documents, by default those of the settings, into at least `minimum` windows to measure."""
     measures = applicable_measures(model, settings)
     longest = max(settings.length, default=max(model.max_len, MIN_LENGTH))
-    if longest > model.max_len:
-        message = f"{model.name} has a context length of {model.max_len}, too short for windows of {longest} tokens."
-        raise ResizeError(message, f"Resize it first: ctxextend resize {model.name} --to {longest}")
+    check_length(model, longest)
     lengths = tuple(sorted(set(settings.length))) or context_lengths(longest, base.max_len if base else None)
     size, count = longest - model.tokenizer.num_special, max(settings.tokens // longest, 1)
     warnings, notes = list[str](), [*notes, *empty_files(settings.data)]
     if documents is None and settings.data:
-        documents, warnings = read_unseen(model, settings, size * minimum)
+        documents, warnings = read_unseen([model], settings, size * minimum)
     separator, one_each = model.tokenizer.separator, "retrieval" in measures
     text = TextWindows((), (), across_documents=False)
     if documents is None:
@@ -260,16 +279,26 @@ def plan_evaluation(
     return EvaluationRun(model, base, settings, text, tuple(tasks), tuple(warnings), tuple(notes))
 
 
-def read_unseen(model: EvalModel | ModelFiles, settings: Evaluate, minimum: int) -> tuple[Iterator[Ids], list[str]]:
-    """Return the documents of a text, and warnings; of files that the model was trained on, the held-out windows.
+def check_length(model: EvalModel | ModelFiles, length: int) -> None:
+    """Raise ResizeError if windows are longer than a model's context length."""
+    if length > model.max_len:
+        message = f"{model.name} has a context length of {model.max_len}, too short for windows of {length} tokens."
+        raise ResizeError(message, f"Resize it first: ctxextend resize {model.name} --to {length}")
+
+
+def read_unseen(
+    models: Sequence[EvalModel | ModelFiles], settings: Evaluate, minimum: int
+) -> tuple[Iterator[Ids], list[str]]:
+    """Return the documents of a text, and warnings; of files that a model was trained on, the held-out windows.
 
     Files with unknown held-out windows are used in full. So are all files if each has held-out windows, but together
     they have fewer than `minimum` tokens.
     """
-    maximum, tokenizer, sources = max(settings.tokens, model.max_len), model.tokenizer, check_paths(settings.data)
-    held_out, seen = dict[TextSource, list[Ids]](), list[TextSource]()
-    for source in sources if model.trained_on else ():
-        runs = [*model.trained_on.get(text_key(fingerprint(source)), ())]
+    maximum, tokenizer = max(settings.tokens, *(model.max_len for model in models)), models[0].tokenizer
+    trained_on = trained_texts(run for model in models for run in model.trainings)
+    held_out, seen, sources = dict[TextSource, list[Ids]](), list[TextSource](), check_paths(settings.data)
+    for source in sources if trained_on else ():
+        runs = [*trained_on.get(text_key(fingerprint(source)), ())]
         rule, first, text_field = runs[0] if runs else (None, 0, "")
         if rule is not None and len(runs) == 1 and text_field == settings.text_field:
             count = min(rule.tokens - first, (2 * max(maximum, minimum) + rule.window) * rule.every)
@@ -286,12 +315,14 @@ def read_unseen(model: EvalModel | ModelFiles, settings: Evaluate, minimum: int)
     def read() -> Iterator[Ids]:
         for source in sources:
             texts = read_documents([str(source)], settings.text_field, CHARACTERS_PER_TOKEN * maximum)
-            documents = (_first_tokens(model, text, maximum) for text in texts)
+            documents = (_first_tokens(tokenizer, text, maximum) for text in texts)
             yield from held_out.get(source, documents)
 
     only_held_out = f": only the {tokens:,} held-out tokens are used."
-    warnings = trained_on_warnings(model.name, seen, f"{NO_HELD_OUT} text with --data.")
-    return read(), [*warnings, *trained_on_warnings(model.name, held_out, only_held_out)]
+    names = [model.name for model in models if model.trainings]
+    name = f"One of {', '.join(names)}" if len(names) > 1 else "".join(names)
+    warnings = trained_on_warnings(name, seen, f"{NO_HELD_OUT} text with --data.")
+    return read(), [*warnings, *trained_on_warnings(name, held_out, only_held_out)]
 
 
 def applicable_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:
@@ -336,10 +367,10 @@ def cut_windows(
     return TextWindows(tuple(joined if across else inside), tuple(read), across)
 
 
-def _first_tokens(model: EvalModel | ModelFiles, text: str, maximum: int) -> Ids:
+def _first_tokens(tokenizer: TextTokenizer, text: str, maximum: int) -> Ids:
     """Return the first tokens of a text, shape (k,), k ≤ `maximum`, without tokenizing much more of it."""
     size = 8 * maximum
-    while len(ids := model.tokenizer.encode(text[:size])) <= maximum and size < len(text):
+    while len(ids := tokenizer.encode(text[:size])) <= maximum and size < len(text):
         size *= 4
     return ids[:maximum]
 

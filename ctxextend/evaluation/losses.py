@@ -162,13 +162,13 @@ def spans(scored: tuple[int, int], tokens: int, size: int, stride: int, *, centr
         yield Span(start, min(start + size, tokens) if centred else last, first, last)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class ReadingMode:
-    """How to score a text: with which model, context length and stride."""
+    """How to score a text: with which model, context length and stride; of equal modes, only the model differs."""
 
     measure: str  # ``position``: scores every token; ``context``: scores the targets that all contexts share
     name: str  # `MODEL`, or for the base `TRUNCATED` or `SLIDING`
-    scorer: Scorer
+    scorer: Scorer = field(compare=False)
     context: int  # tokens per chunk, special tokens included
     share: float  # of a chunk that is scored, at most
 
@@ -230,6 +230,10 @@ class LossTask:
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Score the base, whose losses are reused for each model."""
         self._read([mode for mode in self.modes if mode.name != MODEL], advance)
+
+    def reuse_base(self, other: "LossTask") -> None:
+        """Take the base's losses from the task of another model on the same windows."""
+        self.measured = dict(other.measured)  # `measure` drops those of the model
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Score the model, and the base if it was not scored yet."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import DataError, counted
 from ctxextend.evaluation.embedding import Embedder, open_embedder, ranks
-from ctxextend.evaluation.eval_model import ENCODER, MASKED, EvalModel, ModelFiles, batches, check_vocabulary
+from ctxextend.evaluation.eval_model import ENCODER, MASKED, EvalModel, ModelFiles, Task, batches, check_vocabulary
 from ctxextend.evaluation.evaluate import TOKENS_SEARCHED, EvaluationRun, TextWindows, read_unseen
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
@@ -35,7 +35,7 @@ MIN_TEXTS = 8  # with fewer, standard errors are unreliable
 
 
 @dataclass
-class ReferenceTask:
+class ReferenceTask(Task):
     """Texts, read with the reference rows and with the rows that the model has now.
 
     What is kept of a text: a language model's losses, shape (targets,), or an encoder's embedding, shape (d,).
@@ -57,7 +57,13 @@ class ReferenceTask:
         self.first_beyond = self.hold_out - len(tokenizer.before)
         # What is read of each text: all of it, and its first `hold_out` tokens by themselves.
         self.parts = {"beyond": [*self.texts], "short": [text[: self.short] for text in self.texts]}
-        self.tokens = self.base_tokens = sum(len(text) for texts in self.parts.values() for text in texts)
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that are read with either rows."""
+        return sum(len(text) for texts in self.parts.values() for text in texts)
+
+    base_tokens = tokens
 
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Read the texts with the reference rows, which the model has now; an encoder also embeds its queries."""
@@ -146,7 +152,7 @@ def read_texts(files: ModelFiles, settings: Evaluate, hold_out: int, length: int
     """
     tokenizer = files.tokenizer
     size, minimum = length - tokenizer.num_special, hold_out - len(tokenizer.before)
-    documents, warnings = read_unseen(files, settings, MIN_TEXTS * (minimum + 1))
+    documents, warnings = read_unseen([files], settings, MIN_TEXTS * (minimum + 1))
     read, pieces = list[Ids](), list[tuple[int, Ids]]()
     for ids in documents:
         read.append(ids)

@@ -39,6 +39,7 @@ HIDDEN: dict[str, Any] = COMPUTED | {"width_key": "hidden_size"}
 WEIGHTS = "embed_positions.weights"
 FAIRSEQ: dict[str, Any] = {"reserved": TWO_EXTRA, "grows": True}
 FIXED: dict[str, Any] = {"layout": "halves", "is_fixed": True}
+ANGLES: dict[str, Any] = FIXED | {"rotates": True}
 
 CTRL: dict[str, Any] = {"config_key": "n_positions", "length": 256, "aliases": (LENGTH,), "width_key": "n_embd"}
 TARGETS: dict[str, Any] = {"config_key": "max_target_positions", "length": 1024, "reserved": TWO_EXTRA}
@@ -194,7 +195,7 @@ _FAMILIES = (
         for name in ("flaubert", "xlm")
     ),
     # Rotary angles, stored as a table of sinusoids per head.
-    encoder("roformer", "roformer.", length=1536, name="encoder.embed_positions.weight", buffers=(), **FIXED),
+    encoder("roformer", "roformer.", length=1536, name="encoder.embed_positions.weight", buffers=(), **ANGLES),
     replace(
         encoder("dpr"),
         prefixes=(

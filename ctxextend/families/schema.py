@@ -79,6 +79,7 @@ class PositionTable:
     width_key: str | None = None  # key of its hidden size if transformers computes the rows that the file lacks
     next_to: str = ""  # a module next to that of a computed table, whose tensors only models with the table have
     clamps: bool = False  # whether transformers clamps positions past the end to the last one
+    rotates: bool = False  # whether its sinusoids are rotary angles
     grows: bool = False  # whether transformers computes more rows for longer inputs
     fails: bool = False  # whether longer inputs fail, although there are no rows: angles or biases are computed once
     is_fixed: bool = False  # whether transformers reads stored rows without gradients, so that none can be trained

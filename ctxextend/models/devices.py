@@ -2,7 +2,8 @@
 
 import math
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,25 @@ def available_cpus(root: Path = Path("/")) -> int:
                 quota, period = (int(value) for file in files for value in (folder / file).read_text().split())
                 minimum = min(minimum, quota / period if quota > 0 else minimum)  # -1: no limit
     return math.ceil(minimum)
+
+
+def peak_memory(device: "torch.device") -> Callable[[], int | None]:
+    """Return a function for the peak memory since, in bytes: of a CUDA device, else of this process on Linux, or None.
+
+    Source: Linux's proc(5) on /proc/pid/clear_refs, where 5 resets the peak of the resident set.
+    """
+    import torch
+
+    process = Path("/proc/self")
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return lambda: int(torch.cuda.max_memory_allocated(device))
+    try:
+        (process / "clear_refs").write_text("5")
+    except OSError:
+        return lambda: None
+    lines = re.compile(r"VmHWM:\s+(\d+) kB")
+    return lambda: next((1024 * int(size) for size in lines.findall((process / "status").read_text())), None)
 
 
 @contextmanager

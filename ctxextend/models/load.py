@@ -138,11 +138,12 @@ def padded_texts(model: Any, folder: Path, length: int) -> "dict[str, torch.Tens
             ids = process(text=["a photo of a cat"], padding="max_length", truncation=True, return_tensors="pt")
             texts[f"a text padded by the {name}"] = ids["input_ids"]
     padding = torch.full((1, length), getattr(model.config.get_text_config(), "pad_token_id", None) or 0)
-    ids = torch.cat([_token_ids(model.config, max(length // 4, 1)), padding], dim=1)
+    ids = torch.cat([token_ids(model.config, max(length // 4, 1)), padding], dim=1)
     return texts or {f"a text padded to {length} tokens": ids[:, :length]}
 
 
-def _token_ids(config: Any, length: int) -> "torch.Tensor":
+def token_ids(config: Any, length: int) -> "torch.Tensor":
+    """Return ids of tokens that are not padding, shape (1, length)."""
     import torch
 
     vocab_size = int(getattr(config.get_text_config(), "vocab_size", None) or 32)
@@ -154,9 +155,9 @@ def _run(module: Any, names: tuple[str, ...], config: Any, tokens: "int | torch.
     """Run a module on token ids and return its first float output with a value per token, else the first."""
     import torch
 
-    token_ids = _token_ids(config, tokens) if isinstance(tokens, int) else tokens
+    ids = token_ids(config, tokens) if isinstance(tokens, int) else tokens
     with torch.no_grad():
-        output = module(**dict.fromkeys(names, token_ids))
+        output = module(**dict.fromkeys(names, ids))
     values = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else (output,)
     floats = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
     return next((value for value in floats if value.dim() >= 3), floats[0] if floats else None)

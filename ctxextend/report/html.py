@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.errors import printable
+from ctxextend.errors import counted, printable
 from ctxextend.evaluation.evaluation_result import MODEL, REFERENCE, SLIDING, Estimate, Evaluation
 from ctxextend.inspection.table_report import Inspection
 from ctxextend.recipe_file import without_folders
@@ -44,6 +44,8 @@ SVG_IN_HTML = (  # replacements for inline use: drop size, style, metadata and s
 def comparison_figure(comparison: Comparison) -> "Figure":
     """Return a figure of deltas, losses by position and context length, and retrieval scores of all methods."""
     title = f"{public_name(comparison.source)}, {comparison.max_len_before} -> {comparison.max_len_after} tokens"
+    if comparison.row_type == "checkpoint":
+        title = f"{counted(len(comparison.rows), comparison.row_type)} at {comparison.max_len_after} tokens"
     parts = (title, comparison.after_training, "" if comparison.complete else "incomplete")
     figure = figures.panel_figure(comparison_panels(comparison), "; ".join(filter(None, parts)))
     for axes in figure.axes:  # one legend for all curves; bars are labelled on the axis
@@ -62,7 +64,7 @@ def write_report(result: Comparison | Evaluation | Sequence[Inspection], path: P
 
     if isinstance(result, Comparison):
         template, panels, verdict = "comparison.html", comparison_panels(result), comparison_verdict(result, NUMBERS)
-        sources = [result.source]
+        sources = [result.source, *(row.checkpoint.source for row in result.rows if row.checkpoint)]
     elif isinstance(result, Evaluation):
         template, panels, verdict = "evaluation.html", evaluation_panels(result), evaluation_verdict(result, NUMBERS)
         sources = [result.source, *filter(None, [result.base])]
@@ -136,6 +138,7 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
     if not any(losses for _, losses in losses_by_method):
         return None
     name, mode, mark = (BASE, SLIDING, BASE) if comparison.hold_out is None else (REFERENCE, REFERENCE, "held out")
+    before = comparison.max_len_before if comparison.source else None
     base = next(filter(None, (losses_of(row.final.evaluation, mode) for row in comparison.rows)), {})
     curves, better = list[LossCurve](), -(-len(losses_by_method) // 2)  # whose losses the axis shows completely
     for number, (method, losses) in enumerate(losses_by_method):
@@ -145,7 +148,7 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
         curves.append(LossCurve(method, losses, style, is_labelled, sets_limit=number < better))
     if base:
         curves.append(LossCurve(name, base, figures.BASE_STYLE))
-    return figures.loss_panel(by, comparison.kind, curves, comparison.max_len_before, mark)
+    return figures.loss_panel(by, comparison.kind, curves, before, mark)
 
 
 def _retrieval(comparison: Comparison, by: str) -> Panel | None:
@@ -177,7 +180,8 @@ def _passkeys(comparison: Comparison) -> Panel | None:
     plots = []
     for number, row in enumerate(comparison.rows):
         if (passkey := row.final.evaluation.passkey) is not None and passkey.is_above_chance:
-            draw = partial(figures.draw_passkey, passkey=passkey, base_max_len=comparison.max_len_before)
+            before = comparison.max_len_before if comparison.source else None
+            draw = partial(figures.draw_passkey, passkey=passkey, base_max_len=before)
             plots.append(Plot(row.method, draw, SMALL_SIZE, number))
     return Panel("passkey", figures.PASSKEY_TITLE, plots) if plots else None
 

@@ -56,7 +56,7 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
     outcomes = [(row.method.replace("`", "'"), row.trained if trained else row.untrained) for row in comparison.rows]
     measured = [(f"`{name}`", outcome) for name, outcome in outcomes if outcome and math.isfinite(outcome.score.mean)]
     if not measured:
-        return f"No method has a finite {comparison.metric.replace('_', ' ')} at {after} tokens."
+        return f"No {comparison.row_type} has a finite {comparison.metric.replace('_', ' ')} at {after} tokens."
     (name, best), *others = measured
     hold_out, (column, metric) = comparison.hold_out, comparison.metric_names
     score, unit = (numbers.perplexity, " nats/token") if comparison.is_loss else (numbers.estimate, "")
