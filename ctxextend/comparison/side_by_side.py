@@ -173,7 +173,7 @@ def _measure_cost(files: ModelFiles, settings: Evaluate, length: int) -> tuple[s
     peak, passes, device = peak_memory(model.model.device), list[float](), model.model.device
     ids = token_ids(model.model.config, length).repeat(max(eval_model.TOKENS_PER_BATCH // length, 1), 1).to(device)
     with torch_threads(model.model, settings.threads), torch.inference_mode():
-        while sum(passes[1:]) < SPEED_SECONDS:  # the first one warms up
+        while sum(passes[1:]) <= SPEED_SECONDS:  # the first one warms up
             started = time.perf_counter()
             last_states(model, ids)[0, 0, 0].item()  # waits for the device
             passes.append(time.perf_counter() - started)
