@@ -491,6 +491,6 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
         short = [candidate.short_inputs] * len(stages)
         untrained, trained, *_ = (*map(outcome, candidate.measured, best, short), None, None)
         if untrained is not None:
-            made = candidate.name, candidate.keeps_learned_rows, candidate.recipe, candidate.norms
-            rows.append(Row(*made, untrained, trained, round(candidate.seconds, 3), candidate.checkpoint))
+            facts = candidate.name, candidate.keeps_learned_rows, candidate.recipe, candidate.norms
+            rows.append(Row(*facts, untrained, trained, round(candidate.seconds, 3), candidate.checkpoint))
     return tuple(sorted(rows, key=lambda row: (row.trained is None, cost(row.final.score.mean))))

@@ -77,7 +77,7 @@ class SideBySide:
     files: Sequence[ModelFiles]
     candidates: Sequence[Candidate]  # one of each
     settings: Evaluate  # with the context lengths that all of them read
-    base: EvalModel | None  # None if there is no common one
+    base: EvalModel | None  # None if they have different ones
     documents: Iterable[Ids] | None  # that none of them was trained on; None without text
     search_set: SearchSet | None
     warnings: Sequence[str]
