@@ -83,7 +83,7 @@ class Conversion:
     """A checkpoint with learned positions and its twin, whose tensors are computed when they are read."""
 
     model: OpenedModel
-    settings: Convert  # with the length as a number
+    settings: Convert  # with the length as a number, and theta if the twin has one
     max_len_before: int
     twin: Twin
     model_class: str  # of the twin, in transformers
@@ -95,7 +95,7 @@ class Conversion:
     @property
     def positions(self) -> str:
         """The position scheme of the twin, as in messages."""
-        theta = self.config.get("rotary_emb_base")
+        theta = self.settings.theta
         return f"rotary positions, theta {theta:g}" if theta else f"{SCHEMES[self.twin.scheme]} positions"
 
     @property
@@ -180,7 +180,8 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     length = settings.to
     max_len = location.positions(describe_table(checkpoint, model.tables[0])[0][0])
     length = max_len * int(length[:-1]) if isinstance(length, str) else length
-    settings = replace(settings, to=length)
+    theta = None if twin.scheme != "rotary" or twin.has_angles else settings.theta or THETA
+    settings = replace(settings, to=length, theta=theta)  # recipes state the default too, in case it changes
     head = BASE if settings.encoder_only else _find_head(model, source_type, twin)
     config = _twin_config(model, source_type, twin, settings) | {"architectures": [f"{twin.class_name}{head}"]}
     origins, dropped = _find_origins(model, source_type, twin, head)
@@ -222,9 +223,8 @@ def _twin_config(model: OpenedModel, source_type: SourceType, twin: Twin, settin
     config = {**values, **twin.fixed, "max_position_embeddings": settings.to}
     if config.get("intermediate_size", 0) is None:
         config["intermediate_size"] = 4 * config["hidden_size"]
-    if twin.scheme == "rotary" and not twin.has_angles:
-        theta = settings.theta or THETA
-        theta = int(theta) if theta.is_integer() else theta
+    if (theta := settings.theta) is not None:
+        theta = int(theta) if theta == int(theta) else theta
         # Transformers 5 reads the first key, earlier versions and other programs the others.
         config["rope_parameters"] = {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 1.0}
         config |= {"rotary_pct": 1.0, "rotary_emb_base": theta}
@@ -280,7 +280,7 @@ class ConversionPlan(ResizePlan, shows="model_type conversion max_len_before max
         shared = ("source", "revision", "files", "bytes_to_write", "bytes_shareable", "notes")
         return {key: more[key] for key in shared} | {
             "scheme": conversion.settings.scheme,
-            "theta": conversion.config.get("rotary_emb_base"),
+            "theta": conversion.settings.theta,
             "model_type_before": conversion.model.architecture.family.model_type,
             "model_type_after": conversion.twin.model_type,
             "model_class": conversion.model_class,
@@ -313,8 +313,8 @@ class ConversionPlan(ResizePlan, shows="model_type conversion max_len_before max
     def consequences(self) -> str:
         """What to expect of the model's outputs before any training."""
         return (
-            f"{output_files.UNTRAINED.format(self.max_len_after)} Not usable before training: the weights are those of "
-            f"learned positions, so outputs are far from the source's, for short inputs too."
+            f"{output_files.UNTRAINED.format(self.max_len_after)} Outputs are far from the source's, for short inputs too, "
+            f"since all weights were trained with learned positions."
         )
 
     def _warnings(self) -> Iterator[str]:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import torch
 
 TOKEN_INPUTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))  # names by preference
-OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # layer norm parameters in old TensorFlow checkpoints
 
 
 @dataclass(frozen=True)
@@ -68,12 +67,14 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
 
 def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) -> dict[str, str]:
     """Return the name of the model's parameter for each tensor of a checkpoint; `tables` must be among them."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
     parameters = {name: tuple(value.shape) for name, value in model.named_parameters(remove_duplicate=False)}
     prefix = f"{getattr(model, 'base_model_prefix', '')}."  # in names only if the model has a head
+    renames = get_model_conversion_mapping(model)  # such as embed_out. of GPT-NeoX to lm_head.
     matched: dict[str, str] = {}
     for name, entry in checkpoint.entries.items():
-        stem, _, last = name.rpartition(".")
-        for current in (name, f"{stem}.{OLD_NAMES.get(last, last)}"):
+        for current in (name, *(rename.rename_source_key(name)[0] for rename in renames)):
             for candidate in (current, f"{prefix}{current}", current.removeprefix(prefix)):
                 if parameters.get(candidate) == entry.shape:
                     matched.setdefault(name, candidate)
