@@ -312,10 +312,9 @@ class ConversionPlan(ResizePlan, shows="model_type conversion max_len_before max
     @property
     def consequences(self) -> str:
         """What to expect of the model's outputs before any training."""
-        return (
-            f"{output_files.UNTRAINED.format(self.max_len_after)} Outputs are far from the source's, for short inputs too, "
-            f"since all weights were trained with learned positions."
-        )
+        why = "since all weights were trained with learned positions"
+        effects = f"Outputs are far from the source's, for short inputs too, {why}."
+        return f"{output_files.UNTRAINED.format(self.max_len_after)} {effects}"
 
     def _warnings(self) -> Iterator[str]:
         conversion = self.conversion
