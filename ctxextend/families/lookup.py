@@ -316,8 +316,7 @@ def _notes(outer: Family, location: TableLocation) -> Iterator[str]:
     for part in outer.parts:
         if part.is_any and location.path[:1] == (part.config_key,):
             yield f"{part.config_key} may be of any model type (default: {location.family.model_type})"
-    kept = [buffer.name for buffer in location.table.buffers if buffer.is_kept]
-    if kept:
+    if kept := [buffer.name for buffer in location.table.buffers if buffer.is_kept]:
         yield f"rebuilds {', '.join(kept)}"
     for requirement in location.family.requires:
         yield f"requires {requirement.key}={str(requirement.value).lower()}"

@@ -4,21 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ctxextend.families.rotary_types import LIMITS_ONLY, RULE_FAMILIES, rule
-from ctxextend.families.schema import (
-    RELATIVE,
-    ROTARY,
-    Buffer,
-    Family,
-    Part,
-    Pin,
-    PositionTable,
-    Requirement,
-    ReservedRows,
-)
+from ctxextend.families.rotary_types import LANGUAGE_PREFIXES, LENGTH, LIMITS_ONLY, RULE_FAMILIES, rule
+from ctxextend.families.schema import RELATIVE, Buffer, Family, Part, Pin, PositionTable, Requirement, ReservedRows
 from ctxextend.families.unsupported import NOT_LOADED
 
-LENGTH = "max_position_embeddings"
 BERT_TABLE = "embeddings.position_embeddings.weight"
 
 # Models whose outputs depend on the padding length, even with an attention mask.
@@ -70,20 +59,11 @@ SIMPLE_ENCODERS = (
 
 
 def encoder(
-    model_type: str,
-    *prefixes: str,
-    length: int = 512,
-    pad: int | None = None,
-    name: str = BERT_TABLE,
-    requires: tuple[Requirement, ...] = (),
-    pins: tuple[Pin, ...] = (),
-    note: str = "",
-    **more: Any,
+    model_type: str, *prefixes: str, length: int = 512, pad: int | None = None, name: str = BERT_TABLE, **more: Any
 ) -> Family:
     """Return the entry of a BERT-like model with one table."""
     defaults = {LENGTH: length} | ({"pad_token_id": pad} if pad is not None else {})
-    tables = (table("", name, **{"buffers": IDS} | more),)
-    return Family(model_type, ("", *prefixes), tables, defaults, requires, pins=pins, note=note)
+    return Family(model_type, ("", *prefixes), (table("", name, **{"buffers": IDS} | more),), defaults)
 
 
 def after_padding(model_type: str, *prefixes: str, pad: int = 1, **more: Any) -> Family:
@@ -95,10 +75,8 @@ def encoder_decoder(
     model_type: str, length: int, name: str = "embed_positions.weight", prefix: str = "", **more: Any
 ) -> Family:
     """Return the entry of a BART-like model: one table each in encoder and decoder, with a shared length."""
-    parts = (f"{prefix}encoder", f"{prefix}decoder")
-    return Family(
-        model_type, ("", "model."), tuple(table(part, f"{part}.{name}", **more) for part in parts), {LENGTH: length}
-    )
+    tables = (table(part, f"{part}.{name}", **more) for part in (f"{prefix}encoder", f"{prefix}decoder"))
+    return Family(model_type, ("", "model."), tuple(tables), {LENGTH: length})
 
 
 def decoder(model_type: str, table: str, *prefixes: str, config_key: str = LENGTH, length: int, **more: Any) -> Family:
@@ -130,9 +108,7 @@ def text_part(
 
 
 # A language model of any type, by default OPT.
-LANGUAGE_PART = Part(
-    "text", "text_config", ("language_model.", "model.language_model."), "opt", is_any=True, is_head=True
-)
+LANGUAGE_PART = Part("text", "text_config", LANGUAGE_PREFIXES, "opt", is_any=True, is_head=True)
 # The Q-Former, which reads an instruction together with an image.
 QFORMER_PART = Part("qformer", "qformer_config", ("qformer.", "model.qformer."), "", tokenizer="qformer_tokenizer")
 
@@ -148,9 +124,11 @@ def pair(model_type: str, encoder: str, decoder: str, tokenizer: str | None = No
     return Family(model_type, parts=(submodel("encoder", encoder, tokenizer=tokenizer), last))
 
 
-def several(model_type: str, *tables: PositionTable, prefix: str = "", **more: Any) -> Family:
+def several(
+    model_type: str, *tables: PositionTable, prefix: str = "", pins: tuple[Pin, ...] = (), **more: Any
+) -> Family:
     """Return the entry of a model with several tables that share one length."""
-    return replace(encoder(model_type, prefix or f"{model_type}.", **more), tables=tables)
+    return replace(encoder(model_type, prefix or f"{model_type}.", **more), tables=tables, pins=pins)
 
 
 def table(part: str, name: str = BERT_TABLE, **more: Any) -> PositionTable:
@@ -158,13 +136,17 @@ def table(part: str, name: str = BERT_TABLE, **more: Any) -> PositionTable:
     return PositionTable(name, LENGTH, part=part, **more)
 
 
-def bark_table(part: str, name: str, *, has_masks: bool) -> PositionTable:
-    """Return the table of one of Bark's three models."""
-    masks = (Buffer(f"{name}.layers.*.attn.bias", "causal", is_kept=True),) if has_masks else ()
-    key = f"{name}_config.block_size"
+TEXT = table("text", buffers=IDS)
+BARK = {"semantic": "semantic", "coarse": "coarse_acoustics", "fine": "fine_acoustics"}  # its models by part
+
+
+def bark_table(part: str) -> PositionTable:
+    """Return the table of one of Bark's three models; the last one is not causal."""
+    name = BARK[part]
+    masks = (Buffer(f"{name}.layers.*.attn.bias", "causal", is_kept=True),) if part != "fine" else ()
     # transformers' `attribute_map`: window_size overrides block_size if the config has it.
-    aliases = (f"{name}_config.window_size",)
-    return PositionTable(f"{name}.position_embeds_layer.weight", key, aliases=aliases, buffers=masks, part=part)
+    key, aliases = f"{name}_config.block_size", (f"{name}_config.window_size",)
+    return PositionTable(f"{name}.position_embeds_layer.weight", key, aliases, buffers=masks, part=part)
 
 
 _FAMILIES = (
@@ -204,7 +186,7 @@ _FAMILIES = (
         ),
     ),
     encoder("git", "git.", length=1024),
-    *(encoder(name, "layoutlmv2.", buffers=IDS[:1], note=IMAGE_FIRST) for name in ("layoutlmv2", "layoutxlm")),
+    *(replace(encoder(name, "layoutlmv2.", buffers=IDS[:1]), note=IMAGE_FIRST) for name in ("layoutlmv2", "layoutxlm")),
     encoder("megatron-bert", "bert."),
     encoder("squeezebert", "transformer."),
     encoder("tapas", "tapas.", length=1024, clamps=True),
@@ -215,13 +197,8 @@ _FAMILIES = (
         name="embeddings.text_embeddings.position_embeddings.weight",
         buffers=tuple(replace(ids, name=ids.name.replace(".", ".text_embeddings.")) for ids in IDS),
     ),
-    several(
-        "tvp",
-        table("text", buffers=IDS),
-        table("frames", "visual_embeddings.position_embeddings.weight"),
-        prefix="model.",
-    ),
-    several("visual_bert", table("text", buffers=IDS), table("visual", "embeddings.visual_position_embeddings.weight")),
+    several("tvp", TEXT, table("frames", "visual_embeddings.position_embeddings.weight"), prefix="model."),
+    several("visual_bert", TEXT, table("visual", "embeddings.visual_position_embeddings.weight")),
     Family(
         "perceiver",
         ("perceiver.", ""),
@@ -236,7 +213,7 @@ _FAMILIES = (
     several(
         "esm",
         table("", reserved=AFTER_PADDING, buffers=IDS, when=(TYPE, (None, "absolute"))),
-        rule(ROTARY, rope=LIMITS_ONLY, reserved=AFTER_PADDING, when=(TYPE, ("rotary",))),
+        rule(rope=LIMITS_ONLY, reserved=AFTER_PADDING, when=(TYPE, ("rotary",))),
         length=1026,
     ),
     *(after_padding(name, f"{name}.") for name in ("layoutlmv3", "longformer")),
@@ -351,9 +328,7 @@ _FAMILIES = (
     *(encoder(name, "qformer.") for name in ("instructblip_qformer", "instructblipvideo_qformer")),
     replace(after_padding("altclip_text_model", length=514), prefixes=("roberta.", "text_model.roberta.", "")),
     after_padding("bridgetower_text_model", "text_model.", length=514),
-    after_padding(
-        "clap_text_model", "text_model.", length=514, buffers=tuple(replace(ids, is_kept=True) for ids in IDS)
-    ),
+    after_padding("clap_text_model", "text_model.", length=514, buffers=(KEPT_IDS[0], replace(IDS[1], is_kept=True))),
     *(text_part(name, f"{name}_text_model") for name in ("aimv2", "align", "clap", "siglip", "siglip2")),
     *(text_part(name, f"{name}_text_model", outer=(f"{name}.",)) for name in ("owlv2", "owlvit")),
     *(
@@ -390,21 +365,21 @@ _FAMILIES = (
     text_part("pp_formulanet", "pp_formulanet_text", "model.decoder.", "decoder."),
     text_part("grounding-dino", "bert", "text_backbone.", outer=("model.",), limits=("max_text_len",), is_any=True),
     text_part("mm-grounding-dino", "bert", "text_backbone.", outer=("model.",), limits=("max_text_len",), is_any=True),
-    Family(model_type="sam3_video", parts=(Part("detector", "detector_config", ("detector_model.", ""), "sam3"),)),
+    Family("sam3_video", parts=(Part("detector", "detector_config", ("detector_model.", ""), "sam3"),)),
     Family(
-        model_type="blip",
-        prefixes=("", "blip."),
+        "blip",
+        ("", "blip."),
         parts=(
             Part("encoder", "text_config", ("text_encoder.", "text_model."), "blip_text_model"),
             Part("decoder", "text_config", ("text_decoder.bert.",), "blip_text_model"),
         ),
     ),
     Family(
-        model_type="blip-2",
-        parts=(LANGUAGE_PART,),
+        "blip-2",
         # Used by the image-text retrieval classes, which have no language model.
-        tables=(PositionTable(BERT_TABLE, "qformer_config.max_position_embeddings", buffers=IDS[:1], part="qformer"),),
-        defaults={"qformer_config.max_position_embeddings": 512},
+        tables=(PositionTable(BERT_TABLE, f"qformer_config.{LENGTH}", buffers=IDS[:1], part="qformer"),),
+        defaults={f"qformer_config.{LENGTH}": 512},
+        parts=(LANGUAGE_PART,),
     ),
     *(
         Family(name, parts=(LANGUAGE_PART, replace(QFORMER_PART, model_type=f"{name}_qformer")))
@@ -415,22 +390,14 @@ _FAMILIES = (
     pair("speech-encoder-decoder", "wav2vec2", "bert"),
     pair("vision-encoder-decoder", "vit", "bert"),
     Family(
-        model_type="rag",
-        prefixes=("", "rag."),
+        "rag",
+        ("", "rag."),
         parts=(
             submodel("question_encoder", "dpr", tokenizer="question_encoder_tokenizer"),
             submodel("generator", "bart", is_head=True, tokenizer="generator_tokenizer"),
         ),
     ),
-    Family(
-        model_type="bark",
-        tables=(
-            bark_table("semantic", "semantic", has_masks=True),
-            bark_table("coarse", "coarse_acoustics", has_masks=True),
-            bark_table("fine", "fine_acoustics", has_masks=False),
-        ),
-        defaults={f"{part}_config.block_size": 1024 for part in ("semantic", "coarse_acoustics", "fine_acoustics")},
-    ),
+    Family("bark", ("",), tuple(map(bark_table, BARK)), {f"{name}_config.block_size": 1024 for name in BARK.values()}),
     decoder(
         "clvp_decoder",
         "position_embeds_layer.weight",
@@ -440,13 +407,13 @@ _FAMILIES = (
         buffers=(Buffer("layers.*.attn.bias", "causal"),),
     ),
     Family(
-        model_type="clvp",
+        "clvp",
+        # Two special tokens are added to every text, and transformers leaves a third row unused.
         tables=(
             PositionTable(
                 "conditioning_encoder.text_position_embedding.weight",
                 "decoder_config.max_text_tokens",
                 part="text",
-                # Two special tokens are added to every text, and transformers leaves a third row unused.
                 extra_rows=3,
             ),
         ),

@@ -160,7 +160,7 @@ FLAT = ("fuyu", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")  # whose old configs h
 LANGUAGE_PREFIXES = ("language_model.", "model.language_model.")  # of a text model with a table of rows
 
 
-def rule(scheme: str, key: str = LENGTH, rope: RotaryFacts | None = None, **more: Any) -> PositionTable:
+def rule(scheme: str = ROTARY, key: str = LENGTH, rope: RotaryFacts | None = None, **more: Any) -> PositionTable:
     """Return positions without a table of rows, whose length is in a config key."""
     return PositionTable("rope_parameters" if scheme == ROTARY else key, key, scheme=scheme, rope=rope, **more)
 
@@ -170,11 +170,8 @@ def rotary(facts: RotaryFacts, entry: str) -> Family:
     entry, _, theta = entry.partition("@")
     name, *sizes = entry.split(":")
     facts = replace(facts, theta={**facts.theta, next(iter(facts.theta)): float(theta)}) if theta else facts
-    return Family(
-        name,
-        tables=(rule(ROTARY, rope=facts),),
-        defaults=dict(zip((LENGTH, facts.dim_key), map(int, sizes), strict=False)),
-    )
+    defaults = dict(zip((LENGTH, facts.dim_key), map(int, sizes), strict=False))
+    return Family(name, tables=(rule(rope=facts),), defaults=defaults)
 
 
 def composite(model_type: str, is_any: bool = False, **texts: str) -> Family:
@@ -186,11 +183,9 @@ def composite(model_type: str, is_any: bool = False, **texts: str) -> Family:
     return Family(model_type, parts=tuple(parts))
 
 
-def other(
-    model_type: str, length: int, *tables: PositionTable, needs: tuple[str, Any] | None = None, **defaults: int
-) -> Family:
+def other(model_type: str, length: int, *tables: PositionTable, needs: tuple[Any, ...] = (), **defaults: int) -> Family:
     """Return the entry of a model with other length keys, or with a rule only for a config value that it `needs`."""
-    requires = (Requirement(*needs, NO_POSITIONS),) if needs else ()
+    requires = (Requirement(needs[0], needs[1], NO_POSITIONS),) if needs else ()
     tables = tuple(replace(table, when=(needs[0], needs[1:])) for table in tables) if needs else tables
     return Family(model_type, tables=tables, defaults={tables[0].config_key: length, **defaults}, requires=requires)
 

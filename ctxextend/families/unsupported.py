@@ -6,13 +6,12 @@ from dataclasses import replace
 from ctxextend.families.schema import PositionScheme
 
 NO_CHANGE = "It accepts longer inputs without changes."
+NOTHING = "There is nothing to extend."
 NO_TOKENS = "It has no token positions to resize."
 FAMILIES_HINT = "List supported model types with `ctxextend families`."
 
 NO_SETTINGS = PositionScheme("rotary position embeddings without settings or a stated length", NO_CHANGE, "rotary")
-CODEBOOK_ROTARY = PositionScheme(
-    "rotary position embeddings of a fixed number of codebooks", "There is nothing to extend.", "rotary"
-)
+CODEBOOK_ROTARY = PositionScheme("rotary position embeddings of a fixed number of codebooks", NOTHING, "rotary")
 RELATIVE = PositionScheme("relative positions, which depend only on distances", NO_CHANGE, "relative")
 OTHER_TYPE = PositionScheme(
     "position embeddings of that type",
@@ -22,7 +21,7 @@ NOT_LOADED = PositionScheme(
     "fixed sinusoids that transformers 5.23 creates but cannot load: inputs fail",
     "They are not stored: raise max_position_embeddings in config.json, and use another version of transformers.",
 )
-NO_POSITIONS = PositionScheme("no position embeddings", f"There is nothing to extend. {NO_CHANGE}", "none")
+NO_POSITIONS = PositionScheme("no position embeddings", f"{NOTHING} {NO_CHANGE}", "none")
 TIME_SERIES = PositionScheme(
     "positions of time steps or time series patches",
     "Raise context_length in config.json. If tensor sizes depend on it, retrain the model at the new length.",
@@ -47,7 +46,7 @@ EPISODE = PositionScheme(
     "For longer episodes, retrain the model with a different max_ep_len.",
     reads_tokens=False,
 )
-CODEBOOKS = PositionScheme("separate weights per codebook instead of positions", "There is nothing to extend.")
+CODEBOOKS = PositionScheme("separate weights per codebook instead of positions", NOTHING)
 
 _MODEL_TYPES: Mapping[PositionScheme, str] = {
     NO_SETTINGS: "clvp_encoder",
