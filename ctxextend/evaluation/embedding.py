@@ -1,4 +1,4 @@
-"""Embed texts with an encoder, pooled as its sentence-transformers config says, and rank documents by cosine."""
+"""Embed texts with an encoder, pooled as its sentence-transformers config says, and compare documents by cosine."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -136,16 +136,6 @@ def read_pooling(root: Path) -> tuple[str, ...]:
         message = f"{path} has the unknown pooling mode {invalid[0]!r}; known are {', '.join(POOLINGS)}."
         raise UnsupportedModelError(message, USE_SENTENCE_TRANSFORMERS)
     return poolings
-
-
-def ranks(queries: NDArray[np.float32], documents: NDArray[np.float32], owners: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rank of each query's own document among all documents by cosine, from 1, shape (q,).
-
-    Ties and NaN count against the own document: a model that embeds all documents alike retrieves none of them.
-    Queries, (q, d), and documents, (n, d), have length 1; `owners`, (q,), are indices of documents.
-    """
-    pairs = zip(cosines(queries, documents), owners, strict=True)
-    return np.array([np.count_nonzero(~(similar < similar[owner])) for similar, owner in pairs], np.int64)
 
 
 def cosines(queries: NDArray[np.float32], documents: NDArray[np.float32]) -> Iterator[NDArray[np.float64]]:

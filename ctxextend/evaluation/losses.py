@@ -13,19 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import UnsupportedModelError
+from ctxextend.evaluation import evaluation_result as results
 from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel, batches, needs_only_text, prepare_inputs
-from ctxextend.evaluation.evaluation_result import (
-    MODEL,
-    SLIDING,
-    TRUNCATED,
-    Bucket,
-    ContextLosses,
-    ContextPoint,
-    Estimate,
-    PositionLosses,
-    estimate,
-    estimate_loss,
-)
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Bucket, Estimate, estimate, estimate_loss
 from ctxextend.held_out import Ids
 
 if TYPE_CHECKING:
@@ -299,16 +289,16 @@ class LossTask:
             "contexts": self._contexts() if "context" in measured else None,
         }
 
-    def _positions(self) -> PositionLosses:
+    def _positions(self) -> results.PositionLosses:
         by_name = {name: losses for (name, _), losses in self.losses("position").items()}
         before = len(self.scorer.model.tokenizer.before)
         positions = [self.targets(i)["position"] + before for i in range(self.windows)]
         changes = {name: _difference(by_name[MODEL], losses) for name, losses in by_name.items() if name != MODEL}
         losses = {name: estimate_loss(losses) for name, losses in by_name.items()}
         buckets = tuple(loss_buckets(positions, by_name, self.length))
-        return PositionLosses(self.length, self.windows, losses, changes, buckets)
+        return results.PositionLosses(self.length, self.windows, losses, changes, buckets)
 
-    def _contexts(self) -> ContextLosses:
+    def _contexts(self) -> results.ContextLosses:
         by_mode = self.losses("context")
         by_model = {context: losses for (name, context), losses in by_mode.items() if name == MODEL}
         by_base = {context: losses for (name, context), losses in by_mode.items() if name != MODEL}
@@ -318,8 +308,8 @@ class LossTask:
             change = _difference(losses, by_model[reference])
             base = estimate_loss(by_base[context]) if context in by_base else None
             against_base = _difference(losses, by_base[max(by_base)]) if by_base else None
-            points.append(ContextPoint(context, estimate_loss(losses), change, base, against_base))
-        return ContextLosses(reference, self.windows, tuple(points))
+            points.append(results.ContextPoint(context, estimate_loss(losses), change, base, against_base))
+        return results.ContextLosses(reference, self.windows, tuple(points))
 
 
 def loss_buckets(positions: Sequence[Ids], losses_of: Mapping[str, list[Losses]], length: int) -> Iterator[Bucket]:

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from ctxextend.errors import DataError
-from ctxextend.evaluation.embedding import Embedder, ranks
+from ctxextend.evaluation.embedding import Embedder, cosines
 from ctxextend.evaluation.eval_model import MASKED, Task, TextTokenizer
 from ctxextend.evaluation.evaluation_result import Passkey
 from ctxextend.evaluation.losses import ScoredWindow, Scorer
+from ctxextend.evaluation.retrieval import FIRST, score_rankings
 from ctxextend.held_out import Ids
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -66,7 +67,8 @@ class PasskeyTask(Task):
                     size = length - self.evaluator.model.tokenizer.num_special - len(self.sentence)
                     before, after = self._around(length, depth, 0, size)
                     texts = self.evaluator.embed([np.concatenate([before, sentence, after]) for sentence in sentences])
-                    is_found = list(ranks(self.evaluator.embed(sentences), texts, np.arange(NUMBERS)) == 1)
+                    similar = cosines(self.evaluator.embed(sentences), texts)
+                    is_found = list(score_rankings(similar, [{i: 1} for i in range(NUMBERS)])[FIRST])
                 else:
                     losses = self.evaluator.losses([self.window(length, depth, trial) for trial in range(self.texts)])
                     answers = [self.answer(length, depth, trial) for trial in range(self.texts)]

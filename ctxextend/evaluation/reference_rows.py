@@ -12,19 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import DataError, counted
-from ctxextend.evaluation.embedding import Embedder, open_embedder, ranks
+from ctxextend.evaluation import evaluation_result as results
+from ctxextend.evaluation.embedding import Embedder, cosines, open_embedder
 from ctxextend.evaluation.eval_model import ENCODER, MASKED, EvalModel, ModelFiles, Task, batches, check_vocabulary
 from ctxextend.evaluation.evaluate import TOKENS_SEARCHED, EvaluationRun, TextWindows, read_unseen
-from ctxextend.evaluation.evaluation_result import (
-    MODEL,
-    REFERENCE,
-    AgainstReference,
-    HeldOutRows,
-    estimate,
-    estimate_loss,
-)
+from ctxextend.evaluation.evaluation_result import MODEL, REFERENCE, estimate, estimate_loss
 from ctxextend.evaluation.losses import MASKED_SHARE, NOT_FINITE, ReadingMode, Scorer, loss_buckets, open_scorer
-from ctxextend.evaluation.retrieval import QUERY_TOKENS, query_starts
+from ctxextend.evaluation.retrieval import FIRST, QUERY_TOKENS, RANK, query_starts, score_rankings
 from ctxextend.held_out import Ids
 from ctxextend.recipe import Evaluate
 from ctxextend.text_data import empty_files
@@ -111,15 +105,15 @@ class ReferenceTask(Task):
             return read | {"beyond": [losses[mask] for losses, mask in zip(read["beyond"], is_beyond, strict=True)]}
         values = dict[str, list[Values]]()
         for part in self.parts:
-            cosines = np.einsum("td,td->t", np.stack(read[part]), np.stack(self.reference[part]), dtype=np.float64)
-            values[part] = [*np.round(cosines, 6)[:, None]]  # embeddings are in float32
+            similar = np.einsum("td,td->t", np.stack(read[part]), np.stack(self.reference[part]), dtype=np.float64)
+            values[part] = [*np.round(similar, 6)[:, None]]  # embeddings are in float32
         counts = [len(queries) for queries in self.reference["queries"]]
         if any(counts):
             queries = np.concatenate([queries for queries in self.reference["queries"] if len(queries)])
-            found = ranks(queries, np.stack(read["beyond"]), np.repeat(np.arange(len(counts)), counts))
-            by_text = np.split(found, np.cumsum(counts)[:-1])
-            values["recall"] = [(text == 1).astype(np.float64) for text in by_text]
-            values["reciprocal_rank"] = [1 / text for text in by_text]
+            relevant = [{text: 1} for text in np.repeat(np.arange(len(counts)), counts)]
+            found = score_rankings(cosines(queries, np.stack(read["beyond"])), relevant)
+            for name, score in (("recall", FIRST), ("reciprocal_rank", RANK)):
+                values[name] = np.split(found[score], np.cumsum(counts)[:-1])
         return values
 
     @property
@@ -129,16 +123,16 @@ class ReferenceTask(Task):
 
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that this task measures."""
-        is_loss, scores = isinstance(self.evaluator, Scorer), dict[str, AgainstReference]()
+        is_loss, scores = isinstance(self.evaluator, Scorer), dict[str, results.AgainstReference]()
         mean, references = estimate_loss if is_loss else estimate, self._values(self.reference)
         for name, values in self._values(self.current).items():
             change = estimate([new - old for new, old in zip(values, references[name], strict=True)])
-            scores[name] = AgainstReference(mean(values), mean(references[name]), change)
+            scores[name] = results.AgainstReference(mean(values), mean(references[name]), change)
         positions = [self._targets(i) + len(self.evaluator.model.tokenizer.before) for i in range(len(self.texts))]
         losses_of = {MODEL: self.current["beyond"], REFERENCE: self.reference["beyond"]}
         buckets = tuple(loss_buckets(positions, losses_of, self.length)) if is_loss else ()
         warnings = [NOT_FINITE] * any(not np.isfinite(values).all() for values in self.current["beyond"])
-        held_out_rows = HeldOutRows(self.hold_out, self.length, len(self.texts), scores, buckets)
+        held_out_rows = results.HeldOutRows(self.hold_out, self.length, len(self.texts), scores, buckets)
         return {"held_out_rows": held_out_rows, "warnings": warnings}
 
 
