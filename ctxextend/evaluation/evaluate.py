@@ -10,36 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend import held_out
 from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import Embedder, open_embedder
-from ctxextend.evaluation.eval_model import (
-    CAUSAL,
-    ENCODER,
-    MASKED,
-    PASS_BASE,
-    EvalModel,
-    ModelFiles,
-    Task,
-    TextTokenizer,
-)
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, PASS_BASE, EvalModel, ModelFiles, Task
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.losses import Scorer, open_scorer, plan_losses
 from ctxextend.evaluation.passkey import plan_passkey
 from ctxextend.evaluation.retrieval import plan_retrieval
 from ctxextend.evaluation.search import SearchSet, plan_search, read_search_set
 from ctxextend.evaluation.shift import plan_shift
-from ctxextend.held_out import (
-    NO_HELD_OUT,
-    Ids,
-    fingerprint,
-    held_out_windows,
-    read_ids,
-    split_documents,
-    text_key,
-    trained_on_warnings,
-    trained_texts,
-)
+from ctxextend.held_out import Ids
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
@@ -295,34 +277,34 @@ def read_unseen(
     they have fewer than `minimum` tokens.
     """
     maximum, tokenizer = max(settings.tokens, *(model.max_len for model in models)), models[0].tokenizer
-    trained_on = trained_texts(run for model in models for run in model.trainings)
-    held_out, seen, sources = dict[TextSource, list[Ids]](), list[TextSource](), check_paths(settings.data)
+    trained_on = held_out.trained_texts(run for model in models for run in model.trainings)
+    unseen, seen, sources = dict[TextSource, list[Ids]](), list[TextSource](), check_paths(settings.data)
     for source in sources if trained_on else ():
-        runs = [*trained_on.get(text_key(fingerprint(source)), ())]
+        runs = [*trained_on.get(held_out.text_key(held_out.fingerprint(source)), ())]
         rule, first, text_field = runs[0] if runs else (None, 0, "")
         if rule is not None and len(runs) == 1 and text_field == settings.text_field:
             count = min(rule.tokens - first, (2 * max(maximum, minimum) + rule.window) * rule.every)
-            ids = read_ids([str(source)], text_field, tokenizer.encode, tokenizer.separator, count)
-            windows = held_out_windows(np.concatenate([np.empty(0, np.int64), *ids]), rule, first)
-            held_out[source] = split_documents(windows, tokenizer.separator)
+            ids = held_out.read_ids([str(source)], text_field, tokenizer.encode, tokenizer.separator, count)
+            windows = held_out.held_out_windows(np.concatenate([np.empty(0, np.int64), *ids]), rule, first)
+            unseen[source] = held_out.split_documents(windows, tokenizer.separator)
         elif runs:
             seen.append(source)
-    tokens = sum(len(document) for documents in held_out.values() for document in documents)
-    if tokens < minimum and len(held_out) == len(sources):
-        seen += held_out
-        held_out.clear()
+    tokens = sum(len(document) for documents in unseen.values() for document in documents)
+    if tokens < minimum and len(unseen) == len(sources):
+        seen += unseen
+        unseen.clear()
 
     def read() -> Iterator[Ids]:
         for source in sources:
             texts = read_documents([str(source)], settings.text_field, CHARACTERS_PER_TOKEN * maximum)
             documents = (_first_tokens(tokenizer, text, maximum) for text in texts)
-            yield from held_out.get(source, documents)
+            yield from unseen.get(source, documents)
 
     only_held_out = f": only the {tokens:,} held-out tokens are used."
     names = [model.name for model in models if model.trainings]
     name = f"One of {', '.join(names)}" if len(names) > 1 else "".join(names)
-    warnings = trained_on_warnings(name, seen, f"{NO_HELD_OUT} text with --data.")
-    return read(), [*warnings, *trained_on_warnings(name, held_out, only_held_out)]
+    warnings = held_out.trained_on_warnings(name, seen, f"{held_out.NO_HELD_OUT} text with --data.")
+    return read(), [*warnings, *held_out.trained_on_warnings(name, unseen, only_held_out)]
 
 
 def applicable_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:
@@ -367,7 +349,7 @@ def cut_windows(
     return TextWindows(tuple(joined if across else inside), tuple(read), across)
 
 
-def _first_tokens(tokenizer: TextTokenizer, text: str, maximum: int) -> Ids:
+def _first_tokens(tokenizer: eval_model.TextTokenizer, text: str, maximum: int) -> Ids:
     """Return the first tokens of a text, shape (k,), k ≤ `maximum`, without tokenizing much more of it."""
     size = 8 * maximum
     while len(ids := tokenizer.encode(text[:size])) <= maximum and size < len(text):

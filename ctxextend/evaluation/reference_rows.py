@@ -110,7 +110,7 @@ class ReferenceTask(Task):
         counts = [len(queries) for queries in self.reference["queries"]]
         if any(counts):
             queries = np.concatenate([queries for queries in self.reference["queries"] if len(queries)])
-            relevant = [{text: 1} for text in np.repeat(np.arange(len(counts)), counts)]
+            relevant = [{text: 1} for text in np.repeat(np.arange(len(counts)), counts).tolist()]
             found = score_rankings(cosines(queries, np.stack(read["beyond"])), relevant)
             for name, score in (("recall", FIRST), ("reciprocal_rank", RANK)):
                 values[name] = np.split(found[score], np.cumsum(counts)[:-1])
