@@ -206,9 +206,8 @@ def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, .
     is_unknown = stated not in (*FAMILIES, *POSITION_SCHEMES) and "auto_map" not in checkpoint.config
     if edits and ref.tensor is None and (stated is None or (ref.model_type and is_unknown)):
         model_type = model.architecture.family.model_type
-        edits.append(
-            Edit(checkpoint.config_file, ("model_type",), stated, model_type, reason="selects the transformers class")
-        )
+        reason = "selects the transformers class"
+        edits.append(Edit(checkpoint.config_file, ("model_type",), stated, model_type, reason=reason))
     # A tokenizer's limits follow the first table that its tokens are fed to.
     first = {location.tokenizer: name for location, name in reversed(model.tables) if location.tokenizer is not None}
     for table in tables:

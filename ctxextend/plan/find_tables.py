@@ -168,7 +168,7 @@ def tables_of_part(tables: Sequence[FoundTable], part: str | None) -> list[Found
     return selected
 
 
-def check_named_table(model: OpenedModel) -> None:
+def check_tensor(model: OpenedModel) -> None:
     """Raise ResizeError if other tables of a supported model type share the length of the one in `--tensor`."""
     with suppress(CheckpointError, UnsupportedModelError):  # of other types, nothing more is known
         for location, name in find_tables(find_architecture(model.checkpoint.config), model.checkpoint.names, ""):
@@ -221,7 +221,6 @@ def check_rows(location: TableLocation, rows: int, name: str, *, has_config: boo
 
 
 def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architecture:
-    """Return the architecture with tensor names as in a PEFT adapter."""
     base, locations = checkpoint.adapter_of, list[TableLocation]()
     for location in architecture.locations:
         locations.append(replace(location, prefixes=tuple(ADAPTER_PREFIX + prefix for prefix in location.prefixes)))

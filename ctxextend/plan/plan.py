@@ -26,26 +26,12 @@ from ctxextend.families.schema import BEYOND
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan import output_files
 from ctxextend.plan.edits import BufferPlan, TablePlan, new_buffer, plan_buffers, plan_edits, plan_tables, with_length
-from ctxextend.plan.find_tables import (
-    FoundTable,
-    OpenedModel,
-    TableShape,
-    check_named_table,
-    describe_table,
-    open_model,
-)
+from ctxextend.plan.find_tables import FoundTable, OpenedModel, TableShape, check_tensor, describe_table, open_model
 from ctxextend.plan.runtimes import describe_runtimes, runtime_lengths
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
-from ctxextend.tables.apply import (
-    Choice,
-    RotaryOptions,
-    choose_settings,
-    deviation,
-    nonfinite_rows,
-    resize_with_reserved,
-)
+from ctxextend.tables.apply import Choice, RopeOptions, choose_settings, deviation, nonfinite_rows, resize_with_reserved
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, FORMULA, LIMITS, TRUNCATE
 from ctxextend.tables.rotary import RopeChange
 from ctxextend.tables.stats import describe_rows
@@ -158,7 +144,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             if not table.has_rows:
                 methods = [plan.after for plan in table.rope] or [RopeChange({}, LIMITS)]
                 reasons = dict.fromkeys(change.reason for change in methods if change.reason)
-                choices[table.name] = Choice(RotaryOptions(method=methods[0].method), "; ".join(reasons))
+                choices[table.name] = Choice(RopeOptions(method=methods[0].method), "; ".join(reasons))
                 continue
             options, layout = self.settings, table.location.layout
             options = replace(options, method=self.recorded.get(table.name, options.method))
@@ -480,8 +466,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def written(self) -> Checkpoint:
         """The source, restricted to the files that the output contains."""
         copied = tuple(name for name in self.checkpoint.copied if name in self.texts)
-        only_edits = replace(self.checkpoint, weights={}, index=None, copied=copied) if self.edit_only else None
-        return only_edits or self.checkpoint
+        return replace(self.checkpoint, weights={}, index=None, copied=copied) if self.edit_only else self.checkpoint
 
     # ---- writing the output
 
@@ -530,9 +515,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
                 elif bad_after:
                     warnings.append(f"{bad_after} new rows of {table.name} overflow {table.dtype} to infinity.")
             texts[RECIPE_FILE] = self._recipe(folder, hashes).encode("utf-8", output_files.UNDECODED)
-            write_files(
-                self.written, staged, self.layouts, tensors.__getitem__, texts, lambda new: progress(new, total)
-            )
+            write_files(self.written, staged, self.layouts, tensors.__getitem__, texts, lambda n: progress(n, total))
             size = sum((staged / name).stat().st_size for name in self.file_sizes)
             check(staged)
         seconds = round(time.perf_counter() - start, 3)
@@ -630,7 +613,7 @@ def plan_model(
     """
     model = model.with_code() if settings.copy_code else model
     checkpoint = model.checkpoint
-    check_named_table(model)
+    check_tensor(model)
     is_rotary = any(location.table.rope for location, _ in model.tables)
     if is_rotary and "auto_map" in checkpoint.config and model.ref.model_type is None:
         model_type = model.architecture.family.model_type

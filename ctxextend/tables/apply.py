@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
+from ctxextend.tables import method_facts
 from ctxextend.tables.bands import MIN_ROWS
 from ctxextend.tables.method_facts import (
-    COPY,
     DEFAULT_METHOD,
     FORMULA,
-    INTEGER,
     ROTARY_METHODS,
-    SINUSOIDAL,
     TRUNCATE,
     Method,
     Setting,
@@ -29,7 +27,7 @@ Mask = NDArray[np.bool_]
 Options = TypeVar("Options", bound="MethodOptions")
 
 # Settings that exclude rows from a method. A method whose default `keep_first` is None does not accept that setting.
-COUNT = Setting("", *INTEGER)
+COUNT = Setting("", *method_facts.INTEGER)
 COUNTS = ("keep_first", "drop_last")
 
 
@@ -123,7 +121,8 @@ class MethodOptions:
     @property
     def facts(self) -> Method:
         """The documentation and implementation of the method."""
-        return (ROTARY_METHODS | METHODS).get((self.method or DEFAULT_METHOD).partition(":")[0], METHODS[COPY])
+        name = (self.method or DEFAULT_METHOD).partition(":")[0]
+        return (ROTARY_METHODS | METHODS).get(name, METHODS[method_facts.COPY])
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -139,7 +138,7 @@ class MethodOptions:
     def chooses_settings(self) -> bool:
         """Whether the table decides on the method or its unset settings, or on whether the method applies."""
         is_unset = self.facts.choose is not None and (not self.settings or None in self.settings.values())
-        return is_unset or self.facts.name in (FORMULA, SINUSOIDAL)
+        return is_unset or self.facts.name in (FORMULA, method_facts.SINUSOIDAL)
 
     @property
     def full_method(self) -> str:
@@ -161,7 +160,7 @@ class MethodOptions:
         return learned if self.keeps_learned_rows else min(self.kept_first, learned)
 
 
-class RotaryOptions(MethodOptions):
+class RopeOptions(MethodOptions):
     """A method of rotary positions, or `LIMITS`, and its settings."""
 
     @property
@@ -226,7 +225,7 @@ def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str
     if rows <= len(table) or not options.chooses_settings:
         return Choice(options)
     name, stated = options.facts.name, options.settings if options.facts.name == FORMULA else {}
-    has_formula = name in (DEFAULT_METHOD, FORMULA, SINUSOIDAL)
+    has_formula = name in (DEFAULT_METHOD, FORMULA, method_facts.SINUSOIDAL)
     formula = find_formula(table, stated.get("layout") or layout) if has_formula else None
     if formula is None and options.facts.choose is not None:
         source = table[: len(table) - options.drop_last].astype(np.float64)
@@ -241,7 +240,7 @@ def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str
         raise ResizeError(message, "Choose another method; list them with `ctxextend methods`.")
     if formula is None:
         return Choice(options)
-    if name == SINUSOIDAL:
+    if name == method_facts.SINUSOIDAL:
         message = f"--method {name}: the table already is sinusoidal, with layout {formula.layout}."
         raise ResizeError(message, "Remove --method to continue it by its formula.")
     method = method_text(FORMULA, formula._asdict())
@@ -340,5 +339,5 @@ def learned_rows_after(learned: int, resizes: Sequence[tuple[int, MethodOptions]
     before = table = np.random.default_rng(0).normal(size=(learned, 8)).astype(np.float32)
     for rows, options in resizes:
         is_formula = options.facts.name == FORMULA  # which a random table does not have; it keeps learned rows too
-        table = resize_table(table, rows, replace(options, method=COPY) if is_formula else options)
+        table = resize_table(table, rows, replace(options, method=method_facts.COPY) if is_formula else options)
     return learned_rows(before, table)

@@ -16,18 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError, did_you_mean
-from ctxextend.tables import bands, rotary  # noqa: F401  (both register their methods)
-from ctxextend.tables.method_facts import (
-    FACTS,
-    INTEGER,
-    METHOD_NAMES,
-    ROTARY_METHODS,
-    TOLERANCE,
-    TRUNCATE,
-    Method,
-    Setting,
-    method,
-)
+from ctxextend.tables import bands, method_facts, rotary  # noqa: F401  (two register their methods)
+from ctxextend.tables.method_facts import INTEGER, ROTARY_METHODS, TOLERANCE, TRUNCATE, Method, Setting, method
 from ctxextend.tables.sinusoids import BLOCK_ROWS, LAYOUTS, fit_sinusoids, principal_components, sinusoidal_rows
 
 Rows = NDArray[np.float64]
@@ -380,7 +370,6 @@ def _aligned_ends(learned: int, rows: int) -> tuple[Indices, Rows]:
 
 
 def _keys_kernel(distance: Rows) -> Rows:
-    """Return Keys' kernel with a = -0.75 at distances of up to 2 rows."""
     near = (1.25 * distance - 2.25) * distance**2 + 1
     far = -0.75 * (((distance - 5) * distance + 8) * distance - 4)
     return np.where(distance <= 1, near, far)
@@ -428,7 +417,7 @@ def _interpolated(
     return result
 
 
-METHODS: dict[str, Method] = {name: FACTS[name] for name in METHOD_NAMES}
+METHODS: dict[str, Method] = {name: method_facts.FACTS[name] for name in method_facts.METHOD_NAMES}
 
 
 def find_methods(name: str) -> list[Method]:
