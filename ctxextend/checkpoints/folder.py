@@ -354,7 +354,6 @@ def no_lm_head(model_class: str | None) -> str:
 
 
 def _model_class(config: Mapping[str, Any]) -> str | None:
-    """Return the model class in a config; None if there is none or it is not an identifier."""
     stated = config.get("architectures")
     first = stated[0] if isinstance(stated, list) and stated else None
     # The name is untrusted, and is shown in commands that users paste.
@@ -362,7 +361,6 @@ def _model_class(config: Mapping[str, Any]) -> str | None:
 
 
 def _reason_omitted(source: Source, model: PurePosixPath, name: str) -> str | None:
-    """Return why a file is skipped; None if it is copied."""
     path, local = PurePosixPath(name), source.folder / name
     is_local = name not in source.not_downloaded
     if ignored := [filenames.IGNORED_NAMES[part] for part in path.parts if part in filenames.IGNORED_NAMES]:

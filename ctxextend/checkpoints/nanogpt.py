@@ -65,10 +65,8 @@ def read_characters(path: Path) -> dict[str, int]:
 
 def is_nanogpt(content: Any) -> bool:
     """Whether a loaded pickle is a nanoGPT checkpoint."""
-    match content:
-        case {"model": dict(), "model_args": {"block_size": _}}:
-            return True
-    return False
+    arguments = content.get("model_args") if isinstance(content, dict) else None
+    return isinstance(arguments, dict) and "block_size" in arguments and isinstance(content.get("model"), dict)
 
 
 def from_nanogpt(content: Any, path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -135,7 +135,6 @@ def set_config(config: Any, edits: Mapping[Keys, Any]) -> None:
 
 
 def _value(config: Any, path: Sequence[str]) -> Any:
-    """Return the value at a path of keys in a config, or in its plain values."""
     for step in path:
         config = config[step] if isinstance(config, dict) else getattr(config, step)
     return config
@@ -149,7 +148,6 @@ def to_tensor(table: NDArray[Any]) -> "torch.Tensor":
 
 
 def _to_numpy(tensor: "torch.Tensor") -> NDArray[Any]:
-    """Convert a float tensor to an array of the same dtype, bit for bit."""
     import torch
 
     if not tensor.is_floating_point():
