@@ -147,6 +147,7 @@ def compare(
     weight_decay: float = 0.0,
     per_device_batch_size: int | None = None,
     eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    distill: float | None = None,
 ) -> Comparison:
     """Rank methods on one model, one text and one seed."""
 
@@ -337,6 +338,7 @@ def train(
     save: str = "best",
     report_to: str = "none",
     base: str | PathLike[str] | None = None,
+    distill: float | None = None,
     dtype: str | None = None,
     copy_code: bool = False,
     device: str | None = None,

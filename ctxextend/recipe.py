@@ -246,7 +246,9 @@ class Train:
     save_every: int | None = None  # steps between saved states; defaults to a tenth of `steps`
     save: str = "best"  # weights to save: the ``best`` by held-out loss, or the ``last``
     report_to: str = "none"  # experiment tracker, as in transformers: ``tensorboard``, ``wandb``, …
-    base: str | None = None  # base checkpoint, the teacher for encoders; defaults to the one in the model's recipe
+    base: str | None = None  # base checkpoint, the teacher; defaults to the one in the model's recipe
+    # Weight of distillation from the base in language models, ≥ 0; defaults to 1 if the model was converted, else to 0.
+    distill: float | None = None
     dtype: str | None = None  # dtype of the saved weights: ``fp32``, ``bf16`` or ``fp16``; defaults to the source's
     copy_code: bool = False  # see `Resize`
     device: str | None = None  # see `Evaluate`
@@ -273,8 +275,9 @@ class Train:
             errors.append(ResizeError("No training text.", "Pass some with --data, such as --data book.txt."))
         if self.lr is not None and not 0 < self.lr < math.inf:
             errors.append(ResizeError(f"--lr must be positive, got {self.lr:g}."))
-        if not 0 <= self.weight_decay < math.inf:
-            errors.append(ResizeError(f"--weight-decay must be at least 0, got {self.weight_decay:g}."))
+        for name in ("weight_decay", "distill"):
+            if not 0 <= (getattr(self, name) or 0.0) < math.inf:
+                errors.append(ResizeError(f"{flag_name(name)} must be at least 0, got {getattr(self, name):g}."))
         raise_first(errors)
         # Combinations of values that are valid by themselves.
         if self.window is not None and self.seq_len is not None and self.window > self.seq_len:

@@ -53,6 +53,9 @@ def train(
     model_type: options.ModelType = None,
     tokenizer: options.Tokenizer = None,
     base: options.Base = None,
+    distill: Annotated[
+        float | None, learning("--distill W", "Weight of distillation from the base.", "1 if converted")
+    ] = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,
@@ -66,8 +69,8 @@ def train(
         ctxextend train gpt2-4096 --data articles/ --steps 500 --window 512
         ctxextend train bert-2048 --data a.jsonl --steps 100 --resume
 
-    Trains language models to predict tokens; distils encoders without a head from their base checkpoint. For several
-    devices: torchrun --nproc-per-node 2 -m ctxextend train ..., or accelerate launch.
+    Trains language models to predict tokens, and distils converted models and encoders without a head from their base
+    checkpoint. For several devices: torchrun --nproc-per-node 2 -m ctxextend train ..., or accelerate launch.
     """
     flags = locals()
     from ctxextend.recipe import CheckpointRef, Recipe, Train

@@ -1,4 +1,4 @@
-"""Training objectives: language modelling, and self-distillation for encoders without an LM head."""
+"""Training objectives: language modelling, and distillation from the base checkpoint on windows that it can read."""
 
 from itertools import pairwise
 from typing import Any
@@ -10,7 +10,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from ctxextend.errors import CheckpointError
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import POOLINGS, last_states
-from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, position_base, prepare_inputs
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, EvalModel, position_base, prepare_inputs
 from ctxextend.evaluation.losses import Span, identity_lm_head, open_scorer
 from ctxextend.training.memory import chunked_loss
 from ctxextend.training.train_data import IGNORE_INDEX
@@ -22,11 +22,20 @@ class LanguageModeling(torch.nn.Module):
     """Mean loss of a causal or masked language model; if the LM head is separate, logits are computed in chunks.
 
     The constructor checks on short texts whether it is. `position_ids`: whether `forward` is called with position ids.
+    With a teacher, `weight` times the mean of `Teacher.errors` is added in training mode, but not
+    in evaluation mode: the held-out loss is that of the text alone.
+
+    Source: TULIP, Najdenkoska et al. 2025, arXiv:2410.10034, distils a model with learned positions into its copy with
+        rotary ones on short texts, then trains it on long ones. Doing both at once, on long texts, is specific to
+        ctxextend.
     """
 
-    def __init__(self, model: EvalModel, *, position_ids: bool = False) -> None:
+    def __init__(
+        self, model: EvalModel, teacher: EvalModel | None = None, weight: float = 1.0, *, position_ids: bool = False
+    ) -> None:
         super().__init__()
-        self.kind = model.kind
+        self.kind, self.weight = model.kind, weight
+        self.teacher = Teacher(teacher, model) if teacher is not None else None
         self.model: Any = model.model
         self.has_separate_head = open_scorer(model).has_separate_head
         self.position_base = position_base(model, "--window") if position_ids else 0
@@ -41,20 +50,29 @@ class LanguageModeling(torch.nn.Module):
         """
         positions = None if position_ids is None else position_ids + self.position_base
         head: Any = self.model.get_output_embeddings() if self.has_separate_head else torch.nn.Identity()
+        teacher, inputs = self.teacher if self.training else None, prepare_inputs(self.model, input_ids, positions)
         with identity_lm_head(head):  # the model then returns hidden states as logits
-            outputs: torch.Tensor = self.model(**prepare_inputs(self.model, input_ids, positions)).logits
+            result = self.model(**inputs, **({"output_hidden_states": True} if teacher else {}))
+        outputs: torch.Tensor = result.logits
         if self.kind == CAUSAL:
             outputs, labels = outputs[:, :-1], labels[:, 1:]
         if self.has_separate_head:
-            return {"loss": chunked_loss(head, outputs, labels)}
-        return {"loss": cross_entropy(outputs.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)}
+            loss = chunked_loss(head, outputs, labels)
+        else:
+            loss = cross_entropy(outputs.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)
+        if teacher is not None:
+            windows = teacher.plan(input_ids)
+            targets = teacher.read(input_ids, windows)
+            loss = loss + self.weight * teacher.errors(result.hidden_states[-1].float(), targets, windows).mean()
+        return {"loss": loss}
 
 
-def plan_windows(tokens: int, length: int) -> list[Span]:
+def plan_windows(tokens: int, length: int, kind: str = ENCODER) -> list[Span]:
     """Return overlapping windows of at most `length` tokens that cover a text of `tokens` tokens, both ≥ 1.
 
     The stride is half the window length, except for the last window, which ends with the text. Tokens `first` to
-    `last` of the text belong to a window: each belongs to the first window in which it is most central.
+    `last` of the text belong to a window: each belongs to the first window in which it is most central, or for a causal
+    model to the first that contains it, where it has the most context before it.
 
     Source: `run_squad.py` of Devlin et al. 2018, arXiv:1810.04805, assigns the tokens of long paragraphs to windows by
         maximum context.
@@ -62,21 +80,68 @@ def plan_windows(tokens: int, length: int) -> list[Span]:
     size, last = min(tokens, length), max(tokens - length, 0)
     starts = [*range(0, last, max(length // 2, 1)), last]
     # A token as far from the middle of one window as from that of the next belongs to the first.
-    borders = [(start + following + size + 1) // 2 for start, following in pairwise(starts)]
+    centres = [(start + following + size + 1) // 2 for start, following in pairwise(starts)]
+    borders = [start + size for start in starts[:-1]] if kind == CAUSAL else centres
     edges = zip(starts, [0, *borders], [*borders, tokens], strict=True)
     return [Span(start, start + size, first, stop) for start, first, stop in edges]
+
+
+class Teacher:
+    """A base checkpoint that reads long texts in windows, without gradients.
+
+    The target of a token is its last hidden state in the window that it belongs to (see `plan_windows`); of a special
+    token, the mean over all windows. This is not a submodule of an objective, so its weights are not trained or saved.
+    """
+
+    def __init__(self, teacher: EvalModel, student: EvalModel) -> None:
+        self.model, self.kind, self.tokenizer = teacher, student.kind, student.tokenizer
+        teacher.model.eval()
+        sampled = np.linspace(0, len(student.tokenizer.tokenizer) - 1, SAMPLED_IDS).astype(np.int64)
+        eval_model.check_same_tokens(student, teacher, sampled)
+        size, expected = map(_hidden_size, (student, teacher))
+        if size != expected:
+            message = f"The hidden size of {student.name} is {size:,}, but that of {teacher.name} is {expected:,}."
+            raise CheckpointError(message, f"Pass the base checkpoint of {student.name} with --base.")
+
+    def plan(self, input_ids: torch.Tensor) -> list[Span]:
+        """Return the windows of texts, int64 of shape (b, w)."""
+        return plan_windows(input_ids.shape[1] - self.tokenizer.num_special, self.model.max_text, self.kind)
+
+    def read(self, input_ids: torch.Tensor, windows: list[Span]) -> torch.Tensor:
+        """Return the states of windows, special tokens included, (windows, b, s, d), float32."""
+        self.model.model.to(input_ids.device)
+        ids = torch.cat([self.select(input_ids, window) for window in windows])
+        batches = torch.split(ids, max(eval_model.TOKENS_PER_BATCH // ids.shape[1], 1))
+        with torch.no_grad():
+            states = [last_states(self.model, batch) for batch in batches]
+        return torch.cat(states).view(len(windows), -1, *states[0].shape[1:])
+
+    def select(self, values: torch.Tensor, window: Span) -> torch.Tensor:
+        """Return the values of a window and of the special tokens around the text, from values of shape (b, w, …)."""
+        start, stop = len(self.tokenizer.before), values.shape[1] - len(self.tokenizer.after)
+        inside = values[:, start + window.start : start + window.stop]
+        return torch.cat([values[:, :start], inside, values[:, stop:]], dim=1)
+
+    def errors(self, states: torch.Tensor, targets: torch.Tensor, windows: list[Span]) -> torch.Tensor:
+        """Return the mean squared error of each text's states, (b, w, d), over the mean square of its targets, (b,)."""
+        start, stop = len(self.tokenizer.before), targets.shape[2] - len(self.tokenizer.after)
+        special = targets.mean(dim=0)
+        parts = [
+            values[:, start + window.first - window.start : start + window.last - window.start]
+            for values, window in zip(targets, windows, strict=True)
+        ]
+        merged = torch.cat([special[:, :start], *parts, special[:, stop:]], dim=1)
+        return (states - merged).square().mean(dim=(1, 2)) / merged.square().mean(dim=(1, 2))
 
 
 class Distillation(torch.nn.Module):
     """Distils a base checkpoint (teacher), which reads windows, into a model (student) that reads long texts.
 
-    The loss is the mean squared error of the last hidden states, divided by the mean square of the teacher's. For
-    sentence encoders (`poolings`), the mean of 1 - cosine similarity of each window's embeddings is added. The target
-    of a token is the teacher's state in the window in which it is most central; of a special token, the mean over all
-    windows. A window's embedding is pooled from its tokens and the special tokens around the text, as the teacher's is;
-    with a pooling that selects one token, such as [CLS], one embedding is compared with the mean direction of all.
+    The loss is that of `Teacher.errors`. For sentence encoders (`poolings`), the mean of 1 - cosine similarity of each
+    window's embeddings is added. A window's embedding is pooled from its tokens and the special tokens around the text,
+    as the teacher's is; with a pooling that selects one token, such as [CLS], one embedding is compared with the mean
+    direction of all.
 
-    The teacher is not a submodule, so its weights are neither trained nor saved.
     Source: Dong et al. 2025, arXiv:2502.07365, keep an extended model's states close to the base model's on short
         texts; Zhang et al. 2025, arXiv:2503.20376, pull the embeddings of a long text's chunks towards the teacher's.
         Targets from overlapping windows are specific to ctxextend.
@@ -87,14 +152,7 @@ class Distillation(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.model: Any = student.model
-        self.student, self.teacher, self.poolings = student, teacher, poolings
-        teacher.model.eval()
-        sampled = np.linspace(0, len(student.tokenizer.tokenizer) - 1, SAMPLED_IDS).astype(np.int64)
-        eval_model.check_same_tokens(student, teacher, sampled)
-        size, expected = map(_hidden_size, (student, teacher))
-        if size != expected:
-            message = f"The hidden size of {student.name} is {size:,}, but that of {teacher.name} is {expected:,}."
-            raise CheckpointError(message, f"Pass the base checkpoint of {student.name} with --base.")
+        self.student, self.teacher, self.poolings = student, Teacher(teacher, student), poolings
         self.position_base = position_base(student, "--window") if position_ids else 0
 
     def forward(
@@ -103,40 +161,14 @@ class Distillation(torch.nn.Module):
         """Return the mean loss of texts, int64 of shape (b, w), as ``loss``; only the student uses position ids."""
         positions = None if position_ids is None else position_ids + self.position_base
         states = last_states(self.student, input_ids, positions)
-        windows = plan_windows(input_ids.shape[1] - self.student.tokenizer.num_special, self.teacher.max_text)
-        targets = self._teacher_states(input_ids, windows)
-        merged = self._merge_windows(targets, windows)
-        loss = (states - merged).square().mean(dim=(1, 2)) / merged.square().mean(dim=(1, 2))
+        windows = self.teacher.plan(input_ids)
+        targets = self.teacher.read(input_ids, windows)
+        loss = self.teacher.errors(states, targets, windows)
         if self.poolings:
-            embeddings = torch.stack([self._pool(self._select_window(states, window)) for window in windows])
+            embeddings = torch.stack([self._pool(self.teacher.select(states, window)) for window in windows])
             target_embeddings = torch.stack([self._pool(states) for states in targets])
             loss = loss + 1 - cosine_similarity(embeddings, target_embeddings, dim=-1).mean(dim=0)
         return {"loss": loss.mean()}
-
-    def _teacher_states(self, input_ids: torch.Tensor, windows: list[Span]) -> torch.Tensor:
-        """Return the teacher's states of windows, special tokens included, (windows, b, s, d), float32."""
-        self.teacher.model.to(input_ids.device)
-        ids = torch.cat([self._select_window(input_ids, window) for window in windows])
-        batches = torch.split(ids, max(eval_model.TOKENS_PER_BATCH // ids.shape[1], 1))
-        with torch.no_grad():
-            states = [last_states(self.teacher, batch) for batch in batches]
-        return torch.cat(states).view(len(windows), -1, *states[0].shape[1:])
-
-    def _select_window(self, values: torch.Tensor, window: Span) -> torch.Tensor:
-        """Return the values of a window and of the special tokens around the text, from values of shape (b, w, …)."""
-        start, stop = len(self.student.tokenizer.before), values.shape[1] - len(self.student.tokenizer.after)
-        inside = values[:, start + window.start : start + window.stop]
-        return torch.cat([values[:, :start], inside, values[:, stop:]], dim=1)
-
-    def _merge_windows(self, targets: torch.Tensor, windows: list[Span]) -> torch.Tensor:
-        """Return the target state of each token, (b, w, d), from the states of windows, (windows, b, s, d)."""
-        start, stop = len(self.student.tokenizer.before), targets.shape[2] - len(self.student.tokenizer.after)
-        special = targets.mean(dim=0)
-        parts = [
-            states[:, start + window.first - window.start : start + window.last - window.start]
-            for states, window in zip(targets, windows, strict=True)
-        ]
-        return torch.cat([special[:, :start], *parts, special[:, stop:]], dim=1)
 
     def _pool(self, states: torch.Tensor) -> torch.Tensor:
         """Return the embeddings of texts from their states, shape (b, s, d)."""

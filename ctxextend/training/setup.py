@@ -254,11 +254,17 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
     settings, table, position_ids = task.settings, task.files.table, task.span > task.length
     eval_model.check_vocabulary(model, np.array([text.tokens.max() for text in (task.train, task.held_out)], np.int64))
     objective: torch.nn.Module
-    if model.kind != ENCODER:
+    is_encoder, weight = model.kind == ENCODER, settings.distill
+    if is_encoder and weight is not None:
+        message = f"--distill applies to language models: {model.name} has no LM head, and is always distilled."
+        raise TrainingError(message, "Remove --distill.")
+    if not is_encoder and not weight:
         objective = LanguageModeling(model, position_ids=position_ids)
     elif teacher is None:
-        message = f"{model.name} has no LM head, and its base checkpoint is unknown."
-        raise TrainingError(message, "Pass --base to distil from it.")
+        message = f"{model.name} has no LM head" if is_encoder else f"{model.name} is to be distilled"
+        raise TrainingError(f"{message}, and its base checkpoint is unknown.", "Pass --base to distil from it.")
+    elif weight:
+        objective = LanguageModeling(model, teacher, weight, position_ids=position_ids)
     else:
         poolings = read_pooling(model.root) if (model.root / eval_model.SENTENCE_MODULES).is_file() else ()
         objective = Distillation(model, teacher, poolings, position_ids=position_ids)

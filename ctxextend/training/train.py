@@ -43,6 +43,7 @@ CONFIG_KEYS = ("dtype", "torch_dtype")  # config keys of the dtype; older versio
 
 LOSSES = ("loss_before", "loss_after", "loss_last", "loss_best", "best_step", "saved_step")  # also in the recipe
 RECORDED = ("objective", "parameters", "tokens", "devices", *LOSSES)
+DISTILL = 1.0  # default weight of distillation after a conversion
 MAX_LISTED = 200  # maximum number of text files that a recipe lists, to keep it short
 OBJECTIVES = {
     "causal": "to predict the next token",
@@ -150,7 +151,10 @@ def train_recipe(
         model, teacher = load_eval_model(files, "fp32", settings.device), None
         trains_rows = files.has_rows and settings.trainable not in FROZEN
         names = match_parameters(model.model, opened.checkpoint, [files.table] * trains_rows)
-        if base and model.kind == ENCODER:
+        was_converted = provenance is not None and any(step.convert for step in provenance.chain)
+        if was_converted and settings.distill is None and model.kind != ENCODER:
+            task = replace(task, settings=replace(task.settings, distill=DISTILL))
+        if base and (task.settings.distill or model.kind == ENCODER):
             teacher = open_eval_model(base.ref, "fp32", base.hashes, settings.device)
         setup = set_up(model, names, task, teacher)
         weights = TrainedWeights(opened.checkpoint, setup.trainable, settings.dtype)
@@ -193,6 +197,7 @@ def _summary(setup: TrainingSetup) -> str:
         f"{counted(settings.steps, 'step')} of {counted(settings.batch_size, 'sequence')} of {task.length:,} tokens, "
         f"micro-batch {task.micro_batches[0]} on {counted(task.devices.num_processes, 'device')}, "
         f"{settings.precision}, lr {setup.lr:.3g}"
+        + (f", distilled from its base with weight {settings.distill:g}" if settings.distill else "")
     )
 
 
@@ -318,9 +323,11 @@ def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
     placed = f" at random positions below {result.seq_len:,}" * (result.window < result.seq_len)
     after = f", {result.loss_after:.4f} after step {result.saved_step} (these weights)"
     after = after if result.saved_step else "; no later evaluation was lower, so these are the untrained weights"
+    objective = OBJECTIVES[result.objective]
+    objective += f" and, with weight {result.distill:g}, {OBJECTIVES['distilled']}" if result.distill else ""
     section = (
         f"## Trained at {result.seq_len}\n\n"
-        f"Trained with ctxextend {__version__} {OBJECTIVES[result.objective]}: {TRAINABLE[result.trainable]} "
+        f"Trained with ctxextend {__version__} {objective}: {TRAINABLE[result.trainable]} "
         f"({counted(result.parameters, 'parameter')}), {counted(result.steps, 'step')} of "
         f"{counted(result.batch_size, 'sequence')} of {result.window:,} tokens{placed}, on {data}; peak learning rate "
         f"{result.lr:.3g}. Held-out loss: {result.loss_before:.4f} before training{after}."

@@ -116,6 +116,7 @@ def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_siz
         output=trainer.folder.path,
         source=task.files.ref.source,
         objective="distilled" if setup.model.kind == ENCODER else setup.model.kind,
+        distill=settings.distill or 0.0,
         trainable=str(settings.trainable),
         parameters=setup.trainable.count,
         steps=step,
