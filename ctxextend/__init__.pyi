@@ -147,7 +147,6 @@ def compare(
     weight_decay: float = 0.0,
     per_device_batch_size: int | None = None,
     eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
-    distill: float | None = None,
 ) -> Comparison:
     """Rank methods on one model, one text and one seed."""
 

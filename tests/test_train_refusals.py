@@ -57,6 +57,7 @@ TEXTS = {
         ("--data book.txt --seed 4294967296", 2, "--seed must be at most 2,147,483,647"),
         ("--data book.txt --steps 0", 2, "--steps must be at least 1, got 0."),
         ("--data book.txt --lr -1", 2, "--lr must be positive, got -1."),
+        ("--data book.txt --distill -1", 2, "--distill must be at least 0, got -1."),
         (
             "--data book.txt --trainable some",
             2,
@@ -120,6 +121,17 @@ def test_train_rejects_models_without_an_objective(make: Callable[[Path], Path],
     assert done.exit_code == 1
     assert message in " ".join(done.stderr.split())
     assert not list(Path.cwd().glob("out*"))
+
+
+def test_train_rejects_distillation_without_a_base_or_of_an_encoder(gpt2: Path) -> None:
+    resize(make_encoder(Path("source").absolute()), to=32, output="long")
+    for source, message in (
+        (gpt2.with_name("long-old"), "is to be distilled, and its base checkpoint is unknown.\nPass --base to distil"),
+        ("long", "--distill applies to language models: long has no LM head, and is always distilled.\nRemove"),
+    ):
+        done = invoke("train", source, "--data", "book.txt", "--steps", 2, "--distill", 1, "-o", "out")
+        assert done.exit_code == 1
+        assert message in done.stderr
 
 
 def test_match_parameters_rejects_a_model_without_the_table() -> None:

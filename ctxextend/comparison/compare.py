@@ -85,7 +85,7 @@ class ComparisonInterrupted(KeyboardInterrupt):
         self.comparison = comparison
 
 
-@accepts_settings(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, *OUTPUT_SETTINGS, "base", "no_base"))
+@accepts_settings(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, *OUTPUT_SETTINGS, "base", "no_base", "distill"))
 def compare(
     reference: str | os.PathLike[str],
     to: int | str | None,

@@ -10,7 +10,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from ctxextend.errors import CheckpointError
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import POOLINGS, last_states
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, EvalModel, position_base, prepare_inputs
+from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, position_base, prepare_inputs
 from ctxextend.evaluation.losses import Span, identity_lm_head, open_scorer
 from ctxextend.training.memory import chunked_loss
 from ctxextend.training.train_data import IGNORE_INDEX
@@ -26,8 +26,8 @@ class LanguageModeling(torch.nn.Module):
     in evaluation mode: the held-out loss is that of the text alone.
 
     Source: TULIP, Najdenkoska et al. 2025, arXiv:2410.10034, distils a model with learned positions into its copy with
-        rotary ones on short texts, then trains it on long ones. Doing both at once, on long texts, is specific to
-        ctxextend.
+        rotary ones on short texts, then trains it on long ones. Doing both at once, on long texts in windows that do
+        not overlap, is specific to ctxextend.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class LanguageModeling(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.kind, self.weight = model.kind, weight
-        self.teacher = Teacher(teacher, model) if teacher is not None else None
+        self.teacher = Teacher(teacher, model, overlapping=False) if teacher is not None else None
         self.model: Any = model.model
         self.has_separate_head = open_scorer(model).has_separate_head
         self.position_base = position_base(model, "--window") if position_ids else 0
@@ -67,21 +67,19 @@ class LanguageModeling(torch.nn.Module):
         return {"loss": loss}
 
 
-def plan_windows(tokens: int, length: int, kind: str = ENCODER) -> list[Span]:
-    """Return overlapping windows of at most `length` tokens that cover a text of `tokens` tokens, both ≥ 1.
+def plan_windows(tokens: int, length: int, stride: int) -> list[Span]:
+    """Return windows of at most `length` tokens that cover a text of `tokens` tokens; all are ≥ 1, and stride ≤ length.
 
-    The stride is half the window length, except for the last window, which ends with the text. Tokens `first` to
-    `last` of the text belong to a window: each belongs to the first window in which it is most central, or for a causal
-    model to the first that contains it, where it has the most context before it.
+    Windows start `stride` tokens apart, except for the last one, which ends with the text. Tokens `first` to `last` of
+    the text belong to a window: each belongs to the first window in which it is most central.
 
     Source: `run_squad.py` of Devlin et al. 2018, arXiv:1810.04805, assigns the tokens of long paragraphs to windows by
         maximum context.
     """
     size, last = min(tokens, length), max(tokens - length, 0)
-    starts = [*range(0, last, max(length // 2, 1)), last]
+    starts = [*range(0, last, stride), last]
     # A token as far from the middle of one window as from that of the next belongs to the first.
-    centres = [(start + following + size + 1) // 2 for start, following in pairwise(starts)]
-    borders = [start + size for start in starts[:-1]] if kind == CAUSAL else centres
+    borders = [(start + following + size + 1) // 2 for start, following in pairwise(starts)]
     edges = zip(starts, [0, *borders], [*borders, tokens], strict=True)
     return [Span(start, start + size, first, stop) for start, first, stop in edges]
 
@@ -90,11 +88,12 @@ class Teacher:
     """A base checkpoint that reads long texts in windows, without gradients.
 
     The target of a token is its last hidden state in the window that it belongs to (see `plan_windows`); of a special
-    token, the mean over all windows. This is not a submodule of an objective, so its weights are not trained or saved.
+    token, the mean over all windows. Overlapping windows start half their length apart. The model is not a submodule of
+    an objective, so its weights are neither trained nor saved.
     """
 
-    def __init__(self, teacher: EvalModel, student: EvalModel) -> None:
-        self.model, self.kind, self.tokenizer = teacher, student.kind, student.tokenizer
+    def __init__(self, teacher: EvalModel, student: EvalModel, *, overlapping: bool) -> None:
+        self.model, self.tokenizer, self.overlapping = teacher, student.tokenizer, overlapping
         teacher.model.eval()
         sampled = np.linspace(0, len(student.tokenizer.tokenizer) - 1, SAMPLED_IDS).astype(np.int64)
         eval_model.check_same_tokens(student, teacher, sampled)
@@ -105,7 +104,9 @@ class Teacher:
 
     def plan(self, input_ids: torch.Tensor) -> list[Span]:
         """Return the windows of texts, int64 of shape (b, w)."""
-        return plan_windows(input_ids.shape[1] - self.tokenizer.num_special, self.model.max_text, self.kind)
+        length = self.model.max_text
+        stride = max(length // 2, 1) if self.overlapping else length
+        return plan_windows(input_ids.shape[1] - self.tokenizer.num_special, length, stride)
 
     def read(self, input_ids: torch.Tensor, windows: list[Span]) -> torch.Tensor:
         """Return the states of windows, special tokens included, (windows, b, s, d), float32."""
@@ -152,7 +153,7 @@ class Distillation(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.model: Any = student.model
-        self.student, self.teacher, self.poolings = student, Teacher(teacher, student), poolings
+        self.student, self.teacher, self.poolings = student, Teacher(teacher, student, overlapping=True), poolings
         self.position_base = position_base(student, "--window") if position_ids else 0
 
     def forward(
