@@ -80,6 +80,9 @@ class PytorchFile(TensorFile):
 
 def unpickle(path: Path) -> tuple[Any, range | None]:
     """Load a PyTorch file without executing code; return its content and mapped addresses, None if not mapped."""
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):  # CVE-2025-32434, in spite of weights_only
+        message = f"torch {torch.__version__} may execute code from a file that it loads."
+        raise CheckpointError(message, "Upgrade it: pip install 'torch>=2.6'")
     addresses = set[int]()
 
     def note_address(storage: Any, location: str) -> Any:
