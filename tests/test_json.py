@@ -20,7 +20,9 @@ from tests.comparisons import COMPARISONS, comparison
 from tests.evaluations import EVALUATIONS, EXTENDED
 
 SCHEMAS = {path.stem: json.loads(path.read_text()) for path in (Path(__file__).parent / "schemas").glob("*.json")}
-REGISTRY: Registry[Any] = Registry().with_resource("resize.json", Resource.from_contents(SCHEMAS["resize"]))
+REGISTRY: Registry[Any] = Registry().with_resources(
+    (f"{name}.json", Resource.from_contents(SCHEMAS[name])) for name in ("resize", "convert")
+)
 # Keys that need a base checkpoint, and a key of losses that reciprocal ranks do not have.
 OPTIONAL = {"truncated", "sliding", "chunks", "perplexity", "verdict"}
 
@@ -30,6 +32,8 @@ ARGUMENTS = [
     "resize tiny-gpt2 --to 64 --dry-run",
     "resize tiny-gpt2 --to 256 --method auto --data texts.jsonl -o calibrated --dry-run",
     "resize tiny-gpt2 --to 256 --train texts.jsonl --steps 1 -o trained",
+    "convert tiny-gpt2 --scheme rotary --to 4x --verify",
+    "convert tiny-gpt2 --scheme alibi --to 512 --dry-run",
     "train tiny-gpt2-256 --data texts.jsonl --steps 1 -o trained-again",
     "inspect tiny-gpt2 tiny-gpt2-256",
     "inspect tiny-gpt2 --rows 120:130",
@@ -38,6 +42,7 @@ ARGUMENTS = [
     "compare tiny-gpt2 --to 256 --data texts.jsonl --method copy --method linear --tokens 512 --measure position",
     "run tiny-gpt2-256/ctxextend.yaml --output again",
     "run tiny-gpt2-256/ctxextend.yaml --dry-run",
+    "run tiny-gpt2-rotary-512/ctxextend.yaml --dry-run",
     "run evaluate.yaml",
     "recipes",
     "recipes gpt2-4096",
@@ -49,6 +54,8 @@ ARGUMENTS = [
 FAILING = {
     "resize nothing-here --to 512": 1,
     "resize tiny-gpt2": 2,
+    "convert gt-no-such --scheme rotary --to 512": 1,
+    "convert tiny-gpt2 --scheme rotory --to 512": 2,
     "train tiny-gpt2 --data no-such.txt --steps 1": 1,
     "verify nothing-here --base tiny-gpt2": 1,
     "compare tiny-gpt2 --to 256 --data no-such.txt": 1,
@@ -72,7 +79,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_json(arguments: str) -> tuple[int, Any]:
-    done = CliRunner().invoke(build_app(), [*arguments.split(), "--json", *["--quiet"] * arguments.startswith("res")])
+    done = CliRunner().invoke(build_app(), [*arguments.split(), "--json", *["--quiet"] * arguments.startswith(("res", "con"))])
     return done.exit_code, json.loads(done.stdout)
 
 
@@ -149,8 +156,8 @@ def test_every_command_has_a_schema_without_additional_properties() -> None:
     for name, schema in SCHEMAS.items():
         Draft202012Validator.check_schema(schema)
         for definition in objects_in(schema):
-            # The resize schema is closed where it combines a plan and its result.
-            assert name == "resize" or definition["additionalProperties"] is False
+            # These schemas are closed where they combine a plan and its result.
+            assert name in ("resize", "convert") or definition["additionalProperties"] is False
             if name in ("evaluate", "compare"):
                 assert set(definition["properties"]) - OPTIONAL == set(definition["required"]) - OPTIONAL
                 assert all(value.get("description") for value in definition["properties"].values())

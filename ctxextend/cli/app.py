@@ -67,6 +67,7 @@ def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]
     groups["Commands"] = [(name, summary(inner)) for name, inner in getattr(command, "commands", {}).items()]
     for parameter in command.params:  # --help itself is not among them
         name, text = parameter.get_help_record(context)
+        text = text.replace(", to copy it or customize the installation", "")  # of --show-completion
         if parameter.param_type_name == "argument":  # the usage line shows that it is required
             name, text = parameter.metavar, text.removesuffix("  [required]")
         elif parameter.multiple:
