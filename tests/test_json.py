@@ -79,7 +79,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_json(arguments: str) -> tuple[int, Any]:
-    done = CliRunner().invoke(build_app(), [*arguments.split(), "--json", *["--quiet"] * arguments.startswith(("res", "con"))])
+    done = CliRunner().invoke(
+        build_app(), [*arguments.split(), "--json", *["--quiet"] * arguments.startswith(("res", "con"))]
+    )
     return done.exit_code, json.loads(done.stdout)
 
 

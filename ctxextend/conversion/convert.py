@@ -51,7 +51,6 @@ DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
 OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # layer norm parameters in old TensorFlow checkpoints
 SCHEMES = {"rotary": ROTARY, "alibi": ALIBI}  # how messages name them
 DROPPED = ("pooler.", "cls.seq_relationship.")  # dropped with a warning: most uses of a base model do not need them
-MLM_DECODER = "cls.predictions.decoder."
 
 
 class Origin(NamedTuple):
@@ -152,8 +151,10 @@ class Conversion:
         generated = {source.config_file: json.dumps(self.config, indent=2) + "\n"}
         config, *others = ((source.model / name).as_posix() for name in ("tokenizer_config.json", *TOKENIZER_FILES))
         text = source.text(config) if config in source.copied else "{}\n"
-        if {config, *others} & {*source.copied} and "tokenizer_class" not in parse_json(text, config):
-            generated[config] = edit(text, {("tokenizer_class",): self.tokenizer})  # else the model type decides
+        if {config, *others} & {*source.copied} and not parse_json(text, config).get("tokenizer_class"):
+            # Otherwise the model type decides.
+            tokenizer = source.config.get("tokenizer_class") or self.tokenizer
+            generated[config] = edit(text, {("tokenizer_class",): tokenizer})
         return replace(source, config=self.config, weights=files, index=None, index_file="", generated=generated)
 
 
@@ -238,10 +239,9 @@ def _find_origins(
     location, table = model.tables[0]
     prefix, twin_prefix = table.removesuffix(location.table.name), "" if head == BASE else twin.prefix
     rules = [Rule(prefix + rule.source, twin_prefix + rule.name, rule.how) for rule in twin.rules]
-    rules += source_type.rules if head != BASE else ()
+    if head != BASE:
+        rules += (*source_type.rules, *(Rule("lm_head.weight", name) for name in (twin.lm_head,) if name))
     ignored = [Rule(prefix + name, "") for name in (location.table.name, *source_type.ignored)]
-    ignored += [Rule("lm_head.weight", "")] * bool(twin.lm_head)  # see below
-    is_tied = model.checkpoint.config.get("tie_word_embeddings") is not False
     origins, dropped = dict[str, Origin](), list[str]()
     for tensor in model.checkpoint.entries:
         stem, _, last = tensor.rpartition(".")
@@ -258,12 +258,10 @@ def _find_origins(
             raise UnsupportedModelError(message, "Convert the base model only with --encoder-only.")
     if head == CAUSAL_LM and twin.lm_head:
         embeddings = next(origin.tensor for origin in origins.values() if origin.how == PLUS_MEAN)
-        is_stored = not is_tied and "lm_head.weight" in model.checkpoint.names
-        origins[twin.lm_head] = Origin("lm_head.weight" if is_stored else embeddings, COPIED)
-    if is_tied:
-        origins = {name: origin for name, origin in origins.items() if not name.startswith(MLM_DECODER)}
-    elif (bias := origins.get("cls.predictions.bias")) is not None:  # transformers then ties neither of them
-        origins.setdefault(f"{MLM_DECODER}bias", bias)
+        origins.setdefault(twin.lm_head, Origin(embeddings, COPIED))
+    is_tied, bias = model.checkpoint.config.get("tie_word_embeddings") is not False, origins.get("cls.predictions.bias")
+    if bias is not None and not is_tied:  # transformers then does not tie it either
+        origins.setdefault("cls.predictions.decoder.bias", bias)
     return origins, tuple(dropped)
 
 
@@ -352,11 +350,7 @@ class ConversionPlan(ResizePlan, shows="model_type conversion max_len_before max
             f"{self.max_len_before} to {after} tokens. Every tensor is one of the source's: {rearranged}. "
             f"{' '.join((self.consequences, *self._warnings()))}{output_files.RECIPE_POINTER}\n"
         )
-        title = printable(str(self.default_output))
-        base_model, card = (
-            output_files.known_base_model(conversion.model.checkpoint),
-            output_files.read_card(self.checkpoint),
-        )
+        base_model = output_files.known_base_model(conversion.model.checkpoint)
         return output_files.model_card(card, base_model, title=title, section=section)
 
 
