@@ -32,9 +32,10 @@ SIZES: dict[str, Any] = {
 CONFIGS: Mapping[str, dict[str, Any]] = {
     "gpt2": {"vocab_size": 32, "n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": OLD},
     "bert": {**SIZES, "max_position_embeddings": OLD},
-    **dict.fromkeys(
-        ("roberta", "camembert", "xlm-roberta"), {**SIZES, "max_position_embeddings": OLD + 2, "pad_token_id": 1}
-    ),
+    **{
+        name: {**SIZES, "max_position_embeddings": OLD + 2, "pad_token_id": 1}
+        for name in ("roberta", "camembert", "xlm-roberta")
+    },
     "electra": {**SIZES, "max_position_embeddings": OLD, "embedding_size": 6},
 }
 NAMES = {
@@ -79,7 +80,8 @@ def read(folder: Path, name: str = "config.json") -> dict[str, Any]:
 
 
 def table_of(model: Any) -> torch.Tensor:
-    return next(parameter.data for name, parameter in model.named_parameters() if name.endswith(TABLES))
+    found: torch.Tensor = next(one.data for name, one in model.named_parameters() if name.endswith(TABLES))
+    return found
 
 
 @contextmanager
@@ -174,8 +176,8 @@ def test_convert_copies_rearranges_and_adds_tensors_in_their_dtype(dtype: Any, t
 def test_convert_writes_the_angles_of_roformer_and_no_others(tmp_path: Path) -> None:
     make(tmp_path / "source", "bert", "ForMaskedLM")
     convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
-    angles = load(tmp_path / "out").roformer.encoder.embed_positions.weight
-    assert torch.equal(angles, RoFormerSinusoidalPositionalEmbedding(NEW, 4).create_weight())
+    angles, reference = load(tmp_path / "out").roformer.encoder.embed_positions, RoFormerSinusoidalPositionalEmbedding
+    assert torch.equal(angles.weight, reference(NEW, 4).create_weight())  # type: ignore[no-untyped-call]
     model = AutoModel.from_pretrained(tmp_path / "out")
     model(torch.ones(1, NEW, dtype=torch.long))
     with pytest.raises(IndexError):
@@ -254,7 +256,7 @@ def test_convert_accepts_the_names_of_published_gpt2_files(tmp_path: Path) -> No
 def test_convert_accepts_old_names_shards_pickles_and_sparse_configs(tmp_path: Path) -> None:
     source = make(tmp_path / "source", "bert", "ForMaskedLM")
     path = tmp_path / "source/model.safetensors"
-    old = {name: one for name, one in load_file(path).items()}
+    old = load_file(path)
     new = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): one
         for name, one in old.items()

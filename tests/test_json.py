@@ -79,9 +79,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_json(arguments: str) -> tuple[int, Any]:
-    done = CliRunner().invoke(
-        build_app(), [*arguments.split(), "--json", *["--quiet"] * arguments.startswith(("res", "con"))]
-    )
+    quiet = ["--quiet"] * arguments.startswith(("resize", "convert"))
+    done = CliRunner().invoke(build_app(), [*arguments.split(), "--json", *quiet])
     return done.exit_code, json.loads(done.stdout)
 
 

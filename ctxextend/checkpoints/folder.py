@@ -93,8 +93,8 @@ class Checkpoint:
     @property
     def files(self) -> frozenset[str]:
         """All source files that an output contains, by their names in it."""
-        index = [self.index_file] if self.index is not None else []
-        return frozenset((*self.copied, *self.weights, *index)) - set(self.generated)
+        index = [self.index_file] if self.index is not None and self.index_file not in self.generated else []
+        return frozenset((*self.copied, *self.weights, *index))
 
     @property
     def config_file(self) -> str:

@@ -201,10 +201,12 @@ def show_plan(
 def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
     from ctxextend.plan.output_files import CARD_FILE
 
-    yield "source", f"{plan.ref.source} ({plan.model_type})"
+    is_conversion = plan.kind == "convert"
+    yield "source", plan.ref.source if is_conversion else f"{plan.ref.source} ({plan.model_type})"
     yield "output", str(output)
     yield plan.kind, plan.summary
-    for table in plan.tables:
+    yield from (("", text) for text in plan.details[1:] if is_conversion)
+    for table in () if is_conversion else plan.tables:
         part = f" ({table.part})" if table.part else ""
         if not table.has_rows:
             yield "positions", f"{table.scheme}: {table.name}{part}"

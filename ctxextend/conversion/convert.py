@@ -39,7 +39,9 @@ from ctxextend.conversion.twins import (
 from ctxextend.errors import MethodError, UnsupportedModelError, counted, printable
 from ctxextend.families.schema import ALIBI, ROTARY
 from ctxextend.inspection.stated_limits import TOKENIZER_FILES
+from ctxextend.json_output import not_in_json
 from ctxextend.plan import output_files
+from ctxextend.plan.edits import TablePlan
 from ctxextend.plan.find_tables import OpenedModel, describe_table, identify_model, open_model
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
 from ctxextend.recipe import THETA, CheckpointRef, Convert, Recipe, Resize, accepts_settings, split_ref
@@ -266,11 +268,13 @@ def _find_origins(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ConversionPlan(ResizePlan, shows="model_type conversion max_len_before max_len_after"):
+class ConversionPlan(ResizePlan, shows="summary max_len_before max_len_after"):
     """Everything a conversion will change; `execute` writes the output."""
 
     kind: ClassVar = "convert"
-    conversion: Conversion = field(kw_only=True, metadata={"json": False})
+    tables: tuple[TablePlan, ...] = field(metadata=not_in_json)  # those of the twin, already at its length
+    dropped: tuple[str, ...] = field(metadata=not_in_json)
+    conversion: Conversion = field(kw_only=True, metadata=not_in_json)
 
     def json_more(self) -> dict[str, Any]:
         """Return the JSON values of a plan that are not fields."""

@@ -426,10 +426,11 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def files(self) -> Mapping[str, Any]:
         """Files that are ``rewritten``, ``copied``, ``edited`` or ``created``, and why some are ``omitted``."""
         names, texts = self.written.files, self.texts.keys()
+        rewritten = [*self.layouts, *sorted(self.checkpoint.generated.keys() & names)]
         return {
-            "rewritten": tuple(self.layouts),
+            "rewritten": tuple(rewritten),
             "copied": tuple(sorted(names - texts - self.layouts.keys())),
-            "edited": tuple(sorted(texts & names)),
+            "edited": tuple(sorted((texts & names).difference(rewritten))),
             "created": tuple(sorted(texts - names)),
             "omitted": self.checkpoint.omitted,
         }
