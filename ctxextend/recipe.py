@@ -8,16 +8,14 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import wraps
-from typing import Any, TypeVar, get_origin
+from typing import Any, get_origin
 
 from ctxextend.checkpoints.filenames import stays_inside
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.tables.apply import COUNTS, MethodOptions
-from ctxextend.tables.method_facts import TRUNCATE
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from ctxextend.tables.method_facts import TRUNCATE, Function
 
 HUB_PREFIX = "hf:"  # of datasets on the Hub
 RECIPE_FILE = "ctxextend.yaml"  # in every output

@@ -84,11 +84,10 @@ class RecipeFile(NamedTuple):
     values: Mapping[str, Any]  # all values by key
 
 
-class NoAliasLoader(yaml.SafeLoader):
+class _NoAliasLoader(yaml.SafeLoader):
     """PyYAML's safe loader without aliases, with which a short file can expand to fill the memory."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Raise an error for an alias."""
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(problem="aliases are not supported", problem_mark=mark)
@@ -181,7 +180,7 @@ def _parse_yaml(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
     try:
         if len(text) > MAX_CHARACTERS:
             raise ValueError(f"{len(text):,} characters, more than {MAX_CHARACTERS:,}")
-        node = NoAliasLoader(text).get_single_node()
+        node = _NoAliasLoader(text).get_single_node()
         if key or isinstance(node, yaml.MappingNode):
             return list(_entries(node, key, name, 0))
         kind = "a list" if isinstance(node, yaml.SequenceNode) else "nothing" if node is None else "a single value"
@@ -197,7 +196,7 @@ def _parse_yaml(text: str, name: str, key: str = "") -> list[tuple[str, Entry]]:
 def _entries(node: Any, path: str, name: str, line: int) -> Iterator[tuple[str, Entry]]:
     """Yield a value with its key, and the values in a section as ``section.key``."""
     if path not in ("", *SECTIONS) or not isinstance(node, yaml.MappingNode):
-        yield path, Entry(NoAliasLoader("").construct_object(node, deep=True), line, name)
+        yield path, Entry(_NoAliasLoader("").construct_object(node, deep=True), line, name)
         return
     if path:
         yield path, Entry({}, line, name)

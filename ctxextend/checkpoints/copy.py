@@ -74,14 +74,10 @@ def sync(path: Path) -> None:
 def read_range(path: Path, start: int, length: int) -> bytearray:
     """Read a byte range of a source file."""
     data = bytearray(length)
-    with open_source(path) as file, reading(path):
+    with reading(path), path.open("rb") as file:  # buffered: repeats reads until all bytes are there
         file.seek(start)
-        rest = memoryview(data)
-        while rest:
-            count = file.readinto(rest)  # at most 2 GB per call
-            if not count:
-                raise CheckpointError(f"{path} became shorter while it was read.", "Run the command again.")
-            rest = rest[count:]
+        if file.readinto(data) < length:
+            raise CheckpointError(f"{path} became shorter while it was read.", "Run the command again.")
     return data
 
 

@@ -36,11 +36,10 @@ END_OF_TEXT = 50256  # id of <|endoftext|> in GPT-2's vocabulary, which nanoGPT 
 MAX_VOCABULARY = 4_000_000  # bytes; all characters of Unicode need less
 
 
-class PlainUnpickler(Unpickler):
+class _PlainUnpickler(Unpickler):
     """Unpickle numbers, strings and collections; reject every class and function, so that no code is executed."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        """Raise UnpicklingError for any class or function."""
         raise UnpicklingError(f"it references {module}.{name}")
 
 
@@ -54,7 +53,7 @@ def read_characters(path: Path) -> dict[str, int]:
         for opcode, number, _ in pickletools.genops(content):  # the unpickler allocates a memo of that size
             if opcode.name.endswith("PUT") and (number or 0) > len(content):
                 raise UnpicklingError(f"its memo index {number:,} is too large for {len(content):,} bytes")
-        characters = dict(PlainUnpickler(io.BytesIO(content)).load()["stoi"])
+        characters = dict(_PlainUnpickler(io.BytesIO(content)).load()["stoi"])
         if not characters or not all(type(key) is str and type(value) is int for key, value in characters.items()):
             raise UnpicklingError("its stoi does not map characters to integers")
     except Exception as error:  # a damaged pickle can raise anything

@@ -161,11 +161,8 @@ def find_architecture(
 ) -> Architecture:
     """Return the architecture of a model, assembled from the registry entries of its parts.
 
-    `where` is the config's path for messages; `model_type` overrides the config.
-
-    Raises:
-        CheckpointError: The config has no model_type.
-        UnsupportedModelError: The model type is unknown, or no part has a position table.
+    `where` is the config's path for messages; `model_type` overrides the config. Raises CheckpointError if neither
+    states a model type, UnsupportedModelError if it is unknown or no part has a position table.
     """
     model_type = model_type or config.get("model_type")
     if not isinstance(model_type, str):

@@ -30,8 +30,7 @@ class RopeLayers:
 def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
     """Return the rotary settings in a model's config, those of local layers last.
 
-    Raises:
-        CheckpointError: A setting is malformed, or both dialects are used and disagree.
+    Raises CheckpointError if a setting is malformed, or both dialects are used and disagree.
     """
     facts, found = _facts(location), list[RopeLayers]()
     for layers in sorted(facts.theta, key=lambda name: name in facts.local):

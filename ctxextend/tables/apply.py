@@ -216,11 +216,8 @@ def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str
 
     `auto` continues a table of sinusoids by its formula; `layout` breaks ties between layouts. Otherwise it chooses by
     `no_lm`, why the checkpoint is not a language model (empty if it is one), and by the rows. A method creates
-    bit-identical rows whether it is called with these settings or chooses them itself.
-
-    Raises:
-        ResizeError: The method is `sinusoidal` and the table is sinusoidal already, or it is `formula` and is not; or
-            the chosen method has no source rows.
+    bit-identical rows whether it is called with these settings or chooses them itself. Raises ResizeError if the method
+    has no source rows, is `sinusoidal` for a table that already is, or `formula` for one that is not.
     """
     if rows <= len(table) or not options.chooses_settings:
         return Choice(options)

@@ -43,11 +43,8 @@ class Frequencies(NamedTuple):
 def frequencies(rope: Parameters, dim: int, max_len: int, length: int | None = None) -> Frequencies:
     """Return the inverse frequencies of rotary settings, as `ROPE_INIT_FUNCTIONS` of transformers computes them.
 
-    Args:
-        rope: Settings of one type of layers, complete and valid.
-        dim: Rotated values per head; for type ``proportional``, all values of a head.
-        max_len: max_position_embeddings in the config.
-        length: Tokens of the input, for rope types that depend on it. Defaults to `max_len`.
+    `rope` are complete, valid settings of one type of layers, and `dim` is the number of rotated values per head (all
+    for type ``proportional``). `max_len` is max_position_embeddings, and `length`, in tokens, that of the input.
     """
     return FORMULAS[rope[TYPE]](rope, dim, max_len, max_len if length is None else length)
 
@@ -252,19 +249,13 @@ class RopeChange(NamedTuple):
 def resize_rope(
     rope: Parameters, lengths: Lengths, dim: int, method: str | None = None, methods: Sequence[str] = SCALING_METHODS
 ) -> RopeChange:
-    """Return rotary settings that serve longer inputs.
+    """Return rotary settings of one type of layers that serve longer inputs; see `frequencies` for `rope` and `dim`.
 
-    Args:
-        rope: Settings of one type of layers.
-        lengths: Context length that the settings serve, and that the new ones must serve, in tokens.
-        dim: Rotated values per head; for type ``proportional``, all values of a head.
-        method: A name of `ROTARY_METHODS`, with a factor if it is not to be chosen: ``yarn:factor=4``, as `read_method`
-            accepts it. None and `DEFAULT_METHOD` choose the first one of type ``default``, else that of the same type.
-        methods: Those that the model type applies to settings of type ``default``.
-
-    Raises:
-        MethodError: The method does not apply to the rope type.
-        ResizeError: The factor is invalid, or the settings cannot serve the length.
+    `lengths` are those that the settings serve, and that the new ones must serve, in tokens. `method` is a name of
+    `ROTARY_METHODS`, with a factor if it is not to be chosen: ``yarn:factor=4``, as `read_method` accepts it. None and
+    `DEFAULT_METHOD` choose the first of `methods`, which the model type applies to settings of type ``default``; other
+    settings keep their type. Raises MethodError if the method does not apply to the rope type, ResizeError if the
+    factor is invalid or the settings cannot serve the length.
     """
     before, after = lengths
     name, _, text = (method or DEFAULT_METHOD).partition(":")
