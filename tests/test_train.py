@@ -201,6 +201,11 @@ def test_train_distils_a_converted_language_model_by_default() -> None:
     assert "distill: 1.0" in Path("again/ctxextend.yaml").read_text()
     assert log_of(Path("again")) == log_of(Path("out"))
     assert "with weight 1" in train("out", "more", steps=2).stderr
+    source.rename("moved")
+    done = invoke("train", "long", "--data", "book.txt", "--steps", 2, "-o", "gone")
+    assert done.exit_code == 1
+    assert "Cannot distil from the base checkpoint of long: " in done.stderr
+    assert "Pass it with --base, or train without: --distill 0." in done.stderr
     # Without it, the run differs, but not the held-out loss before the first step, which is that of the text alone.
     assert "distilled" not in train("long", "plain", "--distill", 0, "--window", 24).stderr
     held_out = [[line["eval_loss"] for line in log_of(Path(name)) if "eval_loss" in line] for name in ("out", "plain")]

@@ -18,7 +18,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import TensorFile, numpy_dtype, read_floats
-from ctxextend.errors import TrainingError, counted, printable
+from ctxextend.errors import SourceError, TrainingError, counted, printable
 from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_eval_model, open_files
 from ctxextend.held_out import shared_texts
@@ -155,7 +155,12 @@ def train_recipe(
         if was_converted and settings.distill is None and model.kind != ENCODER:
             task = replace(task, settings=replace(task.settings, distill=DISTILL))
         if base and (task.settings.distill or model.kind == ENCODER):
-            teacher = open_eval_model(base.ref, "fp32", base.hashes, settings.device)
+            try:
+                teacher = open_eval_model(base.ref, "fp32", base.hashes, settings.device)
+            except SourceError as error:
+                message = f"Cannot distil from the base checkpoint of {opened.ref.source}: {error.message}"
+                hint = "Pass it with --base" + ("." if model.kind == ENCODER else ", or train without: --distill 0.")
+                raise TrainingError(message, hint) from error
         setup = set_up(model, names, task, teacher)
         weights = TrainedWeights(opened.checkpoint, setup.trainable, settings.dtype)
         notes = (source.checkpoint.source.notes if plan is None else ()) + notes
