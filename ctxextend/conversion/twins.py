@@ -30,7 +30,8 @@ def by_head(values: Array, heads: int) -> Array:
 
 def plus_mean(values: Array, mean: NDArray[np.float64]) -> Array:
     """Add the mean position row, (d,), to every row of (n, d): in float64, rounded once to the dtype of the values."""
-    return (values.astype(np.float64) + mean).astype(values.dtype)
+    # In blocks, without copies of all values in float64.
+    return np.add(values, mean, dtype=np.float64, casting="unsafe", out=np.empty_like(values))
 
 
 class Rule(NamedTuple):

@@ -18,6 +18,7 @@ from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import parse_json, read_bytes
 from ctxextend.checkpoints.safetensors_file import METADATA, TensorEntry, TensorFile, read_floats
+from ctxextend.conversion.convert import ConversionPlan
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.families.lookup import nested
 from ctxextend.families.rope import read_rope, rotary_dim
@@ -96,6 +97,10 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
         pool.shutdown(cancel_futures=True)  # Ctrl-C waits for at most two tensors
     identical = "" if wrong else "are byte-identical "
     summary = f"{len(same):,} other tensors {identical}({total:,} bytes compared)"
+    if isinstance(plan, ConversionPlan):
+        counts = ", ".join(f"{count} {how}" for how, count in plan.conversion.counts.items())
+        identical = "compared with" if wrong else "are byte-identical to"
+        summary = f"{len(same):,} tensors {identical} those computed from the base ({total:,} bytes): {counts}"
     return Check("tensors", not wrong, (*wrong, summary))
 
 
@@ -194,11 +199,12 @@ def compare_rope(table: TablePlan, resized: Checkpoint) -> RopeComparison:
 def check_tables(expected: ExpectedResize, resized: Checkpoint) -> Check:
     """Recreate the tables and compare their shape, dtype and rows; compare rotary settings."""
     wrong, unchecked, notes = list[str](), list[str](), list[str]()
-    for table in expected.plan.tables:
+    plan = expected.plan
+    for table in plan.tables:
         if not table.has_rows:
             rope = compare_rope(table, resized)
             wrong += rope.wrong
-            notes += rope.notes
+            notes += [f"{table.name}: {plan.conversion.positions}"] if isinstance(plan, ConversionPlan) else rope.notes
         elif not table.is_stored:
             notes.append(f"{table.name}: {table.rows_before} -> {table.rows_after} rows, computed by transformers")
         elif mismatch := _mismatch(resized, table.name, table.dtype, (table.rows_after, table.hidden_size)):
@@ -207,7 +213,7 @@ def check_tables(expected: ExpectedResize, resized: Checkpoint) -> Check:
             message = f"{table.name}: rows not checked, method {expected.unregistered!r} is not registered"
             (notes if expected.trainable in ("positions", "all") else unchecked).append(message)
         else:
-            compared = compare_table(expected.plan, table, resized)
+            compared = compare_table(plan, table, resized)
             wrong += _wrong_rows(expected, table, compared)
             notes += _describe_rows(expected, table, compared)
     evidence = (*wrong, *unchecked, *notes)
@@ -229,6 +235,8 @@ def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableCompa
         reason = ", although the table was not trained"
     if (bad := np.flatnonzero(frozen & ~compared.matches)).size:
         difference = f"do not match method {expected.plan.method_of(table)}{reason}"
+        if isinstance(expected.plan, ConversionPlan):
+            difference = "are not the angles of their positions"
         yield f"{table.name}: {len(bad)} of {len(frozen)} rows {difference}: {describe_rows(bad.tolist())}"
     nonfinite = sorted({*nonfinite_rows(compared.after)} - {*nonfinite_rows(compared.expected)})  # from training
     if nonfinite:
@@ -238,6 +246,9 @@ def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableCompa
 def _describe_rows(expected: ExpectedResize, table: TablePlan, compared: TableComparison) -> Iterator[str]:
     """Yield how many rows match the method, and how much the learned rows changed."""
     plan, count = expected.plan, int(compared.matches.sum())
+    if isinstance(plan, ConversionPlan):
+        yield f"{table.name}: {count} of {table.rows_after} rows are the angles of their positions, bit for bit"
+        return
     tolerance = plan.options_of(table).facts.tolerance if plan.creates_rows else 0.0
     exact = f"within {tolerance:g} of the median norm" if tolerance else "bit for bit"
     origin = f"method {plan.method_of(table)}" if plan.is_changed else "the base"
@@ -275,6 +286,8 @@ def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
     settings = "rotary settings and " * any(table.rope for table in plan.tables)
     settings = f"{', '.join(sorted(base.generated))}, {settings}" if base.generated else settings
     changes = f"only the {settings}length limits changed ({edits})" if edits else "nothing changed"
+    if isinstance(plan, ConversionPlan):
+        changes = ", ".join(("as the conversion writes them", *filter(None, (edits,))))
     count = f"{counted(len(compared), 'file')} compared (model card, licenses, logs and recipe excluded)"
     return Check("files", not wrong, tuple(wrong) or (f"{count}: {changes}", "no stale weight files"))
 

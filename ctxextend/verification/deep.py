@@ -1,5 +1,6 @@
-"""`verify --deep`: load a resized checkpoint in transformers, run it, and compare its outputs with the base's."""
+"""`verify --deep`: load both checkpoints in transformers, run the new one, and compare its outputs with the base's."""
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -7,40 +8,61 @@ from typing import Any
 import numpy as np
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.conversion.convert import Conversion, ConversionPlan
+from ctxextend.conversion.twins import ANGLES, SOURCE_TYPES
 from ctxextend.errors import CheckpointError
 from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.models.devices import torch_threads
-from ctxextend.models.load import LoadedModel, check_loadable, largest_difference, load, padded_texts, run_on_tokens
+from ctxextend.models.load import (
+    LoadedModel,
+    check_loadable,
+    largest_difference,
+    load,
+    match_parameters,
+    padded_texts,
+    run_on_tokens,
+)
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.tables.rotary import frequencies
 from ctxextend.verification.checks import Check, ExpectedResize
 
 NOT_DEEP_HINT = "Run verify without --deep."
+SUM_ROUNDING = {"BF16": 2**-6, "F16": 2**-9}  # of outputs, relative; measured: up to a seventh of it
 Outputs = Mapping[tuple[str, str], Any]  # by table and input: a tensor, an error, or None if text is not enough
 
 
 def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
     """Load both checkpoints, run the resized one at its new length, and compare outputs on inputs that fit both.
 
-    Both run in float32 on the same inputs, one after the other, so only one model is in memory at a time.
+    Both run in float32 on the same inputs, one after the other, so only one model is in memory at a time. A conversion
+    and its base are compared without positions.
     """
-    plan, base = expected.plan, expected.plan.checkpoint
-    shared = min(min(table.same_up_to, table.max_len_after) for table in plan.tables)
+    plan = expected.plan
+    conversion = plan.conversion if isinstance(plan, ConversionPlan) else None
+    base = conversion.model.checkpoint if conversion else plan.checkpoint
+    shared = min(plan.max_len_before, *(min(table.same_up_to, table.max_len_after) for table in plan.tables))
     lengths = sorted({max(shared // 4, 1), max(shared // 2, 1), shared})
     check_loadable(base, NOT_DEEP_HINT)
     try:
-        loaded = load(base, base.model_class)
+        loaded = load(base, _source_class(conversion) if conversion else base.model_class)
     except CheckpointError as error:
         raise CheckpointError(error.message, NOT_DEEP_HINT) from error
+    if conversion:
+        _remove_positions(loaded.model, conversion)
     before, base_issues = _run_inputs(plan, base, loaded, lengths), _key_issues(loaded)
+    if conversion:  # its tensors have other names, and those without a place in the twin are not compared
+        base_issues = [key for key in base_issues if key.startswith("missing") and "pooler." not in key]
     del loaded
     try:
         check_loadable(resized)
-        loaded = load(resized, base.model_class)
+        loaded = load(resized, plan.checkpoint.model_class)
     except CheckpointError as error:
         return [Check("loads", False, (error.message,))]
     rotary = list(_rotary_buffers(plan, resized, loaded))  # before inputs change them
     after = _run_inputs(plan, resized, loaded, [*lengths, plan.max_len_after])
+    if conversion:
+        _remove_positions(loaded.model, conversion)
+        alike = {text: output for (_, text), output in _run_inputs(plan, resized, loaded, lengths).items()}
     wrong = [text for text, is_equal in rotary if not is_equal]
     wrong += [key for key in _key_issues(loaded) if key not in base_issues]
     none_found = f"no{' other' * bool(base_issues)} missing, unexpected or mismatched keys"
@@ -49,7 +71,64 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
     checks = [Check("loads", not wrong, evidence), _check_runs(plan, after, before)]
     if any(not key.startswith("unexpected") for key in base_issues):
         return [*checks, Check("outputs", True, ("not compared: tensors are missing in the base",))]
+    if conversion and expected.trainable:
+        return [*checks, Check("outputs", True, ("not compared: weights were trained",))]
+    if conversion:
+        return [*checks, _compare_without_positions(conversion, before, alike)]
     return [*checks, *_check_outputs(expected, before, after)]
+
+
+def _source_class(conversion: Conversion) -> str:
+    """Return the class of a conversion's base that has the same head as the twin."""
+    source_type = SOURCE_TYPES[conversion.model.architecture.family.model_type]
+    head = conversion.model_class.removeprefix(conversion.twin.class_name)
+    return source_type.class_name + next(name for name, twin in source_type.heads.items() if twin == head)
+
+
+def _remove_positions(model: Any, conversion: Conversion) -> None:
+    """Make all positions alike in a twin or its source: no rotation, no ALiBi biases, the mean row everywhere."""
+    import torch
+
+    for name, values in (*model.named_buffers(), *model.named_parameters()):
+        if name.endswith("inv_freq"):
+            values.data.zero_()
+        elif name.endswith(ANGLES):
+            values.data[:] = (torch.arange(values.shape[1]) >= values.shape[1] // 2).float()  # sines, then cosines
+    for module in model.modules():
+        if "alibi" in inspect.signature(module.forward).parameters:
+            module.register_forward_pre_hook(_without_alibi, with_kwargs=True)
+    if model.config.model_type != conversion.twin.model_type:
+        location, table = conversion.model.tables[0]
+        name = match_parameters(model, conversion.model.checkpoint, [table])[table]
+        model.get_parameter(name).data[location.reserved_rows :] = torch.from_numpy(conversion.mean_row)
+
+
+def _without_alibi(module: Any, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    if given.get("alibi") is not None:  # Falcon adds the biases, which are at least 0, to its mask
+        given |= {"alibi": given["alibi"] * 0, "attention_mask": given["attention_mask"].clamp(max=0)}
+    return args, given
+
+
+def _compare_without_positions(conversion: Conversion, before: Outputs, after: Mapping[str, Any]) -> Check:
+    """Compare the outputs of a twin and its source, both without positions: they differ by rounding only."""
+    checkpoint, config, wrong, passed = conversion.model.checkpoint, conversion.config, list[str](), list[str]()
+    dtype = checkpoint.entries[conversion.model.tables[0].name].dtype
+    rounding, of_what = 8 * config["num_hidden_layers"] * 2**-23, "float32 rounding"
+    if dtype in SUM_ROUNDING:  # the source runs with the exact sum
+        rounding, of_what = rounding + SUM_ROUNDING[dtype], f"{of_what} and that of the embeddings' sum to {dtype}"
+    for (_, text), old in before.items():
+        if (new := after[text]) is None or not hasattr(old, "shape"):
+            passed.append(f"not compared on {text}: the base does not run on them")
+        elif not hasattr(new, "shape") or new.shape != old.shape:
+            wrong.append(f"without positions, {text} give {getattr(new, 'shape', new)} instead of {list(old.shape)}")
+        else:
+            difference, size = largest_difference(old, new), float(old.abs().max())
+            is_equal = difference <= rounding * size
+            relation = "equal the base's within" if is_equal else "differ from the base's by more than"
+            numbers = f"{difference:.2g} of {size:.2g}, tolerance {rounding * size:.2g}"
+            found = f"without positions, outputs on {text} {relation} {of_what} (largest difference {numbers})"
+            (passed if is_equal else wrong).append(found)
+    return Check("outputs", not wrong, (*wrong, *passed))
 
 
 def _key_issues(loaded: LoadedModel) -> list[str]:
@@ -61,7 +140,7 @@ def _rotary_buffers(plan: ResizePlan, resized: Checkpoint, loaded: LoadedModel) 
     buffers = {name: buffer.float().numpy() for name, buffer in loaded.model.named_buffers() if "inv_freq" in name}
     for table in plan.tables:
         location = replace(table.location, config=resized.config)
-        for rope in read_rope(location) if table.rope else ():
+        for rope in read_rope(location) if table.location.table.rope else ():
             dim, max_len = rotary_dim(location, rope.parameters), location.value(location.effective_key)
             expected = frequencies(rope.parameters, dim, max_len, length=1).inverse  # as for short inputs
             ending = f".{rope.layers}_inv_freq" if rope.layers else ".inv_freq"

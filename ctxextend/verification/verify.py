@@ -49,6 +49,7 @@ CHANGED = {  # by `Verification.what`
     "rotary": "rotary settings and length limits",
     "fixed": "length limits",
 }
+TRIED = " All methods were tried."
 CLOSEST = "closest of all methods"  # `ExpectedResize.how` if no method recreates all rows
 
 
@@ -179,11 +180,9 @@ def check_output(plan: ResizePlan, folder: Path) -> None:
 
 def _run_checks(expected: ExpectedResize, resized: Checkpoint, progress: Progress) -> list[Check]:
     tensors, plan = check_tensors(expected.plan, resized, progress), expected.plan
-    if isinstance(plan, ConversionPlan):
-        counts = ", ".join(f"{count} {how}" for how, count in plan.conversion.counts.items())
-        tensors = replace(tensors, evidence=(*tensors.evidence, f"tensors of the base: {counts}"))
     if expected.trainable in ("all-but-positions", "all"):
-        reason = f"{TRAINABLE[expected.trainable]} were trained according to the recipe, so this is not a pure resize"
+        kind = "conversion" if isinstance(plan, ConversionPlan) else "resize"
+        reason = f"{TRAINABLE[expected.trainable]} were trained according to the recipe, so this is not a pure {kind}"
         tensors = Check("tensors", False, (reason, *tensors.evidence))
     return [tensors, check_tables(expected, resized), check_files(expected.plan, resized)]
 
@@ -223,7 +222,7 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
             return ExpectedResize(plan, step.trainable, "from the recipe", (), chain[index:], step.unregistered)
         reasons.append(f"The recipe is for a table with {other[0]} rows.")
     reason = reasons[0] if reasons else "No recipe found."
-    return _try_methods(model, resized, (f"{reason} All methods were tried.",))
+    return _try_methods(model, resized, (f"{reason}{TRIED}",))
 
 
 def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]) -> ExpectedResize:
@@ -264,6 +263,11 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
                 best, maximum = plan, matches.sum()
     if best is not None:
         return ExpectedResize(best, None, CLOSEST, notes)
+    stated = [str(item.config.get("model_type")) for item in (model.checkpoint, resized)]
+    if stated[0] != stated[1]:
+        message = f"The base is a {stated[0]} model, the other one a {stated[1]} model."
+        hint = "Keep the recipe of a conversion, ctxextend.yaml: it is verified only with it, and against its base."
+        raise ResizeError(f"{message} {notes[0].removesuffix(TRIED)}".strip(), hint)
     old, new = ({name: f"{dtype} {shape}" for name, (dtype, shape) in tables.items()} for tables in (before, after))
     shapes = "; ".join(f"{name} was {old.get(name, 'not stored')} and is {new.get(name, 'missing')}" for name in names)
     hint = "Compare both with `ctxextend inspect`."
