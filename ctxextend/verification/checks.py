@@ -86,7 +86,8 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
             wrong.append(f"{name} has __metadata__ {metadata[name]}, expected {expected}")
     same = [(entry, file) for entry, file in kept if not mismatches[entry.name]]
     total = sum(entry.size for entry, _ in same)
-    pool = ThreadPoolExecutor(2)  # one thread reads while the other compares
+    # One thread reads while the other compares; one tensor at a time if they are computed in memory.
+    pool = ThreadPoolExecutor(1 if isinstance(plan, ConversionPlan) else 2)
     try:
         for (entry, _), byte in zip(same, pool.map(partial(_first_difference, resized), same), strict=True):
             progress(entry.size, total)
