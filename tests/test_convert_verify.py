@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("model_type", "scheme"), PAIRS)
 def test_verify_deep_finds_equal_outputs_without_positions(model_type: str, scheme: str, folder: Path) -> None:
     evidence = passed_checks(verify(folder / f"{model_type}-{scheme}", deep=True))
-    assert evidence["outputs"].count("equal the base's within float32 rounding") == 3
+    assert "equal the base's within float32 rounding (tolerance " in evidence["outputs"]
     assert f"runs on {NEW} tokens" in evidence["runs"]
     assert "no missing, unexpected or mismatched keys" in evidence["loads"]
     assert "1 plus the mean position row" in evidence["tensors"]
@@ -52,7 +52,7 @@ def test_verify_deep_states_the_rounding_of_16_bit_weights(dtype: torch.dtype, t
     source = pico.make(tmp_path / "source", "gpt2", dtype=dtype).folder
     out = convert(source, "rotary", NEW, output=tmp_path / "out").output
     name = {torch.bfloat16: "BF16", torch.float16: "F16"}[dtype]
-    assert f"rounding and that of the embeddings' sum to {name}" in passed_checks(verify(out, deep=True))["outputs"]
+    assert f"rounding and that of the embeddings to {name}" in passed_checks(verify(out, deep=True))["outputs"]
 
 
 def test_verify_deep_compares_the_base_model_if_a_head_was_dropped(folder: Path, tmp_path: Path) -> None:
@@ -137,7 +137,6 @@ def test_verify_of_a_resized_or_trained_conversion(folder: Path, tmp_path: Path)
     assert failed_checks(found)["tensors"].startswith(
         "all weights were trained according to the recipe, so this is not a pure conversion"
     )
-    assert found.checks[-1].evidence == ("not compared: weights were trained",)
 
 
 def test_convert_verify_writes_nothing_if_the_output_is_wrong(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
