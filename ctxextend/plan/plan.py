@@ -137,26 +137,22 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     @cached_property
     def chosen(self) -> Mapping[str, Choice]:
         """The settings chosen for each extended table, by name; tables are read only if these depend on them."""
-        choices = {}
-        for table in self.tables:
-            if table.rows_after <= table.rows_before:
-                continue
-            if not table.has_rows:
-                methods = [plan.after for plan in table.rope] or [RopeChange({}, LIMITS)]
-                reasons = dict.fromkeys(change.reason for change in methods if change.reason)
-                choices[table.name] = Choice(RopeOptions(method=methods[0].method), "; ".join(reasons))
-                continue
-            options, layout = self.settings, table.location.layout
-            options = replace(options, method=self.recorded.get(table.name, options.method))
-            if not table.is_stored:
-                choices[table.name] = Choice(replace(options, method=FORMULA))
-                continue
-            rows = self._read(table)[table.reserved_rows :] if options.chooses_settings or layout else np.zeros(0)
-            positions = table.rows_after - table.reserved_rows
-            choice = choose_settings(rows, positions, options, layout, self.checkpoint.no_lm)
-            away = deviation(rows, layout) if layout and choice.options.facts.name != FORMULA else ""
-            choices[table.name] = choice._replace(reason="; ".join(filter(None, (away, choice.reason))))
-        return choices
+        return {table.name: self._choose(table) for table in self.tables if table.rows_after > table.rows_before}
+
+    def _choose(self, table: TablePlan) -> Choice:
+        if not table.has_rows:
+            methods = [plan.after for plan in table.rope] or [RopeChange({}, LIMITS)]
+            reasons = dict.fromkeys(change.reason for change in methods if change.reason)
+            return Choice(RopeOptions(method=methods[0].method), "; ".join(reasons))
+        options, layout = self.settings, table.location.layout
+        options = replace(options, method=self.recorded.get(table.name, options.method))
+        if not table.is_stored:
+            return Choice(replace(options, method=FORMULA))
+        rows = self._read(table)[table.reserved_rows :] if options.chooses_settings or layout else np.zeros(0)
+        positions = table.rows_after - table.reserved_rows
+        choice = choose_settings(rows, positions, options, layout, self.checkpoint.no_lm)
+        away = deviation(rows, layout) if layout and choice.options.facts.name != FORMULA else ""
+        return choice._replace(reason="; ".join(filter(None, (away, choice.reason))))
 
     @property
     def methods(self) -> dict[str, str]:

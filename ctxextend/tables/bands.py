@@ -192,10 +192,7 @@ def choose_auto(table: Rows, rows: int, *, keep: int = 0, no_lm: str = "") -> tu
     tolerance=TOLERANCE,
 )
 def auto(table: Rows, rows: int, *, keep: int = 0) -> Rows:
-    """Bands for language models, copy for other models.
-
-    Source: ctxextend.
-    """
+    """Bands for language models, copy for other models. Source: ctxextend."""
     return table[np.arange(rows) % len(table)] if len(table) < MIN_ROWS else bands(table, rows, keep=keep)
 
 

@@ -105,9 +105,8 @@ def method(methods: dict[str, Method] = FACTS, /, **facts: Any) -> Callable[[Fun
     """Register the decorated function in `methods` by its name; `facts` are further fields of `Method`."""
 
     def register(function: Function) -> Function:
-        text = str(function.__doc__)
-        summary = text.splitlines()[0].removesuffix(".")
-        source = " ".join(text.partition("Source:")[2].split()).removesuffix(".")
+        text, _, source = str(function.__doc__).partition("Source:")
+        summary, source = text.splitlines()[0].strip().removesuffix("."), " ".join(source.split()).removesuffix(".")
         effect = UNCHANGED if facts.get("keeps_learned_rows", True) else MOVED
         stated = {"summary": summary[0].lower() + summary[1:], "source": source, "short_inputs": effect} | facts
         methods[function.__name__] = Method(name=function.__name__, function=function, **stated)

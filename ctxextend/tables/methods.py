@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError, did_you_mean
 from ctxextend.tables import bands, method_facts, rotary  # noqa: F401  (two register their methods)
+from ctxextend.tables.bands import Indices, Rows
 from ctxextend.tables.method_facts import INTEGER, ROTARY_METHODS, TOLERANCE, TRUNCATE, Method, Setting, method
 from ctxextend.tables.sinusoids import BLOCK_ROWS, LAYOUTS, fit_sinusoids, principal_components, sinusoidal_rows
-
-Rows = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 CLOSER = "order is kept, but neighbouring rows are closer together than in training"
 UNTRAINED = "new positions carry no information until the model is trained"
@@ -245,10 +243,7 @@ def hierarchical(table: Rows, rows: int, *, alpha: float = 0.4) -> Rows:
     repeats_rows=True,
 )
 def last(table: Rows, rows: int) -> Rows:
-    """Repeat the last learned row.
-
-    Source: ctxextend, as `numpy.pad` with mode "edge".
-    """
+    """Repeat the last learned row. Source: ctxextend, as `numpy.pad` with mode "edge"."""
     return table[np.minimum(np.arange(rows), len(table) - 1)]
 
 

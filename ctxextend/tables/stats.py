@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.sinusoids import BLOCK_ROWS, ROUNDING, highest_peak, periodogram
+from ctxextend.tables.sinusoids import BLOCK_ROWS, ROUNDING, Floats, highest_peak, periodogram
 
 Table = NDArray[Any]
-Floats = NDArray[np.float64]
 RowRange = tuple[int, int]  # half-open: start and stop
 
 LEADING_COMPONENTS = 4  # principal components whose periods are measured
