@@ -92,16 +92,14 @@ def compare(
     sink = Output(as_json, quiet)
     options.check_files(plot, report)
     with options.usage_errors():
-        given, is_one = options.given_flags(flags, Evaluate, Train), len(source) == 1
         ref = options.from_flags(CheckpointRef, flags, source=source[0])
-        several = {} if is_one else vars(options.from_flags(Evaluate, flags))
-        full = None
-        if is_one and not quick:
-            full = Compare.from_flags(methods=method or (), hold_out=hold_out, **given, to=to)
+        given, several = options.given_flags(flags, Evaluate, Train), len(source) > 1
+        evaluate = Evaluate(**options.given_flags(flags, Evaluate)) if several else None
+        full = None if quick or several else Compare.from_flags(methods=method or (), hold_out=hold_out, **given, to=to)
     try:
         with sink.progress("Comparing", unit="tokens") as progress:
-            if several:
-                result = compare_checkpoints(source, progress=progress, **several)
+            if evaluate:
+                result = compare_checkpoints(source, progress=progress, **vars(evaluate))
             elif full:
                 result = compare_model(open_model(ref), full, progress)
             else:
@@ -196,10 +194,12 @@ def _add_ranking(page: Page, comparison: "Comparison") -> None:
 
 def _facts(row: "Row", numbers: "NumberFormat") -> dict[str, str]:
     """Return the cells of a checkpoint's facts by column; without a base, also its loss with the shortest context."""
-    contexts, cells = row.final.evaluation.contexts, dict[str, str]()
-    if row.checkpoint and contexts and not row.final.evaluation.base:
-        cells[numbers.head(f"perplexity at {contexts.points[0].context}")] = numbers.perplexity(contexts.points[0].loss)
-    return cells | (dict(row.checkpoint.cells) if row.checkpoint else {})
+    contexts, facts = row.final.evaluation.contexts, row.checkpoint.cells if row.checkpoint else {}
+    cells = {column: text for column, (text, _) in facts.items()}
+    if not cells or not contexts or row.final.evaluation.base:
+        return cells
+    (first, *_) = contexts.points
+    return {numbers.head(f"perplexity at {first.context}"): numbers.perplexity(first.loss), **cells}
 
 
 def _against_reference(row: "Row", numbers: "NumberFormat") -> dict[str, tuple[str, str]]:

@@ -13,30 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.comparison_result import (
-    COSINE,
-    LOSS,
-    METRICS,
-    NDCG,
-    CheckpointFacts,
-    Comparison,
-    Outcome,
-    Row,
-)
+from ctxextend.comparison.comparison_result import COSINE, LOSS, METRICS, NDCG, Comparison, Outcome, Row
 from ctxextend.comparison.in_memory import InMemoryTrainer, ResizedModel, open_resized, open_trainer
 from ctxextend.errors import DataError, MethodError, ResizeError, TrainingError
 from ctxextend.evaluation.embedding import last_states
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import EvaluationRun, applicable_measures, plan_evaluation
-from ctxextend.evaluation.evaluation_result import (
-    CHUNKS,
-    SLIDING,
-    TRUNCATED,
-    Estimate,
-    Evaluation,
-    estimate,
-    estimate_loss,
-)
+from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, TRUNCATED, Evaluation, estimate, estimate_loss
 from ctxextend.evaluation.losses import LossTask
 from ctxextend.evaluation.passkey import PasskeyTask
 from ctxextend.evaluation.reference_rows import plan_held_out_rows, read_texts
@@ -248,8 +231,6 @@ class Candidate:
     norms: tuple[float, ...] = ()  # of its rows from position 0 on, shape (m,)
     measured: list[Measurement] = field(default_factory=list)  # untrained, then trained
     seconds: float = 0.0
-    checkpoint: CheckpointFacts | None = None  # None for a method
-    short_inputs: Estimate | None = None  # see `Outcome`, if the evaluation does not state it
 
     def add(self, run: EvaluationRun) -> None:
         """Add what a run has measured."""
@@ -475,22 +456,21 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
     stages = [[item.measured[stage] for item in candidates if len(item.measured) > stage] for stage in (0, 1)]
     best = [min(stage, key=lambda measurement: cost(mean(measurement.scores).mean), default=None) for stage in stages]
 
-    def outcome(measured: Measurement, best: Measurement | None, short: Estimate | None) -> Outcome:
+    def outcome(measured: Measurement, best: Measurement | None) -> Outcome:
         evaluation, contexts = measured.evaluation, measured.evaluation.contexts
         pairs = zip(measured.scores, best.scores if best else (), strict=True)
         delta = None if measured is best else estimate([sign * (own - other) for own, other in pairs])
         points = contexts.points if contexts else ()
-        found = [point.against_base for point in points if point.context == evaluation.base_max_len]
+        short = [point.against_base for point in points if point.context == evaluation.base_max_len]
         if evaluation.held_out_rows is not None:
             change = evaluation.held_out_rows.scores["short"].change
-            found = [replace(change, mean=sign * change.mean)]
-        return Outcome(mean(measured.scores), delta, short or next(iter(found), None), evaluation)
+            short = [replace(change, mean=sign * change.mean)]
+        return Outcome(mean(measured.scores), delta, next(iter(short), None), evaluation)
 
     rows = []
     for candidate in candidates:
-        short = [candidate.short_inputs] * len(stages)
-        untrained, trained, *_ = (*map(outcome, candidate.measured, best, short), None, None)
+        untrained, trained, *_ = (*map(outcome, candidate.measured, best), None, None)
         if untrained is not None:
-            facts = candidate.name, candidate.keeps_learned_rows, candidate.recipe, candidate.norms
-            rows.append(Row(*facts, untrained, trained, round(candidate.seconds, 3), candidate.checkpoint))
+            seconds, keeps = round(candidate.seconds, 3), candidate.keeps_learned_rows
+            rows.append(Row(candidate.name, keeps, candidate.recipe, candidate.norms, untrained, trained, seconds))
     return tuple(sorted(rows, key=lambda row: (row.trained is None, cost(row.final.score.mean))))

@@ -73,11 +73,12 @@ class CheckpointFacts:
     tokens_per_second: float  # in forward passes on windows, without the LM head
 
     @property
-    def cells(self) -> Mapping[str, str]:
-        """The facts by column, for tables."""
-        cells = {"positions": self.scheme, "context": f"{self.max_len:,}", "parameters": f"{self.parameters:,}"}
-        cells |= {"weights": size_text(self.bytes), "memory": size_text(self.peak_bytes) if self.peak_bytes else "-"}
-        return cells | {"tokens/s": f"{self.tokens_per_second:,.0f}"}
+    def cells(self) -> Mapping[str, tuple[str, float | None]]:
+        """The facts by column of a table, as text and as a number."""
+        counts = {"context": self.max_len, "parameters": self.parameters, "tokens/s": self.tokens_per_second}
+        sizes = {"weights": self.bytes, "memory": self.peak_bytes}
+        cells = {"positions": (self.scheme, None)} | {name: (f"{count:,.0f}", count) for name, count in counts.items()}
+        return cells | {name: (size_text(size) if size else "-", size) for name, size in sizes.items()}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

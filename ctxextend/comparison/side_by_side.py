@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.comparison.compare import Candidate, ComparisonInterrupted, check_ranked, measured_fields, with_ranking
-from ctxextend.comparison.comparison_result import METRICS, NDCG, CheckpointFacts, Comparison
+from ctxextend.comparison.comparison_result import METRICS, NDCG, CheckpointFacts, Comparison, Row
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.evaluation import eval_model, evaluate
 from ctxextend.evaluation.embedding import last_states, open_embedder
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ModelFiles
 from ctxextend.evaluation.evaluation_result import Estimate, estimate
+from ctxextend.evaluation.losses import LossTask
+from ctxextend.evaluation.retrieval import DocumentTask
 from ctxextend.evaluation.search import SearchSet, read_search_set
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import peak_memory, torch_threads
@@ -63,8 +65,8 @@ def compare_checkpoints(
         raise ResizeError("--measure shift reads one checkpoint.", "Use `ctxextend evaluate MODEL --measure shift`.")
     found = open_side_by_side([CheckpointRef(os.fspath(reference)) for reference in references], requested)
     try:
-        for files, candidate in zip(found.files, found.candidates, strict=True):
-            found.measure(files, candidate, progress)
+        for files, name in zip(found.files, found.facts, strict=True):
+            found.measure(files, name, progress)
     except KeyboardInterrupt:
         raise ComparisonInterrupted(found.report(complete=False)) from None
     return found.report(complete=True)
@@ -75,13 +77,14 @@ class SideBySide:
     """Checkpoints of one kind, and their results so far."""
 
     files: Sequence[ModelFiles]
-    candidates: Sequence[Candidate]  # one of each
+    facts: Mapping[str, CheckpointFacts]  # of each, by short name
     settings: Evaluate  # with the context lengths that all of them read
     base: EvalModel | None  # None if they have different ones
     documents: Iterable[Ids] | None  # that none of them was trained on; None without text
     search_set: SearchSet | None
     warnings: Sequence[str]
-    notes: Sequence[str]
+    candidates: list[Candidate] = field(default_factory=list)  # that were measured
+    short_costs: dict[str, Estimate | None] = field(default_factory=dict)  # of encoders, by short name
     run: evaluate.EvaluationRun | None = None  # of the last checkpoint that was measured
     references: NDArray[Any] | None = None  # embeddings of short texts by the base or the first encoder, shape (n, d)
     started: float = field(default_factory=time.perf_counter)
@@ -91,27 +94,34 @@ class SideBySide:
         """The context length of short inputs: the base's, or without one the shortest that is measured."""
         return min(self.base.max_len if self.base else self.settings.length[0], self.settings.length[-1])
 
-    def measure(self, files: ModelFiles, candidate: Candidate, progress: Progress) -> None:
+    def measure(self, files: ModelFiles, name: str, progress: Progress) -> None:
         """Load a checkpoint and measure it on the same text as the others, which the base reads once."""
-        started, before = time.perf_counter(), self.run
+        started, candidate = time.perf_counter(), Candidate(name)
         model = eval_model.load_eval_model(files, self.settings.precision, self.settings.device)
-        flags: dict[str, Any] = {"search_set": self.search_set, "notes": (*model.notes, *self.notes)}
+        notes = (*model.notes, *(self.base.notes if self.base else ()))
+        flags: dict[str, Any] = {"search_set": self.search_set, "notes": notes}
         run = evaluate.plan_evaluation(model, self.base, self.settings, self.documents, **flags)
         check_ranked(run)
-        total = run.base_tokens + len(self.candidates) * run.tokens
+        total = run.base_tokens + len(self.files) * run.tokens
+        others: Sequence[Any] = self.run.tasks if self.run else ()
+        for task, other in zip(run.tasks, others, strict=False):  # `measure` drops the results of the other model
+            if isinstance(task, LossTask):
+                task.measured = other.measured
+            elif isinstance(task, DocumentTask):
+                task.embedded, task.found = other.embedded, other.found
         with torch_threads(model.model, self.settings.threads):
-            if before is None:
+            if not self.run:
                 run.run_base(lambda tokens: progress(tokens, total, "the base"))
-            else:
-                run.reuse_base(before)
-            run.measure(lambda tokens: progress(tokens, total, candidate.name))
-            candidate.short_inputs = self._short_inputs(run) if model.kind == ENCODER else None
+            run.measure(lambda tokens: progress(tokens, total, name))
+            if model.kind == ENCODER:
+                self.short_costs[name] = self._short_cost(run)
         candidate.add(run)
+        self.candidates.append(candidate)
         candidate.seconds, self.run = time.perf_counter() - started, run
         self.documents = run.text.documents if self.documents is not None else None
         model.model.to("meta")  # frees its weights, whatever still refers to it
 
-    def _short_inputs(self, run: evaluate.EvaluationRun) -> Estimate | None:
+    def _short_cost(self, run: evaluate.EvaluationRun) -> Estimate | None:
         """Return 1 - cosine of an encoder's embeddings of short texts to the `references`; None if sizes differ."""
         texts: Sequence[Ids] = run.text.windows
         if not texts and self.search_set:
@@ -131,7 +141,11 @@ class SideBySide:
             raise KeyboardInterrupt
         kind, source = self.run.model.kind, self.base.name if self.base else ""
         values = measured_fields(self.candidates, NDCG if self.search_set else METRICS[kind], self.run, self.started)
-        values["warnings"] = (*self.warnings, *values["warnings"])
+        rows = list[Row]()
+        for row in values["rows"]:
+            outcome = replace(row.untrained, short_inputs=self.short_costs.get(row.method, row.untrained.short_inputs))
+            rows.append(replace(row, untrained=outcome, checkpoint=self.facts[row.method]))
+        values |= {"rows": tuple(rows), "warnings": (*self.warnings, *values["warnings"])}
         lengths = self.short_length, self.settings.length[-1]
         return Comparison(source, "", kind, "", *lengths, norms=(), row_type="checkpoint", complete=complete, **values)
 
@@ -149,20 +163,17 @@ def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> Side
     for one in files:
         evaluate.check_length(one, longest)
         eval_model.check_same_tokens(one, first, sample, "Compare checkpoints that share a tokenizer.")
-    candidates, kind, names = list[Candidate](), "", [public_name(one.name) for one in files]
+    facts, kind, names = dict[str, CheckpointFacts](), "", [public_name(one.name) for one in files]
     for number, one in enumerate(files):
-        own, facts = _measure_cost(one, settings, longest)
+        same = f" ({names[: number + 1].count(names[number])})" * (names.count(names[number]) > 1)
+        own, facts[names[number] + same] = _measure_cost(one, settings, longest)
         if own != (kind := kind or own):
             message = f"{one.name} is {evaluate.KINDS[own]}, but {first.name} is {evaluate.KINDS[kind]}."
             raise CheckpointError(message, "Compare checkpoints of one kind.")
-        same = f" ({names[: number + 1].count(names[number])})" * (names.count(names[number]) > 1)
-        candidates.append(Candidate(names[number] + same, checkpoint=facts))
     base, failures = evaluate.open_base(_common_base(files, settings), settings, first.name, kind)
     lengths = settings.length or evaluate.context_lengths(longest, base.max_len if base else None)
     settings = with_ranking(replace(settings, length=tuple(sorted(lengths))), kind)
-    return SideBySide(
-        files, candidates, settings, base, documents, search_set, (*warnings, *failures), base.notes if base else ()
-    )
+    return SideBySide(files, facts, settings, base, documents, search_set, (*warnings, *failures))
 
 
 def _measure_cost(files: ModelFiles, settings: Evaluate, length: int) -> tuple[str, CheckpointFacts]:
@@ -177,9 +188,9 @@ def _measure_cost(files: ModelFiles, settings: Evaluate, length: int) -> tuple[s
             started = time.perf_counter()
             last_states(model, ids)[0, 0, 0].item()  # waits for the device
             passes.append(time.perf_counter() - started)
-    speed, bytes_of = round(ids.numel() / min(passes[1:]), 1), files.checkpoint.entries.values()
-    counts = files.max_len, model.model.num_parameters(), sum(entry.size for entry in bytes_of)
-    return model.kind, CheckpointFacts(files.name, model.model_type, files.scheme, *counts, peak(), speed)
+    size = sum(entry.size for entry in files.checkpoint.entries.values())
+    counts, speed = (files.max_len, model.model.num_parameters(), size), ids.numel() / min(passes[1:])
+    return model.kind, CheckpointFacts(files.name, model.model_type, files.scheme, *counts, peak(), round(speed, 1))
 
 
 def _common_base(opened: Sequence[ModelFiles], settings: Evaluate) -> BaseCheckpoint | None:

@@ -219,6 +219,9 @@ class EvalModel:
         return None if first is None else first + torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
 
 
+ModelOrFiles = EvalModel | ModelFiles
+
+
 class Task(Protocol):
     """Something to measure of a model, and its results so far."""
 
@@ -238,10 +241,6 @@ class Task(Protocol):
 
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Run the base, whose results are reused for each model; by default there is nothing to run."""
-        return
-
-    def reuse_base(self, other: Any) -> None:
-        """Take the base's results from the same task of another model; by default there are none."""
         return
 
     def measure(self, advance: Callable[[int], None]) -> None:
@@ -381,9 +380,7 @@ def check_vocabulary(model: EvalModel, ids: Ids) -> None:
         raise CheckpointError(message, "Copy the model's own tokenizer files into the folder.")
 
 
-def check_same_tokens(
-    model: EvalModel | ModelFiles, base: EvalModel | ModelFiles, window: Ids, hint: str = PASS_BASE
-) -> None:
+def check_same_tokens(model: ModelOrFiles, base: ModelOrFiles, window: Ids, hint: str = PASS_BASE) -> None:
     """Raise CheckpointError if the tokenizers of two models cut the text of these ids, (tokens,), differently."""
     tokenizer, other = model.tokenizer, base.tokenizer
     text = tokenizer.tokenizer.decode(window[:COMPARED_TOKENS])

@@ -14,7 +14,7 @@ from ctxextend import held_out
 from ctxextend.errors import CheckpointError, CtxextendError, DataError, ResizeError
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import Embedder, open_embedder
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, PASS_BASE, EvalModel, ModelFiles, Task
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, PASS_BASE, EvalModel, ModelOrFiles, Task
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.losses import Scorer, open_scorer, plan_losses
 from ctxextend.evaluation.passkey import plan_passkey
@@ -95,7 +95,7 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
     if stated is None and not settings.no_base:
         notes.append(f"Not compared with a base checkpoint: no recipe names one. {PASS_BASE}")
     run = plan_evaluation(model, base, settings, search_set=search_set, notes=notes)
-    run.warnings = (*warnings, *run.warnings)
+    run.warnings = (*(f"{warning} {PASS_BASE}" for warning in warnings), *run.warnings)
     total = run.tokens + run.base_tokens
     try:
         with torch_threads(model.model, settings.threads):
@@ -118,7 +118,7 @@ def open_base(
     except CtxextendError as error:
         if settings.base is not None:
             raise
-        return None, [f"Not compared with the base checkpoint: {error.message} {PASS_BASE}"]
+        return None, [f"Not compared with the base checkpoint: {error.message}"]
     return base, []
 
 
@@ -163,11 +163,6 @@ class EvaluationRun:
         """Run the base, whose results are reused for each model."""
         for task in self.tasks:
             task.run_base(advance)
-
-    def reuse_base(self, other: "EvaluationRun") -> None:
-        """Take the results of the base from the run of another model on the same text."""
-        for task, measured in zip(self.tasks, other.tasks, strict=True):
-            task.reuse_base(measured)
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Run all tasks, keeping results as they arrive; call `advance` with the tokens of each step."""
@@ -261,16 +256,14 @@ def plan_evaluation(
     return EvaluationRun(model, base, settings, text, tuple(tasks), tuple(warnings), tuple(notes))
 
 
-def check_length(model: EvalModel | ModelFiles, length: int) -> None:
+def check_length(model: ModelOrFiles, length: int) -> None:
     """Raise ResizeError if windows are longer than a model's context length."""
     if length > model.max_len:
         message = f"{model.name} has a context length of {model.max_len}, too short for windows of {length} tokens."
         raise ResizeError(message, f"Resize it first: ctxextend resize {model.name} --to {length}")
 
 
-def read_unseen(
-    models: Sequence[EvalModel | ModelFiles], settings: Evaluate, minimum: int
-) -> tuple[Iterator[Ids], list[str]]:
+def read_unseen(models: Sequence[ModelOrFiles], settings: Evaluate, minimum: int) -> tuple[Iterator[Ids], list[str]]:
     """Return the documents of a text, and warnings; of files that a model was trained on, the held-out windows.
 
     Files with unknown held-out windows are used in full. So are all files if each has held-out windows, but together

@@ -221,10 +221,6 @@ class LossTask:
         """Score the base, whose losses are reused for each model."""
         self._read([mode for mode in self.modes if mode.name != MODEL], advance)
 
-    def reuse_base(self, other: "LossTask") -> None:
-        """Take the base's losses from the task of another model on the same windows."""
-        self.measured = dict(other.measured)  # `measure` drops those of the model
-
     def measure(self, advance: Callable[[int], None]) -> None:
         """Score the model, and the base if it was not scored yet."""
         self.measured = {mode: losses for mode, losses in self.measured.items() if mode.name != MODEL}

@@ -59,10 +59,6 @@ class DocumentTask:
             truncated, chunks = self.base.embed_chunks(self.documents, advance)
             self.found = {TRUNCATED: self._score(truncated), CHUNKS: self._score(chunks)}
 
-    def reuse_base(self, other: "DocumentTask") -> None:
-        """Take the base's results from the task of another model on the same texts."""
-        self.embedded, self.found = other.embedded, dict(other.found)  # `measure` drops those of the model
-
     def measure(self, advance: Callable[[int], None]) -> None:
         """Embed full documents with the model, after the base if it was not measured yet."""
         self.found.pop(MODEL, None)

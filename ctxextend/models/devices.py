@@ -43,7 +43,7 @@ def peak_memory(device: "torch.device") -> Callable[[], int | None]:
     """
     import torch
 
-    process = Path("/proc/self")
+    process, line = Path("/proc/self"), re.compile(r"VmHWM:\s+(\d+) kB")
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return lambda: int(torch.cuda.max_memory_allocated(device))
@@ -51,8 +51,7 @@ def peak_memory(device: "torch.device") -> Callable[[], int | None]:
         (process / "clear_refs").write_text("5")
     except OSError:
         return lambda: None
-    lines = re.compile(r"VmHWM:\s+(\d+) kB")
-    return lambda: next((1024 * int(size) for size in lines.findall((process / "status").read_text())), None)
+    return lambda: next((1024 * int(size) for size in line.findall((process / "status").read_text())), None)
 
 
 @contextmanager
