@@ -133,7 +133,6 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_ver
 
 
 def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> None:
-    """Add the name and the size of a table."""
     _add_title(page, inspection, table, f", rows created by {inspection.method}" * bool(table.new_rows))
     extra = table.rows - table.reserved_rows - table.positions
     counts = {"reserved": table.reserved_rows, "positions": table.positions, "after the last position": extra}
@@ -143,7 +142,7 @@ def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> No
     stored = f"{table.dtype}, {size_text(table.bytes)}, {share}"
     computed = f"not stored: transformers computes it (sinusoids, {table.location.table.layout})"
     where = f"{table.name} in {table.file}".removesuffix(" in ")
-    page.text(f"{where}: {size}, {stored if table.is_stored else computed}")
+    page.text(f"{where}: {size}, {stored if table.file else computed}")
 
 
 def _add_title(page: Page, inspection: "Inspection", report: "PositionReport", created: str = "") -> None:
@@ -187,7 +186,6 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: dict[in
 
 
 def _rope_statistics(rope: "RopeReport") -> Iterator[tuple[str, str]]:
-    """Yield (label, value) pairs of rotary settings."""
     pairs, trained = len(rope.wavelengths), rope.trained_length
     factor = rope.parameters.get("factor")
     yield "rope type", rope.parameters["rope_type"] + (f", factor {factor:g}" if factor else "")
@@ -203,7 +201,6 @@ def _rope_statistics(rope: "RopeReport") -> Iterator[tuple[str, str]]:
 
 
 def _add_norms(page: Page, pair: list["ModelTable"], names: dict[int, str]) -> None:
-    """Add the row norms of one or two tables as a chart with a key."""
     from ctxextend.cli.plots import Curve, add_chart
     from ctxextend.tables.stats import describe_range
 
@@ -224,7 +221,6 @@ def _add_norms(page: Page, pair: list["ModelTable"], names: dict[int, str]) -> N
 
 
 def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
-    """Yield (label, value) pairs of a table's statistics."""
     stats, more = table.stats, table.json_more()
     norm, cosine = more["norm"], more["neighbour_cosine"]
     if norm["median"] is not None:

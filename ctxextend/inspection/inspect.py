@@ -107,33 +107,23 @@ def _report(checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None
     fit = None if stats.nonfinite else fit_layout(values[first:], location.layout)
     if fit and fit.first_deviating_row is not None:
         fit = replace(fit, first_deviating_row=fit.first_deviating_row + first)
-    new_rows: tuple[RowRange, ...] | None = None  # of a resize, and the length before it, from the recipe
-    old_length = None
+    new_rows: tuple[RowRange, ...] | None = None  # of a resize, from the recipe
+    lengths = {repetition.period} if repetition.period else set[int]()  # of older tables, whose multiples may be seams
     before, after = recipe.rows.get(name, (0, 0)) if recipe else (0, 0)
     if recipe is not None and after == rows and before > first:
         options = replace(recipe.settings, method=recipe.methods.get(name, recipe.settings.method))
-        start = first + options.kept_rows(before - first)
-        if after <= before:
-            new_rows = ()
-        elif start < rows:
-            new_rows, old_length = ((start, rows),), location.positions(before)
+        new_rows = ((first + options.kept_rows(before - first), rows),) if after > before else ()
+        lengths |= {location.positions(before)} if after > before else set()
     configs = [nested(checkpoint.config, location.path), checkpoint.config]
     stated = (config.get(key) for config in configs if hasattr(config, "get") for key in INITIALIZER_KEYS)
     stds = [float(value) for value in stated if isinstance(value, int | float) and 0 < value < 1e6]
     with np.errstate(invalid="ignore", over="ignore"):
         reserved_norms = np.linalg.norm(values[:first].astype(np.float64), axis=1)
+    positions, stated_in = location.positions(rows), f"{file} {name}" if file else f"config.json {location.config_key}"
+    shared = name, location.part, location.config_key, positions, location.key_value(positions), stated_in, location
     return TableReport(
-        name=name,
-        part=location.part,
-        file=file,
-        config_key=location.config_key,
-        rows=rows,
-        positions=location.positions(rows),
-        key_value=location.key_value(location.positions(rows)),
-        stated_in=f"{file} {name}" if file else f"config.json {location.config_key}",
-        reserved_rows=first,
-        hidden_size=hidden_size,
-        dtype=dtype,
+        *shared,
+        *(file, rows, first, hidden_size, dtype),
         bytes=values.nbytes if file else 0,
         share=values.size / parameters if file else 0.0,
         new_rows=new_rows,
@@ -142,8 +132,7 @@ def _report(checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None
         stats=stats,
         outliers=find_outliers(stats.norms, stats.cosines),
         repetition=repetition,
-        seams=find_seams(stats, {length for length in (old_length, repetition.period) if length}),
+        seams=find_seams(stats, lengths),
         untrained=find_untrained_rows(values[first:], stats, tuple(dict.fromkeys((*stds, *DEFAULT_STDS)))),
         values=values,
-        location=location,
     )

@@ -94,13 +94,9 @@ def _report_layers(
     rotates, trained = inverse > 0, trained_length(rope, lengths[0])  # other pairs are the same at every position
     after, before = (2 * math.pi / values[rotates] for values in (inverse, frequencies(plain, dim, max_len).inverse))
     turns, trained_turns = positions / after, trained / before * (1 + ROUNDING)
+    settings = layers.layers, layers.is_local, rope, trained, positions, attention_factor
     return RopeReport(
-        layers=layers.layers,
-        is_local=layers.is_local,
-        parameters=rope,
-        trained_length=trained,
-        positions=positions,
-        attention_factor=attention_factor,
+        *settings,
         wavelengths=after,
         unscaled_wavelengths=before,
         partial_turns=int((turns < 1).sum()),

@@ -19,13 +19,9 @@ TRANSFORMERS = "transformers"
 SENTENCE_TRANSFORMERS = "sentence-transformers"
 TOKENIZERS = "tokenizers"
 UNUSED = "none"
-LIBRARIES = {  # that use each kind of limit in side files
-    "tokenizer": TRANSFORMERS,
-    "sentence": SENTENCE_TRANSFORMERS,
-    "truncation": TOKENIZERS,
-    "padding": TOKENIZERS,
-    "generation": "transformers generate",
-}
+# The libraries that use each kind of limit in side files.
+LIBRARIES = {"tokenizer": TRANSFORMERS, "sentence": SENTENCE_TRANSFORMERS, "generation": "transformers generate"}
+LIBRARIES |= {"truncation": TOKENIZERS, "padding": TOKENIZERS}
 TRUNCATION_KEYS = ("model_max_length", "max_len", "max_seq_length")  # of transformers and sentence-transformers
 SENTENCE_CONFIGS = tuple(  # of sentence-transformers in lookup order; it uses the first
     f"sentence_{name}_config.json"
@@ -63,7 +59,7 @@ def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[L
                 by_key[limit.key] = limit
     limits = list(by_key.values())
     for table in tables:
-        if isinstance(table, TableReport) and table.is_stored:
+        if isinstance(table, TableReport) and table.file:
             limits.append(Limit(table.file, table.name, table.rows, table.positions, TRANSFORMERS, table.name))
         limits += dict.fromkeys(_buffer_limits(checkpoint, table))  # equal ones of several layers once
     for tokenizer, table in _tables_by_tokenizer(tables).items():

@@ -91,11 +91,6 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
         if len(outliers) > MAX_LISTED:
             yield f"outlier rows: {describe_rows(row for row, _ in outliers[MAX_LISTED:])}"
 
-    @property
-    def is_stored(self) -> bool:
-        """Whether the checkpoint contains the table; otherwise transformers computes it."""
-        return bool(self.file)
-
     def is_new(self, position: int) -> bool:
         """Whether a resize created the row of a position; False if unknown."""
         return any(start <= position + self.reserved_rows < stop for start, stop in self.new_rows or ())
@@ -234,7 +229,5 @@ def tables_by_part(inspections: Sequence[Inspection]) -> list[list[ModelTable]]:
 
 
 def _summary(values: NDArray[np.float64]) -> dict[str, float | None]:
-    if not values.size:
-        return dict.fromkeys(("min", "median", "mean", "max"))
-    summary = {"min": values.min(), "median": np.median(values), "mean": values.mean(), "max": values.max()}
-    return {name: float(value) for name, value in summary.items()}
+    measures = ("min", "median", "mean", "max")
+    return {name: float(getattr(np, name)(values)) if values.size else None for name in measures}
