@@ -22,7 +22,6 @@ RECIPE_FILE = "ctxextend.yaml"  # in every output
 MEASURES = ("position", "context", "passkey", "retrieval", "shift")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla")  # optionally followed by an index
-SAVES = ("best", "last")
 TRAINABLE = {
     "new": "the new rows of the position table",
     "positions": "the position table",
@@ -33,7 +32,6 @@ FROZEN = (None, "all-but-positions")  # values of `trainable` that leave positio
 MAX_INT = 2**31 - 1  # maximum of integer settings, which libraries store in 32 bits
 LENGTH = re.compile(r"(?!0+x)([0-9]{1,18})([kx]?)")  # format of `Resize.to`
 MIN_LENGTH = 8  # minimum window length in tokens
-CONVERTED = ("rotary", "alibi")  # position schemes that learned positions are converted to
 THETA = 1000.0  # default base of the rotary frequencies after a conversion; docs/convert.md has the measurements
 
 
@@ -81,7 +79,7 @@ class Convert:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "to", parse_length(self.to))
-        errors = [*_choice_errors("scheme", self.scheme, CONVERTED), *_length_errors(self)]
+        errors = [*_choice_errors("scheme", self.scheme, ("rotary", "alibi")), *_length_errors(self)]
         if self.theta is not None and not 1 < self.theta < math.inf:
             errors.append(ResizeError(f"--theta must be above 1, got {self.theta:g}."))
         if self.theta is not None and self.scheme != "rotary":
@@ -267,7 +265,7 @@ class Train:
             *_choice_errors("precision", self.precision, PRECISIONS),
             *_choice_errors("device", (self.device or "cpu").partition(":")[0], DEVICES),
             *_choice_errors("dtype", self.dtype, PRECISIONS[1:]),
-            *_choice_errors("save", self.save, SAVES),
+            *_choice_errors("save", self.save, ("best", "last")),
         ]
         if not self.data:
             errors.append(ResizeError("No training text.", "Pass some with --data, such as --data book.txt."))

@@ -12,7 +12,6 @@ FAMILIES_HINT = "List supported model types with `ctxextend families`."
 
 NO_SETTINGS = PositionScheme("rotary position embeddings without settings or a stated length", NO_CHANGE, "rotary")
 CODEBOOK_ROTARY = PositionScheme("rotary position embeddings of a fixed number of codebooks", NOTHING, "rotary")
-RELATIVE = PositionScheme("relative positions, which depend only on distances", NO_CHANGE, "relative")
 OTHER_TYPE = PositionScheme(
     "position embeddings of that type",
     "If it was trained with absolute positions, set position_embedding_type to absolute in config.json.",
@@ -22,36 +21,15 @@ NOT_LOADED = PositionScheme(
     "They are not stored: raise max_position_embeddings in config.json, and use another version of transformers.",
 )
 NO_POSITIONS = PositionScheme("no position embeddings", f"{NOTHING} {NO_CHANGE}", "none")
-TIME_SERIES = PositionScheme(
-    "positions of time steps or time series patches",
-    "Raise context_length in config.json. If tensor sizes depend on it, retrain the model at the new length.",
-    "time series",
-    reads_tokens=False,
-)
-IMAGES = PositionScheme(
-    "only positions of image patches, frames or points, if any", NO_TOKENS, "images", reads_tokens=False
-)
 AUDIO = PositionScheme("only positions of audio frames, if any", NO_TOKENS, "audio", reads_tokens=False)
-AUDIO_WINDOW = replace(AUDIO, advice=f"Its feature extractor fixes the input length. {NO_TOKENS}")
 
 GRID = PositionScheme("axial position embeddings, not one table", "Retrain the model with a different axial_pos_shape.")
-HASHED = PositionScheme(
-    "a table of character positions as long as its hash tables",
-    "Raise max_position_embeddings in config.json, up to num_hash_buckets.",
-)
 INTERPOLATED = PositionScheme("a table that it interpolates to each input length", "There is nothing to resize.")
-TRAINING_ONLY = PositionScheme("a table of its text mapper only in training", "There is nothing to resize.")
-EPISODE = PositionScheme(
-    "a table of episode time steps, and only position 0 of wpe",
-    "For longer episodes, retrain the model with a different max_ep_len.",
-    reads_tokens=False,
-)
-CODEBOOKS = PositionScheme("separate weights per codebook instead of positions", NOTHING)
 
 _MODEL_TYPES: Mapping[PositionScheme, str] = {
     NO_SETTINGS: "clvp_encoder",
     CODEBOOK_ROTARY: "csm_depth_decoder_model qwen3_omni_moe_talker_code_predictor",
-    RELATIVE: """
+    PositionScheme("relative positions, which depend only on distances", NO_CHANGE, "relative"): """
         cpmant esmfold2 fastspeech2_conformer fastspeech2_conformer_with_hifigan funnel pix2struct pix2struct_text_model
         pop2piano vits xlnet
     """,
@@ -59,8 +37,15 @@ _MODEL_TYPES: Mapping[PositionScheme, str] = {
         blip_2_qformer falcon_mamba flava_multimodal_model glm5_next glm5_next_text idefics2_perceiver idefics_perciever
         jamba kimi_linear mamba mamba2 molmo2_adapter nemo_speechlm nemotron_h nemotron_h_omni rwkv xlstm zamba
     """,
-    TIME_SERIES: "autoformer informer patchtsmixer patchtst time_series_transformer timesfm timesfm2_5",
-    IMAGES: """
+    PositionScheme(
+        "positions of time steps or time series patches",
+        "Raise context_length in config.json. If tensor sizes depend on it, retrain the model at the new length.",
+        "time series",
+        reads_tokens=False,
+    ): "autoformer informer patchtsmixer patchtst time_series_transformer timesfm timesfm2_5",
+    PositionScheme(
+        "only positions of image patches, frames or points, if any", NO_TOKENS, "images", reads_tokens=False
+    ): """
         aimv2_vision_model align_vision_model altclip_vision_model beit bit blip_2_vision_model blip_vision_model
         bridgetower_vision_model chameleon_vqgan chinese_clip_vision_model chmv2 clip_vision_model clipseg_vision_model
         cohere_compass_vision conditional_detr convnext convnextv2 cosmos3_edge_vision cvt d_fine dab-detr
@@ -112,16 +97,23 @@ _MODEL_TYPES: Mapping[PositionScheme, str] = {
         vibevoice_acoustic_tokenizer_encoder vibevoice_diffusion voxtral_realtime_encoder wav2vec2 wav2vec2-bert
         wav2vec2-conformer wavlm xcodec xcodec2
     """,
-    AUDIO_WINDOW: """
+    replace(AUDIO, advice=f"Its feature extractor fixes the input length. {NO_TOKENS}"): """
         audio-spectrogram-transformer audioflamingo3_encoder fun_asr_nano_encoder moss_transcribe_diarize_audio
         qwen2_5_omni_audio_encoder qwen2_audio_encoder qwen3_omni_moe_audio_encoder voxtral_encoder
     """,
     GRID: "reformer",
-    HASHED: "canine",
+    PositionScheme(
+        "a table of character positions as long as its hash tables",
+        "Raise max_position_embeddings in config.json, up to num_hash_buckets.",
+    ): "canine",
     INTERPOLATED: "sam3_lite_text sam3_lite_text_text_model",
-    TRAINING_ONLY: "oneformer",
-    EPISODE: "decision_transformer",
-    CODEBOOKS: "moshi_depth",
+    PositionScheme("a table of its text mapper only in training", "There is nothing to resize."): "oneformer",
+    PositionScheme(
+        "a table of episode time steps, and only position 0 of wpe",
+        "For longer episodes, retrain the model with a different max_ep_len.",
+        reads_tokens=False,
+    ): "decision_transformer",
+    PositionScheme("separate weights per codebook instead of positions", NOTHING): "moshi_depth",
 }
 
 POSITION_SCHEMES: Mapping[str, PositionScheme] = {
