@@ -119,7 +119,7 @@ class SideBySide:
         self.candidates.append(candidate)
         candidate.seconds, self.run = time.perf_counter() - started, run
         self.documents = run.text.documents if self.documents is not None else None
-        model.model.to("meta")  # frees its weights, whatever still refers to it
+        model.model.to("meta")
 
     def _short_cost(self, run: evaluate.EvaluationRun) -> Estimate | None:
         """Return 1 - cosine of an encoder's embeddings of short texts to the `references`; None if sizes differ."""
@@ -189,8 +189,9 @@ def _measure_cost(files: ModelFiles, settings: Evaluate, length: int) -> tuple[s
             last_states(model, ids)[0, 0, 0].item()  # waits for the device
             passes.append(time.perf_counter() - started)
     size = sum(entry.size for entry in files.checkpoint.entries.values())
-    counts, speed = (files.max_len, model.model.num_parameters(), size), ids.numel() / min(passes[1:])
-    return model.kind, CheckpointFacts(files.name, model.model_type, files.scheme, *counts, peak(), round(speed, 1))
+    costs = model.model.num_parameters(), size, peak(), round(ids.numel() / min(passes[1:]), 1)
+    model.model.to("meta")  # frees its weights, whatever still refers to it
+    return model.kind, CheckpointFacts(files.name, model.model_type, files.scheme, files.max_len, *costs)
 
 
 def _common_base(opened: Sequence[ModelFiles], settings: Evaluate) -> BaseCheckpoint | None:
