@@ -161,7 +161,6 @@ def _add_contexts(page: Page, contexts: "results.ContextLosses", evaluation: "re
 
 
 def _add_passkey(page: Page, passkey: "results.Passkey", evaluation: "results.Evaluation") -> None:
-    """Add a heat map of passkey accuracy by context length and depth, or a line if it is at chance level."""
     if not passkey.is_above_chance:
         lengths = " to ".join(map(str, sorted({passkey.lengths[0], passkey.lengths[-1]})))
         page.text(f"Passkey retrieval: not above chance in texts of {lengths} tokens.")

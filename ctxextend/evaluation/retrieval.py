@@ -6,7 +6,7 @@ by the base, as the mean embedding of consecutive chunks; and by the model, in f
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,8 @@ class DocumentTask:
     sample: int = 1  # consecutive queries that are one sample, because they are not independent
     embedded: NDArray[np.float32] | None = None  # queries, shape (q, d)
     found: dict[str, dict[str, Values]] = field(default_factory=dict)  # scores of queries, (q,), by mode and name
+
+    ranked_by: ClassVar = RANK  # the score that ranks models
 
     def __post_init__(self) -> None:
         self.special = self.model.model.tokenizer.num_special
@@ -73,6 +75,11 @@ class DocumentTask:
         assert self.embedded is not None
         return score_rankings(cosines(self.embedded, documents), self.relevant)
 
+    @property
+    def scores(self) -> tuple[Values, ...]:
+        """The values that rank models, of each sample's queries, shape (k,)."""
+        return tuple(self.found[MODEL][self.ranked_by].reshape(-1, self.sample))
+
     def mean(self, name: str, mode: str, other: str | None = None) -> Estimate:
         """Return the mean of a score, or of its difference to another mode, paired by query."""
         values = self.found[mode][name] - (self.found[other][name] if other else 0)
@@ -81,11 +88,6 @@ class DocumentTask:
 
 class RetrievalTask(DocumentTask):
     """Documents that are equally long, with queries cut from them."""
-
-    @property
-    def scores(self) -> tuple[Values, ...]:
-        """The values that rank models: 1 / rank for each document's queries, shape (k,)."""
-        return tuple(self.found[MODEL][RANK].reshape(-1, self.sample))
 
     def report(self) -> dict[str, Any]:
         """Return the field of `Evaluation` that this task measures."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ctxextend.errors import DataError, one_line
 from ctxextend.evaluation.embedding import Embedder, read_prompts
 from ctxextend.evaluation.eval_model import check_same_tokens, check_vocabulary
 from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, SearchResult
-from ctxextend.evaluation.retrieval import NDCG, DocumentTask, Values
+from ctxextend.evaluation.retrieval import NDCG, DocumentTask
 from ctxextend.recipe import Evaluate
 from ctxextend.text_data import JSON_LINES, json_lines, without_surrogates
 
@@ -103,10 +103,7 @@ def _table_rows(fields: Sequence[str], lines: Iterable[str], file: Path) -> Iter
 class SearchTask(DocumentTask):
     """A search set as tokens, and the scores so far."""
 
-    @property
-    def scores(self) -> tuple[Values, ...]:
-        """The values that rank models: nDCG@10 of each query, shape (1,)."""
-        return tuple(self.found[MODEL][NDCG][:, None])
+    ranked_by: ClassVar = NDCG
 
     def report(self) -> dict[str, Any]:
         """Return the field of `Evaluation` that this task measures."""
@@ -114,18 +111,12 @@ class SearchTask(DocumentTask):
             return {}
         sizes = [self.length - self.special, *([self.base.model.max_text] if self.base else [])]
         longer = [sum(len(document) > size for document in self.documents) for size in sizes]
-        result = SearchResult(
-            length=self.length,
-            documents=len(self.documents),
-            queries=len(self.queries),
-            longer_than_model=longer[0],
-            longer_than_base=longer[1] if self.base else None,
-            pooling=" + ".join(self.model.poolings),
-            scores={mode: {name: self.mean(name, mode) for name in found} for mode, found in self.found.items()},
-            changes={mode: self.mean(NDCG, mode, TRUNCATED) for mode in ((CHUNKS, MODEL) if self.base else ())},
-            against_chunks=self.mean(NDCG, MODEL, CHUNKS) if self.base else None,
-        )
-        return {"search": result}
+        counts = self.length, len(self.documents), len(self.queries), longer[0], longer[1] if self.base else None
+        scores = {mode: {name: self.mean(name, mode) for name in found} for mode, found in self.found.items()}
+        changes = {mode: self.mean(NDCG, mode, TRUNCATED) for mode in ((CHUNKS, MODEL) if self.base else ())}
+        against_chunks = self.mean(NDCG, MODEL, CHUNKS) if self.base else None
+        pooling = " + ".join(self.model.poolings)
+        return {"search": SearchResult(*counts, pooling, scores, changes, against_chunks)}
 
 
 def plan_search(model: Embedder, base: Embedder | None, texts: SearchSet, length: int) -> SearchTask:

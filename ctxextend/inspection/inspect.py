@@ -67,19 +67,12 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     fixes = {name: _fix_command(model.ref, report, reports.values()) for name, report in reports.items()}
     limits = find_limits(model, selected)
     limits = tuple(limit if limit.agrees else replace(limit, fix=fixes[limit.table]) for limit in limits)
-    return Inspection(
-        source=model.ref.source,
-        folder=str(checkpoint.root),
-        model_type=model.architecture.family.model_type,
-        parameters=parameters,
-        method=recipe.method if recipe else None,
-        trainable=recipe.trainable if recipe else None,
-        tables=tuple(report for report in selected if isinstance(report, TableReport)),
-        schemes=tuple(report for report in selected if isinstance(report, SchemeReport)),
-        limits=limits,
-        libraries=tuple(library_limits(checkpoint, limits, selected)),
-        notes=tuple(notes),
-    )
+    facts = model.ref.source, str(checkpoint.root), model.architecture.family.model_type, parameters
+    made_by = (recipe.method, recipe.trainable) if recipe else (None, None)
+    tables = tuple(report for report in selected if isinstance(report, TableReport))
+    schemes = tuple(report for report in selected if isinstance(report, SchemeReport))
+    libraries = tuple(library_limits(checkpoint, limits, selected))
+    return Inspection(*facts, *made_by, tables, schemes, limits, libraries, tuple(notes))
 
 
 def _fix_command(ref: CheckpointRef, table: PositionReport, tables: Collection[PositionReport]) -> str | None:
