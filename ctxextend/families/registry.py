@@ -137,6 +137,10 @@ def table(part: str, name: str = BERT_TABLE, **more: Any) -> PositionTable:
 
 
 TEXT = table("text", buffers=IDS)
+DEBERTA = table("", buffers=IDS, when=(BIASED, (None, True))), rule(RELATIVE, when=(BIASED, (False,)))
+DEBERTA_PINS = (Pin("max_relative_positions", "relative_attention"),)
+CLVP_KEY, CLVP_MASKS = "decoder_config.max_text_tokens", (Buffer("layers.*.attn.bias", "causal"),)
+DECODERS = ("model.decoder.", "decoder.")
 BARK = {"semantic": "semantic", "coarse": "coarse_acoustics", "fine": "fine_acoustics"}  # its models by part
 
 
@@ -161,16 +165,7 @@ _FAMILIES = (
         {LENGTH: 4096, "block_size": 64},
     ),
     encoder("bros", "bros.", buffers=KEPT_IDS),
-    *(
-        several(
-            name,
-            table("", buffers=IDS, when=(BIASED, (None, True))),
-            rule(RELATIVE, when=(BIASED, (False,))),
-            prefix="deberta.",
-            pins=(Pin("max_relative_positions", "relative_attention"),),
-        )
-        for name in ("deberta", "deberta-v2")
-    ),
+    *(several(name, *DEBERTA, prefix="deberta.", pins=DEBERTA_PINS) for name in ("deberta", "deberta-v2")),
     encoder("distilbert", "distilbert.", layout="interleaved", layout_key="sinusoidal_pos_embds"),
     *(
         encoder(name, "transformer.", name="position_embeddings.weight", layout_key="sinusoidal_embeddings", **XLM)
@@ -300,7 +295,7 @@ _FAMILIES = (
     decoder("kosmos_2_text_model", WEIGHTS, "model.", length=2048, **KOSMOS),
     decoder("kosmos_2_5_text_model", WEIGHTS, "model.", length=4096, **KOSMOS),
     *(
-        decoder(name, WEIGHTS, "model.decoder.", "decoder.", length=2048, **MUSICGEN)
+        decoder(name, WEIGHTS, *DECODERS, length=2048, **MUSICGEN)
         for name in ("musicgen_decoder", "musicgen_melody_decoder")
     ),
     decoder("canary_decoder", "pos_emb.positional_embedding", "model.", length=1024, **HIDDEN | {"layout": "halves"}),
@@ -362,7 +357,7 @@ _FAMILIES = (
     text_part("omdet-turbo", "clip_text_model", "language_backbone.model.", is_any=True),
     text_part("vision-text-dual-encoder", "bert", is_any=True),
     text_part("florence2", "bart", "language_model.", "model.language_model.", "language_model.model.", is_any=True),
-    text_part("pp_formulanet", "pp_formulanet_text", "model.decoder.", "decoder."),
+    text_part("pp_formulanet", "pp_formulanet_text", *DECODERS),
     text_part("grounding-dino", "bert", "text_backbone.", outer=("model.",), limits=("max_text_len",), is_any=True),
     text_part("mm-grounding-dino", "bert", "text_backbone.", outer=("model.",), limits=("max_text_len",), is_any=True),
     Family("sam3_video", parts=(Part("detector", "detector_config", ("detector_model.", ""), "sam3"),)),
@@ -398,26 +393,14 @@ _FAMILIES = (
         ),
     ),
     Family("bark", ("",), tuple(map(bark_table, BARK)), {f"{name}_config.block_size": 1024 for name in BARK.values()}),
-    decoder(
-        "clvp_decoder",
-        "position_embeds_layer.weight",
-        "model.decoder.",
-        "decoder.",
-        length=608,
-        buffers=(Buffer("layers.*.attn.bias", "causal"),),
-    ),
+    decoder("clvp_decoder", "position_embeds_layer.weight", *DECODERS, length=608, buffers=CLVP_MASKS),
     Family(
         "clvp",
         # Two special tokens are added to every text, and transformers leaves a third row unused.
         tables=(
-            PositionTable(
-                "conditioning_encoder.text_position_embedding.weight",
-                "decoder_config.max_text_tokens",
-                part="text",
-                extra_rows=3,
-            ),
+            PositionTable("conditioning_encoder.text_position_embedding.weight", CLVP_KEY, part="text", extra_rows=3),
         ),
-        defaults={"decoder_config.max_text_tokens": 404},
+        defaults={CLVP_KEY: 404},
         parts=(Part("speech", "decoder_config", ("speech_decoder_model.",), "clvp_decoder", is_head=True),),
     ),
 )

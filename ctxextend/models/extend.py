@@ -63,7 +63,7 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
         return (shapes[name], str(state[name].dtype), "") if name in shapes else computed_shape(location)
 
     requested = with_length(requested, found_tables, describe)
-    tables = plan_tables(found_tables, requested, describe)
+    tables = plan_tables(found_tables, requested, describe, {}, has_config=True)
     weights = {}
     for table in (table for table in tables if table.is_stored):
         weight, reserved = state[table.name], table.reserved_rows

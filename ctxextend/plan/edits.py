@@ -100,14 +100,9 @@ def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Descri
 
 
 def plan_tables(
-    tables: Sequence[FoundTable],
-    settings: Resize,
-    describe: Describe,
-    *,
-    has_config: bool = True,
-    recorded: Mapping[str, str] | None = None,
+    tables: Sequence[FoundTable], settings: Resize, describe: Describe, recorded: Mapping[str, str], has_config: bool
 ) -> tuple[TablePlan, ...]:
-    """Plan the requested tables of a checkpoint or loaded model, whose config must match them.
+    """Plan the requested tables of a checkpoint or loaded model, whose config must match them if it `has_config`.
 
     `recorded` contains the methods of rotary positions that a recipe states per table.
     """
@@ -128,7 +123,7 @@ def plan_tables(
         after = location.rows(max(other.key_value(positions) for other, _ in tables if other.config_key == key))
         max_lens = location.positions(rows), location.positions(after)
         counts = *max_lens, rows, after, location.reserved_rows, hidden_size
-        method = (recorded or {}).get(name, settings.method)
+        method = recorded.get(name, settings.method)
         options = replace(settings, method=method), max_lens, len(selected) > 1
         rope = _plan_rope(location, *options) if location.table.scheme else ()
         plans.append(TablePlan(name, location.part, file, key, *counts, dtype, location, settings.fix_limits, rope))

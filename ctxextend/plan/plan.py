@@ -395,7 +395,6 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         }
 
     def _fingerprint(self) -> str:
-        """Return the fingerprint of the source's weights."""
         return self.checkpoint.weights_fingerprint()
 
     def _card(self) -> str:
@@ -624,7 +623,7 @@ def plan_model(
 
     settings = with_length(settings, model.tables, describe)
     has_config = bool(checkpoint.config) and cut is None
-    tables = plan_tables(model.tables, settings, describe, has_config=has_config, recorded=recorded)
+    tables = plan_tables(model.tables, settings, describe, recorded or {}, has_config)
     edits, buffers = plan_edits(model, tables), plan_buffers(checkpoint, tables)
     return ResizePlan(model, settings, tables, edits, *buffers, recorded or {})
 
