@@ -238,5 +238,5 @@ def test_language_modeling_adds_the_weighted_error_of_last_hidden_states_in_trai
     loss.backward()
     assert all(parameter.grad is None for parameter in teacher.model.parameters())
     assert not any("teacher" in name for name in objective.state_dict())
-    # The held-out loss is that of the text alone.
+    # Held-out losses do not include the error.
     assert objective.eval()(ids, labels)["loss"] == plain(ids, labels)["loss"]

@@ -206,7 +206,7 @@ def test_train_distils_a_converted_language_model_by_default() -> None:
     assert done.exit_code == 1
     assert "Cannot distil from the base checkpoint of long: " in done.stderr
     assert "Pass it with --base, or train without: --distill 0." in done.stderr
-    # Without it, the run differs, but not the held-out loss before the first step, which is that of the text alone.
+    # Without it, the run differs, but not the held-out loss before the first step, which does not include it.
     assert "distilled" not in train("long", "plain", "--distill", 0, "--window", 24).stderr
     held_out = [[line["eval_loss"] for line in log_of(Path(name)) if "eval_loss" in line] for name in ("out", "plain")]
     assert held_out[0][0] == held_out[1][0]
