@@ -208,6 +208,7 @@ def test_convert_keeps_the_tokenizer(model_type: str, tmp_path: Path) -> None:
         ("tiny-gpt2 --scheme rotory --to 512", 2, "--scheme must be one of rotary, alibi, got rotory", "mean rotary?"),
         ("tiny-gpt2 --scheme rotary --to 0", 2, "--to must be at least 1, got 0", ""),
         ("tiny-gpt2 --scheme rotary --to many", 2, "--to must be a number, such as 4096 or 4k, or a factor", ""),
+        ("bert --scheme rotary --to 9000000000000000k", 1, "--to 9,216,000,000,000,000,000 is too large", "Lower"),
         ("tiny-gpt2 --scheme rotary --to 512 --theta 1", 2, "--theta must be above 1, got 1", ""),
         ("tiny-gpt2 --scheme rotary --to 512 --theta x", 2, "--theta must be a number, got x", ""),
         ("tiny-gpt2 --scheme alibi --to 512 --theta 500", 2, "--theta applies to --scheme rotary", "Remove --theta."),

@@ -36,7 +36,7 @@ from ctxextend.conversion.twins import (
     by_head,
     plus_mean,
 )
-from ctxextend.errors import MethodError, UnsupportedModelError, counted, printable
+from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError, counted, printable
 from ctxextend.families.schema import ALIBI, ROTARY
 from ctxextend.inspection.stated_limits import TOKENIZER_FILES
 from ctxextend.json_output import not_in_json
@@ -149,7 +149,10 @@ class Conversion:
         source = self.model.checkpoint
         path = next(iter(source.weights.values())).path
         name = (source.model / with_variant(SINGLE_FILE, source.variant)).as_posix()
-        files = {name: ComputedFile(path, *describe_tensors(self.shapes), 0, self.tensor)}
+        try:
+            files = {name: ComputedFile(path, *describe_tensors(self.shapes), 0, self.tensor)}
+        except ValueError:  # more than 2^63 bytes
+            raise ResizeError(f"--to {self.config['max_position_embeddings']:,} is too large.", "Lower --to.") from None
         generated = {source.config_file: json.dumps(self.config, indent=2) + "\n"}
         config, *others = ((source.model / name).as_posix() for name in ("tokenizer_config.json", *TOKENIZER_FILES))
         text = source.text(config) if config in source.copied else "{}\n"

@@ -189,7 +189,7 @@ def _encoder(class_name: str, defaults: Mapping[str, Any], lm_rules: tuple[Rule,
         },
         {name: name for name in (BASE, MASKED_LM, *TASKS)} | others.pop("heads", {}),
         (*lm_rules, *_same("classifier.*", "qa_outputs.*")),
-        unused=("gradient_checkpointing",),
+        unused=("gradient_checkpointing", *{"embedding_size"} - defaults.keys()),
         ignored=("embeddings.position_ids", "embeddings.token_type_ids"),
         **others,
     )
