@@ -174,9 +174,8 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: dict[in
                 trained, level = rope.trained_length, 0 * rope.wavelengths + rope.trained_length
                 lines |= {f"trained length {trained}": ("faint", level)}
                 curves = [Curve(line.tolist(), [style] * len(line), name=key) for key, (style, line) in lines.items()]
-                add_chart(
-                    page, f"Wavelength in tokens by pair{f' of {rope.layers}' * bool(rope.layers)}", curves, "shared"
-                )
+                layers = f" of {rope.layers}" * bool(rope.layers)
+                add_chart(page, f"Wavelength in tokens by pair{layers}", curves, "shared")
             page.line()
     labels = dict.fromkeys(label for column in columns.values() for label in column)
     rows: list[list[Cell]] = [[(key, "label"), *(item.get(key, "-") for item in columns.values())] for key in labels]

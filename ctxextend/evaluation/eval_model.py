@@ -1,7 +1,7 @@
 """A checkpoint loaded for evaluation or training: the model, its tokenizer and its context length."""
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -15,7 +15,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.errors import CheckpointError, DataError, TrainingError, UnsupportedModelError, one_line
-from ctxextend.held_out import Ids, TextKey, TrainedText, trained_texts
+from ctxextend.held_out import Ids
 from ctxextend.inspection.stated_limits import TOKENIZER_FILES
 from ctxextend.models.devices import open_device
 from ctxextend.models.load import LoadedModel, check_loadable, load
@@ -173,11 +173,6 @@ class ModelFiles(OpenedModel):
             raise TrainingError(f"--trainable {requested}: {reason}.", "Use --trainable all-but-positions.")
         note = f"{reason}, so it stays frozen: all other weights are trained."
         return replace(settings, trainable="all-but-positions"), (note,)
-
-    @property
-    def trained_on(self) -> Mapping[TextKey, Collection[TrainedText]]:
-        """The training runs on each text, as recorded in its recipe."""
-        return trained_texts(self.trainings)
 
     @property
     def trainings(self) -> list[Mapping[str, Any]]:

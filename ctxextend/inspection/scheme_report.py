@@ -74,9 +74,8 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
     before, after = recipe.rows.get(name, (0, 0)) if recipe else (0, 0)
     method = recipe.methods.get(name, recipe.settings.method) if recipe and 0 < before < after == positions else None
     stated = location.value(location.effective_key)
-    layers = tuple(
-        _report_layers(location, item, (before if method else stated, positions), method) for item in settings
-    )
+    lengths = before if method else stated, positions
+    layers = tuple(_report_layers(location, item, lengths, method) for item in settings)
     shared = name, location.part, key, positions, stated, f"config.json {key}", location
     return SchemeReport(*shared, location.scheme, layers)
 

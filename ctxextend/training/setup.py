@@ -15,7 +15,7 @@ from ctxextend.errors import CheckpointError, CtxextendError, DataError, Trainin
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import read_pooling
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, ModelFiles
-from ctxextend.held_out import NO_HELD_OUT, HeldOut, read_ids, text_key, trained_on_warnings
+from ctxextend.held_out import NO_HELD_OUT, HeldOut, read_ids, text_key, trained_on_warnings, trained_texts
 from ctxextend.plan.find_tables import open_model
 from ctxextend.recipe import FROZEN, MIN_LENGTH, Train
 from ctxextend.recipe_file import BaseCheckpoint, Provenance, learned_before
@@ -109,7 +109,7 @@ def open_task(
             staged.write_text(json.dumps(read), "utf-8")
     facts = json.loads(texts_file.read_text("utf-8"))
     tokens, *others = (open_tokens(folder.path / f"{name}.bin") for name in texts)
-    before = files.trained_on
+    before = trained_texts(files.trainings)
     seen = [file for file in facts["eval_data" if others else "data"] if text_key(file) in before]
     use = "a sequence requires" if others else "one sequence to train on and one to hold out require"
     required = text_length if others else 2 * text_length
