@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ctxextend.errors import DataError, counted
 from ctxextend.evaluation import evaluation_result as results
 from ctxextend.evaluation.embedding import Embedder, cosines, open_embedder
-from ctxextend.evaluation.eval_model import ENCODER, MASKED, EvalModel, ModelFiles, Task, batches, check_vocabulary
+from ctxextend.evaluation.eval_model import ENCODER, MASKED, EvalModel, ModelFiles, batches, check_vocabulary
 from ctxextend.evaluation.evaluate import TOKENS_SEARCHED, EvaluationRun, TextWindows, read_unseen
 from ctxextend.evaluation.evaluation_result import MODEL, REFERENCE, estimate, estimate_loss
 from ctxextend.evaluation.losses import MASKED_SHARE, NOT_FINITE, ReadingMode, Scorer, loss_buckets, open_scorer
@@ -29,7 +29,7 @@ MIN_TEXTS = 8  # with fewer, standard errors are unreliable
 
 
 @dataclass
-class ReferenceTask(Task):
+class ReferenceTask:
     """Texts, read with the reference rows and with the rows that the model has now.
 
     What is kept of a text: a language model's losses, shape (targets,), or an encoder's embedding, shape (d,).
@@ -51,13 +51,7 @@ class ReferenceTask(Task):
         self.first_beyond = self.hold_out - len(tokenizer.before)
         # What is read of each text: all of it, and its first `hold_out` tokens by themselves.
         self.parts = {"beyond": [*self.texts], "short": [text[: self.short] for text in self.texts]}
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens that are read with either rows."""
-        return sum(len(text) for texts in self.parts.values() for text in texts)
-
-    base_tokens = tokens
+        self.tokens = self.base_tokens = sum(len(text) for texts in self.parts.values() for text in texts)
 
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Read the texts with the reference rows, which the model has now; an encoder also embeds its queries."""
