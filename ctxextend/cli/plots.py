@@ -75,7 +75,6 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
     labels = {height - 1: f"{min(finite):.3g}", height // 2: f"{middle:.3g}", 0: f"{max(finite):.3g}"}
 
     def heights(values: Sequence[float]) -> NDArray[np.float64]:
-        """Return the relative height of each value, 0 to 1; NaN if it is not finite."""
         numbers = np.array(values, dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.clip((scale(numbers) - low) / (high - low), 0, 1) if is_curved else np.full(len(numbers), 0.5)

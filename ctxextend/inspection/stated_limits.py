@@ -68,8 +68,7 @@ def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[L
 
 
 def _tables_by_tokenizer(tables: Sequence[PositionReport]) -> dict[str, PositionReport]:
-    """Return the first table of each tokenizer, by the tokenizer's folder."""
-    first_tables: dict[str, PositionReport] = {}
+    first_tables: dict[str, PositionReport] = {}  # by the tokenizer's folder
     for table in tables:
         if table.location.tokenizer is not None:
             first_tables.setdefault(table.location.tokenizer, table)
@@ -104,7 +103,6 @@ def _config_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]
 
 
 def _buffer_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Limit]:
-    """Yield the buffers whose shape depends on the length."""
     expected = table.key_value
     for name, file in checkpoint.names.items():
         buffer, shape = table.location.buffer(name), file.entries[name].shape
