@@ -305,7 +305,6 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
 
 
 def _notes(outer: Family, location: TableLocation) -> Iterator[str]:
-    """Yield peculiarities of a table in a model of the outer family."""
     if (key := location.table.layout_key) or location.layout:
         yield f"sinusoidal with {key}=true" if key else f"layout {location.layout}"
     if location.table.width_key:

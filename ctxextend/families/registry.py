@@ -124,9 +124,7 @@ def pair(model_type: str, encoder: str, decoder: str, tokenizer: str | None = No
     return Family(model_type, parts=(submodel("encoder", encoder, tokenizer=tokenizer), last))
 
 
-def several(
-    model_type: str, *tables: PositionTable, prefix: str = "", pins: tuple[Pin, ...] = (), **more: Any
-) -> Family:
+def several(model_type: str, *tables: PositionTable, prefix: str = "", pins: Any = (), **more: Any) -> Family:
     """Return the entry of a model with several tables that share one length."""
     return replace(encoder(model_type, prefix or f"{model_type}.", **more), tables=tables, pins=pins)
 

@@ -231,6 +231,5 @@ RULE_FAMILIES = (
     other("bloom", 2048, rule(ALIBI, "seq_length")),
     other("longt5", 4096, T5),
     *(other(name, 512, T5) for name in ("t5", "mt5", "umt5", "switch_transformers", "udop")),
-    other("inkling_text", 131072, rule(RELATIVE)),
-    other("inkling2_text", 1048576, rule(RELATIVE)),
+    *(other(name, length, rule(RELATIVE)) for name, length in (("inkling_text", 131072), ("inkling2_text", 1048576))),
 )
