@@ -220,6 +220,7 @@ def test_convert_keeps_the_tokenizer(model_type: str, tmp_path: Path) -> None:
         ("bare/model.safetensors --scheme rotary --to 64 --model-type bert", 1, "cannot be converted", "Pass the"),
         ("adapter --scheme rotary --to 64 --model-type bert", 1, "cannot be converted", "Pass the"),
         ("tiny-gpt2-rotary-512 --scheme alibi --to 512", 1, "(gpt_neox) cannot be converted", "Pass the folder"),
+        ("broken --scheme rotary --to 64", 1, "tokenizer_config.json is a JSON list, not an object", ""),
         ("no-such --scheme rotary --to 512", 1, "no-such", ""),
     ],
 )  # fmt: skip
@@ -230,6 +231,8 @@ def test_convert_refuses_by_name(arguments: str, code: int, message: str, hint: 
         transformers.LlamaForCausalLM(config).save_pretrained("llama")
     if "rotary-512" in arguments:
         assert run("convert", "tiny-gpt2", "--scheme", "rotary", "--to", "512").exit_code == 0
+    shutil.copytree("bert", "broken")
+    Path("broken/tokenizer_config.json").write_text("[]")
     Path("bare").mkdir()
     shutil.copy("bert/model.safetensors", "bare")
     Path("adapter").mkdir()

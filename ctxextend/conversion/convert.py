@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.filenames import SINGLE_FILE, with_variant
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.json_edit import edit, parse_json
+from ctxextend.checkpoints.json_edit import edit, load_object
 from ctxextend.checkpoints.safetensors_file import TensorFile, describe_tensors, numpy_dtype, read_floats
 from ctxextend.conversion.twins import (
     ANGLES,
@@ -155,8 +155,9 @@ class Conversion:
             raise ResizeError(f"--to {self.config['max_position_embeddings']:,} is too large.", "Lower --to.") from None
         generated = {source.config_file: json.dumps(self.config, indent=2) + "\n"}
         config, *others = ((source.model / name).as_posix() for name in ("tokenizer_config.json", *TOKENIZER_FILES))
-        text = source.text(config) if config in source.copied else "{}\n"
-        if {config, *others} & {*source.copied} and not parse_json(text, config).get("tokenizer_class"):
+        stated = load_object(source.root / config) if config in source.copied else {}
+        if {config, *others} & {*source.copied} and not stated.get("tokenizer_class"):
+            text = source.text(config) if stated else "{}\n"
             # Otherwise the model type decides.
             tokenizer = source.config.get("tokenizer_class") or self.tokenizer
             generated[config] = edit(text, {("tokenizer_class",): tokenizer})
