@@ -52,8 +52,8 @@ class Case(NamedTuple):
     changes: tuple[str, ...]  # changes that reduce sizes
 
 
-def lengths(to: int) -> tuple[str, ...]:
-    return (f"resize.to={to}", f"train.seq_len={to}", "train.batch_size=2")
+def lengths(to: int, step: str = "resize") -> tuple[str, ...]:
+    return (f"{step}.to={to}", f"train.seq_len={to}", "train.batch_size=2")
 
 
 BERT = "bert.embeddings.position_embeddings.weight"
@@ -68,10 +68,14 @@ CASES = {
     "longformer-roberta-4096": Case(partial(make_source, model_type="roberta"), f"roberta.{ENCODER}", 34, lengths(32)),
     "minilm-2048": Case(make_encoder, ENCODER, 32, lengths(32)),
 }
+CONVERSIONS = {
+    "bert-rotary-2048": ("bert", transformers.RoFormerForMaskedLM),
+    "gpt2-rotary-4096": ("gpt2", transformers.GPTNeoXForCausalLM),
+}
 
 
 def test_every_recipe_is_tested_and_packaged() -> None:
-    assert set(CASES) == set(RECIPES) == set(builtin_recipes())
+    assert {*CASES, *CONVERSIONS} == set(RECIPES) == set(builtin_recipes())
     packed = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     assert all(f'"recipes/{name}.yaml" = "ctxextend/recipes/{name}.yaml"' in packed for name in RECIPES)
 
@@ -105,10 +109,11 @@ def test_recipe_is_valid_and_documented(name: str) -> None:
     assert heads[-4:] == ["Source", "Result", "Cost", "Text"]
     assert "arXiv:" in "".join(comment) or "kexue.fm" in "".join(comment)
     assert max(map(len, RECIPES[name].read_text().splitlines())) <= 120
-    assert recipe.resize is not None
-    assert name.endswith(f"-{recipe.resize.to}")
+    step = recipe.resize or recipe.convert
+    assert step is not None
+    assert name.endswith(f"-{step.to}")
     parts = {table.part for table in list_families()}
-    assert recipe.resize.part is None or recipe.resize.part in parts
+    assert recipe.resize is None or recipe.resize.part is None or recipe.resize.part in parts
 
 
 @pytest.fixture(scope="module")
@@ -118,17 +123,22 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_recipe_runs_on_a_pico_model(name: str, tmp_path: Path, book: Path) -> None:
-    case, recipe = CASES[name], yaml.safe_load(RECIPES[name].read_text())
-    source, output = case.make(tmp_path / "source"), tmp_path / "output"
-    changes = [f"source={source}", "evaluate=null", *case.changes]
-    changes += [f"train.data={book}", "train.steps=2", "train.save=last"] if "train" in recipe else []
+def run_recipe(name: str, source: Path, output: Path, book: Path, changes: tuple[str, ...]) -> None:
+    changes = (f"source={source}", "evaluate=null", *changes)
+    if "train:" in RECIPES[name].read_text():
+        changes += (f"train.data={book}", "train.steps=2", "train.save=last")
     set_flags = [word for change in changes for word in ("--set", change)]
     done = CliRunner().invoke(build_app(), ["run", str(RECIPES[name]), *set_flags, "-o", str(output), "--json"])
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
     assert (result["command"], result["output"]) == ("run", str(output))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_recipe_runs_on_a_pico_model(name: str, tmp_path: Path, book: Path) -> None:
+    case, recipe = CASES[name], yaml.safe_load(RECIPES[name].read_text())
+    source, output = case.make(tmp_path / "source"), tmp_path / "output"
+    run_recipe(name, source, output, book, case.changes)
     before, after = (load_file(next(folder.rglob("model.safetensors"))) for folder in (source, output))
     assert len(after[case.table]) == case.rows > len(before[case.table])
     changed = {key for key in before if before[key].shape != after[key].shape or not before[key].equal(after[key])}
@@ -138,6 +148,17 @@ def test_recipe_runs_on_a_pico_model(name: str, tmp_path: Path, book: Path) -> N
         assert changed > {case.table}
     if case.make is make_encoder:
         SentenceTransformer(str(output), device="cpu").encode([text_of(list(range(20)))])
+
+
+@pytest.mark.parametrize("name", CONVERSIONS)
+def test_conversion_recipe_runs_on_a_pico_model(name: str, tmp_path: Path, book: Path) -> None:
+    model_type, model_class = CONVERSIONS[name]
+    source, output = make_source(tmp_path / "source", model_type), tmp_path / "output"
+    run_recipe(name, source, output, book, lengths(32, "convert"))
+    model = model_class.from_pretrained(output)
+    assert model.config.max_position_embeddings == 32
+    pico.logits(model, 32)
+    assert transformers.AutoTokenizer.from_pretrained(output).model_max_length == 32
 
 
 # ---- scripts that train checkpoints from scratch
