@@ -10,6 +10,7 @@ as they are in training. Writes one folder per scheme, which a second run reuses
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,13 @@ __all__ = ["SCHEMES", "page", "without_positions"]
 
 NUMBERS = NumberFormat()
 BANDS = "learned (bands)"
-Write = Callable[..., Any]  # of the model, the length and the output
-# How each scheme is written, and which of its weights are trained.
-SCHEMES: dict[str, tuple[Write, str]] = {
-    BANDS: (lambda *source, **output: resize(*source, "bands", **output), "all"),
-    "sinusoidal": (lambda *source, **output: resize(*source, "sinusoidal:scope=all", **output), "all-but-positions"),
-    "rotary": (lambda model, to, **output: convert(model, "rotary", to, **output), "all"),
-    "ALiBi": (lambda model, to, **output: convert(model, "alibi", to, **output), "all"),
-    "none": (lambda *source, **output: resize(*source, "without-positions", **output), "all-but-positions"),
+# How the checkpoint of each scheme is written from a model, a length and an output, and which weights are trained.
+SCHEMES: dict[str, tuple[Callable[..., Any], str]] = {
+    BANDS: (partial(resize, method="bands"), "all"),
+    "sinusoidal": (partial(resize, method="sinusoidal:scope=all"), "all-but-positions"),
+    "rotary": (partial(convert, scheme="rotary"), "all"),
+    "ALiBi": (partial(convert, scheme="alibi"), "all"),
+    "none": (partial(resize, method="without-positions"), "all-but-positions"),
 }
 INTRODUCTION = """\
 Perplexity ± 95 % at {to} tokens of text that is held out of the training, and its ratio to that of the best scheme,
@@ -54,7 +54,7 @@ def write_schemes(model: str, to: str, text: str, settings: dict[str, Any], out:
         trained = folder.with_name(f"{folder.name}-trained")
         try:
             if not folder.exists():
-                write(model, to, output=folder)
+                write(model, to=to, output=folder)
         except UnsupportedModelError as error:
             print(f"{name}: {error.message}", file=sys.stderr)
             continue
@@ -131,11 +131,11 @@ def main() -> None:
     register_method("without-positions", without_positions)
     settings = {name: getattr(arguments, name) for name in ("steps", "batch_size", "lr", "distill")}
     written = write_schemes(arguments.model, arguments.to, arguments.text, settings, out)
-    comparisons = [
+    untrained, trained = (
         compare_checkpoints(folders, arguments.held_out, tokens=arguments.tokens, measure=("position", "context"))
         for folders in zip(*written, strict=True)
-    ]
-    text = "\n".join(page(*comparisons, arguments.steps, arguments.batch_size, arguments.distill)) + "\n"
+    )
+    text = "\n".join(page(untrained, trained, arguments.steps, arguments.batch_size, arguments.distill)) + "\n"
     (out / "convert.md").write_text(text, "utf-8")
     print(text, end="")
 

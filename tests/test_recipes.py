@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -68,7 +68,7 @@ CASES = {
     "longformer-roberta-4096": Case(partial(make_source, model_type="roberta"), f"roberta.{ENCODER}", 34, lengths(32)),
     "minilm-2048": Case(make_encoder, ENCODER, 32, lengths(32)),
 }
-CONVERSIONS = {
+CONVERSIONS: dict[str, tuple[str, Any]] = {
     "bert-rotary-2048": ("bert", transformers.RoFormerForMaskedLM),
     "gpt2-rotary-4096": ("gpt2", transformers.GPTNeoXForCausalLM),
 }
