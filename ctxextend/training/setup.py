@@ -281,15 +281,10 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
     disable_dropout(model.model)
     if task.length > LONG_SEQUENCE:
         checkpoint_activations(model.model)
+    masking = Masking.for_model(model) if model.kind == MASKED else None
+    lengths, tokenizer = (task.length, task.span), model.tokenizer
     sequences = SequenceSettings(
-        special_before=model.tokenizer.before,
-        special_after=model.tokenizer.after,
-        length=task.length,
-        span=task.span,
-        kind=model.kind,
-        masking=Masking.for_model(model) if model.kind == MASKED else None,
-        skip=settings.window_skip,
-        seed=settings.seed,
+        tokenizer.before, tokenizer.after, *lengths, model.kind, masking, settings.window_skip, settings.seed
     )
     lr = settings.lr or _learning_rate(trainable, settings, model)
     return TrainingSetup(task, model, objective, trainable, sequences, lr)

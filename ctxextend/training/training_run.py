@@ -11,7 +11,6 @@ NAME.training/
 
 import json
 import math
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -99,13 +98,9 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
         if folder.step and (resume or not force):
             _check_settings(folder, before, settings, resume=resume)
         if not resume or folder.save is None:
-            before = {}
-            atomic_output.remove_atomically(folder.saves)  # first, so that no run resumes from half of them
-            for other in sorted(path.iterdir(), key=lambda other: other == run_file):
-                if other.is_dir() and not other.is_symlink():
-                    shutil.rmtree(other)
-                else:
-                    other.unlink()
+            before = {}  # saved states are removed first, so that no run resumes from half of them
+            for other in sorted(path.iterdir(), key=lambda other: (other != folder.saves, other == run_file)):
+                atomic_output.remove_atomically(other)
         planned_steps = before.get(PLANNED_STEPS, settings["train.steps"])
         with atomic_output.atomic_file(run_file) as staged:
             staged.write_text(json.dumps({**settings, PLANNED_STEPS: planned_steps}, indent=2) + "\n", "utf-8")
@@ -126,11 +121,8 @@ def _check_settings(folder: RunFolder, before: Mapping[str, Any], settings: Mapp
     if not resume:
         problem, hint = "contains an interrupted run", "Resume it with --resume, or restart with --force."
     elif changed:
-        runs = [
-            {name: "not set" if values.get(name) is None else repr(values[name]) for name in changed}
-            for values in (before, settings)
-        ]
-        changes = (f"{name} was {runs[0][name]} and is {runs[1][name]}" for name in changed)
+        was, now = ({k: repr(v) for k, v in values.items() if v is not None} for values in (before, settings))
+        changes = (f"{name} was {was.get(name, 'not set')} and is {now.get(name, 'not set')}" for name in changed)
         problem = f"contains a different run: {'; '.join(changes)}"
     elif steps < saved:
         problem = f"contains a run at step {saved}, but --steps is {steps}"
