@@ -68,11 +68,11 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     limits = find_limits(model, selected)
     limits = tuple(limit if limit.agrees else replace(limit, fix=fixes[limit.table]) for limit in limits)
     facts = model.ref.source, str(checkpoint.root), model.architecture.family.model_type, parameters
-    made_by = (recipe.method, recipe.trainable) if recipe else (None, None)
+    created_by = (recipe.method, recipe.trainable) if recipe else (None, None)
     tables = tuple(report for report in selected if isinstance(report, TableReport))
     schemes = tuple(report for report in selected if isinstance(report, SchemeReport))
     libraries = tuple(library_limits(checkpoint, limits, selected))
-    return Inspection(*facts, *made_by, tables, schemes, limits, libraries, tuple(notes))
+    return Inspection(*facts, *created_by, tables, schemes, limits, libraries, tuple(notes))
 
 
 def _fix_command(ref: CheckpointRef, table: PositionReport, tables: Collection[PositionReport]) -> str | None:
