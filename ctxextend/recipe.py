@@ -243,7 +243,7 @@ class Train:
     save: str = "best"  # weights to save: the ``best`` by held-out loss, or the ``last``
     report_to: str = "none"  # experiment tracker, as in transformers: ``tensorboard``, ``wandb``, …
     base: str | None = None  # base checkpoint, the teacher; defaults to the one in the model's recipe
-    # Weight of distillation from the base in language models, ≥ 0; defaults to 1 if the model was converted, else to 0.
+    # Weight of distillation from the base in language models, ≥ 0; defaults to 4 if the model was converted, else to 0.
     distill: float | None = None
     dtype: str | None = None  # dtype of the saved weights: ``fp32``, ``bf16`` or ``fp16``; defaults to the source's
     copy_code: bool = False  # see `Resize`

@@ -191,16 +191,16 @@ def test_train_distils_a_converted_language_model_by_default() -> None:
     source = make_source(Path("source").absolute(), "gpt2")
     convert(source, "rotary", NEW, output="long")
     done = train("long", "out", "--json", "--window", 24, "--per-device-batch-size", 2)
-    assert json.loads(done.stdout)["distill"] == 1
-    assert "lr 0.01, distilled from its base with weight 1\n" in done.stderr
+    assert json.loads(done.stdout)["distill"] == 4
+    assert "lr 0.01, distilled from its base with weight 4\n" in done.stderr
     card, recipe = (Path("out", name).read_text() for name in ("README.md", "ctxextend.yaml"))
-    assert "to predict the next token and, with weight 1, to reproduce, on long texts, the hidden states" in card
-    assert "distill: 1.0" in recipe
+    assert "to predict the next token and, with weight 4, to reproduce, on long texts, the hidden states" in card
+    assert "distill: 4.0" in recipe
     # The recipe repeats it, from the base that the first recipe names; a trained twin is distilled further.
     run("out/ctxextend.yaml", output="again")
-    assert "distill: 1.0" in Path("again/ctxextend.yaml").read_text()
+    assert "distill: 4.0" in Path("again/ctxextend.yaml").read_text()
     assert log_of(Path("again")) == log_of(Path("out"))
-    assert "with weight 1" in train("out", "more", steps=2).stderr
+    assert "with weight 4" in train("out", "more", steps=2).stderr
     source.rename("moved")
     done = invoke("train", "long", "--data", "book.txt", "--steps", 2, "-o", "gone")
     assert done.exit_code == 1

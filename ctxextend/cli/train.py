@@ -54,7 +54,7 @@ def train(
     tokenizer: options.Tokenizer = None,
     base: options.Base = None,
     distill: Annotated[
-        float | None, learning("--distill W", "Weight of distillation from the base.", "1 if converted")
+        float | None, learning("--distill W", "Weight of distillation from the base.", "4 if converted")
     ] = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
