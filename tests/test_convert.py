@@ -370,9 +370,9 @@ def test_convert_refuses_a_head_without_an_equivalent_unless_it_is_dropped(
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is true"),
         ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights is false"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention is true"),
-        ("gpt2", {"n_head": 4, "n_embd": 12}, "4 heads of a width of 12 have size 3"),
+        ("gpt2", {"n_head": 4, "n_embd": 12}, "4 heads do not fit a width of 12"),
         ("bert", {"is_decoder": True}, "is_decoder is true, which roformer models do not support"),
-        ("bert", {"num_attention_heads": 8}, "8 heads of a width of 8 have size 1"),
+        ("bert", {"num_attention_heads": 8}, "8 heads do not fit a width of 8"),
     ],
 )
 def test_convert_refuses_what_the_twin_cannot_compute(
@@ -390,7 +390,9 @@ def test_convert_refuses_what_the_twin_cannot_compute(
         ({"auto_map": {"AutoModel": "x.X"}}, "auto_map is"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config is"),
         ({"position_embedding_type": "relative_key_query"}, "position_embedding_type"),
-        ({"num_attention_heads": 3}, "3 heads of a width of 8 have size 2"),
+        ({"num_attention_heads": 3}, "3 heads do not fit a width of 8"),
+        ({"num_attention_heads": 0}, "0 heads do not fit a width of 8"),
+        ({"hidden_size": "8"}, "2 heads do not fit a width of 8"),
     ],
 )
 def test_convert_refuses_a_config_with_other_computations(

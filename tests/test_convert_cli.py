@@ -115,6 +115,13 @@ def test_convert_of_a_hub_model_records_the_commit(hub: Hub, tmp_path: Path, mon
     assert "base_model: owner/gpt2-mine" in Path("gpt2-mine-rotary-40/README.md").read_text()
     assert run("verify", "gpt2-mine-rotary-40").exit_code == 0
 
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama/config.json").write_text('{"model_type": "llama"}')
+    hub.add("owner/llama", tmp_path / "llama").files["model.safetensors"] = b"large"
+    before = len(hub.requests)
+    assert "llama models cannot be converted" in run("convert", "owner/llama", *LM).stderr
+    assert not [line for line in hub.requests[before:] if line.startswith("GET") and "safetensors" in line]
+
 
 def test_convert_trains_at_once(tmp_path: Path) -> None:
     source = make_source(tmp_path / "gpt2", "gpt2")
@@ -216,10 +223,10 @@ def test_convert_keeps_the_tokenizer(model_type: str, tmp_path: Path) -> None:
         ("bert --scheme alibi --to 40", 1, "bert (bert) cannot be converted to alibi", "Use --scheme rotary."),
         ("tiny-gpt2 --scheme rotary --to 512 --steps 3", 2, "--steps", "--train"),
         ("tiny-gpt2 --scheme rotary --to 512 --tensor wpe", 2, "Unknown option --tensor", ""),
-        ("llama --scheme rotary --to 64", 1, "llama (llama) cannot be converted", "type gpt2, bert, roberta"),
+        ("llama --scheme rotary --to 64", 1, "llama models cannot be converted", "type gpt2, bert"),
         ("bare/model.safetensors --scheme rotary --to 64 --model-type bert", 1, "cannot be converted", "Pass the"),
         ("adapter --scheme rotary --to 64 --model-type bert", 1, "cannot be converted", "Pass the"),
-        ("tiny-gpt2-rotary-512 --scheme alibi --to 512", 1, "(gpt_neox) cannot be converted", "Pass the folder"),
+        ("tiny-gpt2-rotary-512 --scheme alibi --to 512", 1, "gpt_neox models cannot be converted", "Pass the folder"),
         ("broken --scheme rotary --to 64", 1, "tokenizer_config.json is a JSON list, not an object", ""),
         ("no-such --scheme rotary --to 512", 1, "no-such", ""),
     ],

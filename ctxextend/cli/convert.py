@@ -41,14 +41,14 @@ def convert(
     """
     flags = locals()
     training = options.training_flags(flags)
-    from ctxextend.conversion.convert import plan_conversion
+    from ctxextend.conversion.convert import check_type, plan_conversion
     from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef, Convert, Recipe
 
     sink = Output(as_json, quiet)
     settings = options.from_flags(Convert, flags)
     recipe = Recipe(options.from_flags(CheckpointRef, flags), train=training, convert=settings)
-    plan = plan_conversion(open_model(recipe.checkpoint), settings)
+    plan = plan_conversion(open_model(recipe.checkpoint, check_type), settings)
     sink.note(*plan.notes)
     sink.warning(*plan.warnings)
     write(sink, "convert", recipe, plan, flags, {})

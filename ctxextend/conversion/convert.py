@@ -52,6 +52,7 @@ from ctxextend.version import __version__
 DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
 OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # layer norm parameters in old TensorFlow checkpoints
 SCHEMES = {"rotary": ROTARY, "alibi": ALIBI}  # how messages name them
+PASS_MODEL = f"Pass the folder of a model of type {', '.join(SOURCE_TYPES)}."
 DROPPED = ("pooler.", "cls.seq_relationship.")  # dropped with a warning: most uses of a base model do not need them
 
 
@@ -164,14 +165,20 @@ class Conversion:
         return replace(source, config=self.config, weights=files, index=None, index_file="", generated=generated)
 
 
+def check_type(model_type: str) -> None:
+    """Raise UnsupportedModelError if no model of a type has a twin."""
+    if model_type not in SOURCE_TYPES:
+        raise UnsupportedModelError(f"{model_type} models cannot be converted to other positions.", PASS_MODEL)
+
+
 def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     """Return the conversion of an open checkpoint; raise UnsupportedModelError if no model type has its twin."""
     checkpoint, (location, _), name = model.checkpoint, model.tables[0], model.ref.source
     model_type, given = model.architecture.family.model_type, model.checkpoint.config
-    source_type = SOURCE_TYPES.get(model_type)
-    if source_type is None or checkpoint.adapter_of or not checkpoint.has_config or model.ref.tensor:
-        message = f"{name} ({model_type}) cannot be converted to another position scheme."
-        raise UnsupportedModelError(message, f"Pass the folder of a model of type {', '.join(SOURCE_TYPES)}.")
+    check_type(model_type)
+    source_type = SOURCE_TYPES[model_type]
+    if checkpoint.adapter_of or not checkpoint.has_config or model.ref.tensor:
+        raise UnsupportedModelError(f"{name} cannot be converted: it is not a complete model.", PASS_MODEL)
     twin = next((twin for twin in source_type.twins if twin.scheme == settings.scheme), None)
     if twin is None:
         message = f"{name} ({model_type}) cannot be converted to {settings.scheme}: transformers has no such class"
@@ -197,9 +204,10 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
         message = f"{name} has quantised weights ({quantised[0].name} is {quantised[0].dtype}), which cannot be added."
         raise UnsupportedModelError(message, "Convert the checkpoint from before quantisation.")
     width, heads = config["hidden_size"], config["num_attention_heads"]
-    if width % heads or (twin.scheme == "rotary" and width // heads % 2):
-        message = f"{checkpoint.config_file}: {heads} heads of a width of {width} have size {width / heads:g}"
-        raise UnsupportedModelError(f"{message}, but {SCHEMES[twin.scheme]} positions need an even integer.")
+    if not (type(heads) is type(width) is int and heads > 0) or width % (heads * (1 + (twin.scheme == "rotary"))):
+        message = f"{checkpoint.config_file}: {heads} heads do not fit a width of {width}: "
+        message += "the size of a head must be an integer, and an even one for rotary positions."
+        raise UnsupportedModelError(message)
     found = f"{twin.class_name}{head}", config, origins, dropped
     return Conversion(model, settings, max_len, twin, *found, source_type.tokenizer)
 
@@ -404,5 +412,5 @@ def convert(
     Source of the positions: Su et al. 2021, arXiv:2104.09864 (rotary); Press et al. 2022, arXiv:2108.12409 (ALiBi).
     """
     ref, settings = split_ref(reference, settings)
-    plan = plan_conversion(open_model(ref), Convert(scheme, to, **settings))
+    plan = plan_conversion(open_model(ref, check_type), Convert(scheme, to, **settings))
     return plan.execute(output, force=force)

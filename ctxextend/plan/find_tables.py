@@ -57,18 +57,22 @@ class OpenedModel:
         return read_floats(file, name) if file else None
 
 
-def open_model(ref: CheckpointRef) -> OpenedModel:
-    """Open a checkpoint, detect its architecture, and find its position tables."""
-    return identify_model(open_reference(ref), ref)
+def open_model(ref: CheckpointRef, check_type: Callable[[str], None] = lambda model_type: None) -> OpenedModel:
+    """Open a checkpoint, detect its architecture, and find its position tables; see `open_reference`."""
+    return identify_model(open_reference(ref, check_type), ref)
 
 
-def open_reference(ref: CheckpointRef) -> Checkpoint:
-    """Resolve a checkpoint reference and read the headers; unsupported model types fail before any download."""
+def open_reference(ref: CheckpointRef, check_type: Callable[[str], None] = lambda model_type: None) -> Checkpoint:
+    """Resolve a checkpoint reference and read the headers; fail for unsupported model types before any download.
+
+    `check_type` raises for other model types that the caller does not support.
+    """
 
     def check(config: Mapping[str, Any], has_weights: bool = True) -> None:
         model_type, is_named = ref.model_type or config.get("model_type"), ref.tensor is not None
         if not is_named and isinstance(model_type, str) and not (has_weights and _is_unknown(model_type, config)):
             find_architecture(config, model_type=model_type)
+            check_type(model_type)
 
     source = resolve_source(ref.source, ref.revision, ref.subfolder, ref.variant, check)
     return open_checkpoint(source, ref.variant, check)
