@@ -7,18 +7,21 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import transformers
+from safetensors import safe_open
 
 import ctxextend
 from benchmarks import __main__ as benchmarks
-from benchmarks import checkpoints, real, rotary
+from benchmarks import checkpoints, convert, real, rotary
 from benchmarks.checkpoints import TABLE, Shape, write
 from benchmarks.files import cmp_command, read_header
 from benchmarks.measure import Cost, Row, alternate, measure, measure_json, python
 from benchmarks.qmsum import write_qmsum
+from ctxextend.tables.methods import METHODS
 
 TINY = Shape(64, 2, 10, 16)
 
@@ -169,6 +172,18 @@ def test_rotary_page_contains_every_length_and_band() -> None:
     assert "| method | 0 to 3 | 4 to 7 | 8 to 11 | 12 to 15 |" in text
     assert "| yarn, 100 steps | 3.49 (x 2.1 ± 6.7) | 3.49 (x 2.1 ± 6.7) |" in text
     assert "| as it is, in sliding windows | 2 ± 10 | 2 ± 10 |" in text
+
+
+def test_convert_writes_every_scheme(tmp_path: Path) -> None:
+    with patch.dict(METHODS):
+        ctxextend.register_method("without-positions", convert.without_positions)
+        for name, (write_scheme, _) in convert.SCHEMES.items():
+            write_scheme("tiny-gpt2", to=160, output=tmp_path / name)
+    configs = {name: json.loads((tmp_path / name / "config.json").read_text()) for name in convert.SCHEMES}
+    types = {name: config["model_type"] for name, config in configs.items()}
+    assert types == {**dict.fromkeys(convert.SCHEMES, "gpt2"), "rotary": "gpt_neox", "ALiBi": "falcon"}
+    with safe_open(tmp_path / "none" / "model.safetensors", "np") as file:
+        assert (np.ptp(file.get_tensor("transformer.wpe.weight"), axis=0) == 0).all()
 
 
 def test_real_prints_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
