@@ -24,8 +24,9 @@ from ctxextend.evaluation.losses import LossTask
 from ctxextend.evaluation.passkey import PasskeyTask
 from ctxextend.evaluation.reference_rows import plan_held_out_rows, read_texts
 from ctxextend.evaluation.search import read_search_set
-from ctxextend.held_out import shared_texts
+from ctxextend.held_out import shared_texts, split_documents
 from ctxextend.models.devices import torch_threads
+from ctxextend.models.extend import set_tables
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
@@ -329,10 +330,14 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     trains_base = base.kind == ENCODER and train is not None and train.trains_weights
     resized = open_resized(base, plan, shares=not trains_base)
     trainer = open_trainer(files, plan, train, base, folder) if train else None
-    held_out = trainer.held_out_documents() if trainer and search_set is None else None
+    held_out = None
+    if trainer and search_set is None and not trainer.task.settings.eval_data:
+        windows = [trainer.task.held_out.tokens[start:stop] for start, stop in trainer.task.held_out.spans]
+        held_out = split_documents(windows, files.tokenizer.separator)
     notes = (*base.notes, *notes, *[HELD_OUT] * (held_out is not None))
     if text is not None and hold_out is not None:
-        resized.set_reference(plan)
+        reference = {table.name: resized.learned[table.name][: table.rows_after] for table in plan.stored}
+        set_tables(resized.model.model, resized.tensors(reference))
         run = plan_held_out_rows(resized.model, hold_out, evaluate, *text)
     else:
         run = plan_evaluation(resized.model, base, evaluate, held_out, search_set=search_set, notes=notes)

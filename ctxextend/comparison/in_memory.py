@@ -15,7 +15,6 @@ from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
 from ctxextend.errors import TrainingError
 from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
 from ctxextend.families.lookup import nested
-from ctxextend.held_out import split_documents
 from ctxextend.models.extend import set_config, set_length, set_tables, to_tensor
 from ctxextend.models.load import match_parameters
 from ctxextend.plan.edits import config_changes
@@ -41,21 +40,12 @@ class ResizedModel:
     names: Mapping[str, str]  # parameter names by tensor names of the checkpoint's files
     learned: Mapping[str, Table]  # tables of the checkpoint by tensor name, each of shape (rows, d)
 
-    def tables(self, plan: ResizePlan) -> dict[str, Table]:
-        """Return the tables of a plan in the files' dtype, as `resize` writes them."""
-        return {table.name: plan.resized(table, self.learned[table.name][: table.rows_before]) for table in plan.stored}
-
-    def set_positions(self, plan: ResizePlan) -> dict[str, Table]:
-        """Give the model the tables and settings of a plan, and return the tables. Other tensors do not change."""
-        if any(table.rope for table in plan.tables):
-            return self.resize(plan)
-        tables = self.tables(plan)  # plans of one length differ only in these
-        set_tables(self.model.model, self.tensors(tables))
-        return tables
-
-    def resize(self, plan: ResizePlan) -> dict[str, Table]:
-        """Give the model the length of a plan too; slower than `set_positions`, since it builds models without data."""
-        tables = self.tables(plan)
+    def set_positions(self, plan: ResizePlan, *, is_first: bool = False) -> dict[str, Table]:
+        """Give the model the tables and settings of a plan, and return the tables, as `resize` writes them."""
+        tables = {one.name: plan.resized(one, self.learned[one.name][: one.rows_before]) for one in plan.stored}
+        if not is_first and not any(table.rope for table in plan.tables):  # plans of one length differ only in tables
+            set_tables(self.model.model, self.tensors(tables))
+            return tables
         edits = config_changes(self.config, plan.model.architecture, plan.tables)
         set_config(config := copy.deepcopy(self.config), edits)
         # All rotary settings, and all lengths: those of another plan must not remain.
@@ -63,11 +53,6 @@ class ResizedModel:
         paths |= {path for table in plan.tables if table.rope for path in table.location.length_paths}
         set_length(self.model.model, self.tensors(tables), {path: nested(config, path) for path in paths})
         return tables
-
-    def set_reference(self, plan: ResizePlan) -> None:
-        """Load the checkpoint's own rows into the model, as many as the tables of a plan have."""
-        reference = {table.name: self.learned[table.name][: table.rows_after] for table in plan.stored}
-        set_tables(self.model.model, self.tensors(reference))
 
     def tensors(self, tables: Mapping[str, Table]) -> dict[str, Any]:
         """Return tables by parameter name, in the dtype of the loaded model."""
@@ -82,7 +67,7 @@ def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> R
     learned = {table.name: read_floats(plan.checkpoint.names[table.name], table.name) for table in plan.stored}
     config = {**model.config.to_dict(), "model_type": model.config.model_type}
     resized = ResizedModel(replace(base, model=model, max_len=plan.max_len_after), config, names, learned)
-    resized.resize(plan)
+    resized.set_positions(plan, is_first=True)
     return resized
 
 
@@ -93,13 +78,6 @@ class InMemoryTrainer:
     task: "TrainingTask"  # as `train` would prepare it for the output of `resize`
     folder: "RunFolder"  # for the tokenized text; no saves are written
     teacher: EvalModel  # the base, from which encoders are distilled
-
-    def held_out_documents(self) -> list[NDArray[np.int64]] | None:
-        """Return the documents that training holds out of its text; None if separate text is evaluated."""
-        if self.task.settings.eval_data:
-            return None
-        (tokens, spans), separator = self.task.held_out, self.task.files.tokenizer.separator
-        return split_documents([tokens[start:stop] for start, stop in spans], separator)
 
     @contextmanager
     def trained(self, resized: ResizedModel, plan: ResizePlan, advance: Callable[[int], None]) -> Iterator[None]:
