@@ -18,24 +18,8 @@ from ctxextend.checkpoints.filenames import SINGLE_FILE, with_variant
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit, load_object
 from ctxextend.checkpoints.safetensors_file import TensorFile, describe_tensors, numpy_dtype, read_floats
-from ctxextend.conversion.twins import (
-    ANGLES,
-    ANGLES_LAYOUT,
-    BASE,
-    BY_HEAD,
-    CAUSAL_LM,
-    COPIED,
-    MASKED_LM,
-    PLUS_MEAN,
-    SOURCE_TYPES,
-    TRANSPOSED,
-    Array,
-    Rule,
-    SourceType,
-    Twin,
-    by_head,
-    plus_mean,
-)
+from ctxextend.conversion import twins
+from ctxextend.conversion.twins import COPIED, SOURCE_TYPES, Array, Rule, SourceType, Twin
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError, counted, printable
 from ctxextend.families.schema import ALIBI, ROTARY
 from ctxextend.inspection.stated_limits import TOKENIZER_FILES
@@ -46,7 +30,6 @@ from ctxextend.plan.find_tables import OpenedModel, describe_table, identify_mod
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
 from ctxextend.recipe import THETA, CheckpointRef, Convert, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import TABLE_KEYS
-from ctxextend.tables.sinusoids import sinusoidal_rows
 from ctxextend.version import __version__
 
 DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
@@ -124,25 +107,25 @@ class Conversion:
         shapes = {}
         for name, (tensor, how) in self.origins.items():
             _, dtype, shape, *_ = self.model.checkpoint.entries[tensor]
-            shapes[name] = dtype, shape[::-1] if how in (BY_HEAD, TRANSPOSED) else shape
+            shapes[name] = dtype, shape[::-1] if how in (twins.BY_HEAD, twins.TRANSPOSED) else shape
         if self.twin.has_angles:
             size = self.config["hidden_size"] // self.config["num_attention_heads"]
-            prefix = "" if self.model_class.endswith(BASE) else self.twin.prefix
-            shapes[prefix + ANGLES] = next(iter(shapes.values()))[0], (self.config["max_position_embeddings"], size)
+            name = ("" if self.model_class.endswith(twins.BASE) else self.twin.prefix) + twins.ANGLES
+            shapes[name] = next(iter(shapes.values()))[0], (self.config["max_position_embeddings"], size)
         return shapes
 
     def tensor(self, name: str) -> Array:
         """Compute a tensor of the twin."""
         if name not in self.origins:
-            dtype, (rows, size) = self.shapes[name]
-            return sinusoidal_rows(np.arange(rows), size, ANGLES_LAYOUT).astype(np.float32).astype(numpy_dtype(dtype))
+            dtype, shape = self.shapes[name]
+            return twins.angles(*shape).astype(numpy_dtype(dtype))
         tensor, how = self.origins[name]
         values = read_floats(self.model.checkpoint.names[tensor], tensor)
-        if how == BY_HEAD:
-            return by_head(values, self.config["num_attention_heads"])
-        if how == PLUS_MEAN:
-            return plus_mean(values, self.mean_row)
-        return values.T if how == TRANSPOSED else values
+        if how == twins.BY_HEAD:
+            return twins.by_head(values, self.config["num_attention_heads"])
+        if how == twins.PLUS_MEAN:
+            return twins.plus_mean(values, self.mean_row)
+        return values.T if how == twins.TRANSPOSED else values
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -196,7 +179,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
     length = max_len * int(length[:-1]) if isinstance(length, str) else length
     theta = None if twin.scheme != "rotary" or twin.has_angles else settings.theta or THETA
     settings = replace(settings, to=length, theta=theta)  # recipes state the default too, in case it changes
-    head = BASE if settings.encoder_only else _find_head(model, source_type, twin)
+    head = twins.BASE if settings.encoder_only else _find_head(model, source_type, twin)
     config = _twin_config(model, source_type, twin, settings) | {"architectures": [f"{twin.class_name}{head}"]}
     origins, dropped = _find_origins(model, source_type, twin, head)
     entries = (checkpoint.entries[origin.tensor] for origin in origins.values())
@@ -218,11 +201,11 @@ def _find_head(model: OpenedModel, source_type: SourceType, twin: Twin) -> str:
     head = re.sub(f"^(?:{'|'.join(item.class_name for item in SOURCE_TYPES.values())})", "", stated or "")
     if stated is None:
         has_lm_head = any("predictions." in name or "lm_head." in name for name in model.checkpoint.names)
-        head = MASKED_LM if has_lm_head and MASKED_LM in source_type.heads else source_type.default_head
+        head = twins.MASKED_LM if has_lm_head and twins.MASKED_LM in source_type.heads else source_type.default_head
     if head not in source_type.heads:
         raise UnsupportedModelError(f"{twin.model_type} models have no head like that of {stated}.", hint)
     act = model.checkpoint.config.get("hidden_act", source_type.lm_act)
-    if source_type.heads[head] == MASKED_LM and source_type.lm_act not in (None, act):
+    if source_type.heads[head] == twins.MASKED_LM and source_type.lm_act not in (None, act):
         message = f"hidden_act is {act}, but the LM head uses {source_type.lm_act}: {twin.model_type} has one for both."
         raise UnsupportedModelError(message, hint)
     return source_type.heads[head]
@@ -251,9 +234,9 @@ def _find_origins(
 ) -> tuple[dict[str, Origin], tuple[str, ...]]:
     """Return how each tensor of a twin is computed, by name, and which tensors of the source are dropped."""
     location, table = model.tables[0]
-    prefix, twin_prefix = table.removesuffix(location.table.name), "" if head == BASE else twin.prefix
+    prefix, twin_prefix = table.removesuffix(location.table.name), "" if head == twins.BASE else twin.prefix
     rules = [Rule(prefix + rule.source, twin_prefix + rule.name, rule.how) for rule in twin.rules]
-    if head != BASE:
+    if head != twins.BASE:
         rules += (*source_type.rules, *(Rule("lm_head.weight", name) for name in (twin.lm_head,) if name))
     ignored = [Rule(prefix + name, "") for name in (location.table.name, *source_type.ignored)]
     origins, dropped = dict[str, Origin](), list[str]()
@@ -265,13 +248,13 @@ def _find_origins(
             origins[found[0]] = Origin(tensor, found[1])
         elif any(rule.applied(name) is not None for rule in ignored):
             continue
-        elif head == BASE or name.removeprefix(prefix).startswith(DROPPED):
+        elif head == twins.BASE or name.removeprefix(prefix).startswith(DROPPED):
             dropped.append(tensor)
         else:
             message = f"{tensor} is not a tensor of {source_type.class_name} models that {twin.model_type} models have."
             raise UnsupportedModelError(message, "Convert the base model only with --encoder-only.")
-    if head == CAUSAL_LM and twin.lm_head:
-        embeddings = next(origin.tensor for origin in origins.values() if origin.how == PLUS_MEAN)
+    if head == twins.CAUSAL_LM and twin.lm_head:
+        embeddings = next(origin.tensor for origin in origins.values() if origin.how == twins.PLUS_MEAN)
         origins.setdefault(twin.lm_head, Origin(embeddings, COPIED))
     is_tied, bias = model.checkpoint.config.get("tie_word_embeddings") is not False, origins.get("cls.predictions.bias")
     if bias is not None and not is_tied:  # transformers then does not tie it either

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.tables.sinusoids import sinusoidal_rows
+
 Array = NDArray[Any]
 COPIED, TRANSPOSED, BY_HEAD, PLUS_MEAN = "copied", "transposed", "regrouped by head", "plus the mean position row"
 BASE, CAUSAL_LM, MASKED_LM = "Model", "ForCausalLM", "ForMaskedLM"  # how names of classes end
@@ -32,6 +34,11 @@ def plus_mean(values: Array, mean: NDArray[np.float64]) -> Array:
     """Add the mean position row, (d,), to every row of (n, d): in float64, rounded once to the dtype of the values."""
     # In blocks, without copies of all values in float64.
     return np.add(values, mean, dtype=np.float64, casting="unsafe", out=np.empty_like(values))
+
+
+def angles(max_len: int, head_dim: int) -> NDArray[np.float32]:
+    """Return RoFormer's table of sines and cosines, (max_len, head_dim), with theta 10,000."""
+    return sinusoidal_rows(np.arange(max_len), head_dim, "halves").astype(np.float32)
 
 
 class Rule(NamedTuple):
@@ -81,7 +88,7 @@ class SourceType:
     lm_act: str | None = None  # the activation in its LM head, if no config key states it
 
 
-ANGLES, ANGLES_LAYOUT = "encoder.embed_positions.weight", "halves"  # sines and cosines, (max_len, head_dim)
+ANGLES = "encoder.embed_positions.weight"  # the table of RoFormer's base model
 CUSTOM = dict.fromkeys(("auto_map", "quantization_config"), (None,))  # keys of any model type
 
 
