@@ -30,7 +30,7 @@ class CheckpointError(CtxextendError):
 
 
 class UnsupportedModelError(CtxextendError):
-    """The model has no position table to resize, or its model type is unknown."""
+    """The model has no position table to resize, cannot be converted, or its model type is unknown."""
 
 
 class ResizeError(CtxextendError):
