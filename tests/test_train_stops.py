@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -37,7 +38,7 @@ def start_run(source: Path, *flags: object, steps: int = STEPS) -> Any:
     return invoke("train", source, "--data", "book.txt", "--steps", steps, *FLAGS, "-o", "out", *flags)
 
 
-def start_and_interrupt(source: Path, *flags: object) -> Any:
+def start_and_interrupt(source: Path, *flags: object, start: Callable[..., Any] = start_run) -> Any:
     """Start a run and send Ctrl-C after its second step, before that is saved."""
     on_log = RunCallback.on_log
 
@@ -48,7 +49,7 @@ def start_and_interrupt(source: Path, *flags: object) -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunCallback, "on_log", interrupt)
-        done = start_run(source, *flags)
+        done = start(source, *flags)
     assert done.exit_code == 130
     return done
 
@@ -71,6 +72,15 @@ def test_train_saves_at_ctrl_c_and_resumes_with_identical_output(gpt2: Path, uni
     assert log_of(Path("out")) == log_of(uninterrupted)
     assert Path("out/model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
     assert not Path("out.training").exists()
+
+
+def test_convert_rejects_resuming_with_other_settings(gpt2: Path) -> None:
+    def start(source: Path, *flags: object) -> Any:
+        training = ("--train", "book.txt", "--steps", STEPS, "-o", "out")
+        return invoke("convert", source, "--scheme", "rotary", "--to", 32, *training, *flags)
+
+    start_and_interrupt(gpt2, start=start)
+    assert "a different run: convert.theta was not set and is 500.0" in start(gpt2, "--theta", 500).stderr
 
 
 def test_train_rejects_resuming_if_other_weights_of_the_source_changed(gpt2: Path) -> None:

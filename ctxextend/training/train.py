@@ -127,9 +127,10 @@ def train_recipe(
             folder = RunFolder.for_output(path)
             if devices.is_main_process:
                 check_output(path, source.checkpoint.protected, dict.fromkeys(source.checkpoint.files, 0), force=force)
-                sections = {"source": recipe.checkpoint, "resize": recipe.resize, "train": settings}
-                values = {name: asdict(section) for name, section in sections.items() if section is not None}
-                named = {f"{name}.{key}": value for name, section in values.items() for key, value in section.items()}
+                steps = {name: getattr(recipe, name) for name in ("resize", "convert", "train")}
+                steps["source"] = recipe.checkpoint
+                values = {name: asdict(step) for name, step in steps.items() if step is not None}
+                named = {f"{name}.{key}": value for name, step in values.items() for key, value in step.items()}
                 named[f"sha256 of {source.tables[0].name}"] = hashes.get("sha256_before")
                 named["fingerprint of all weights"] = source.checkpoint.weights_fingerprint()
                 folder = stack.enter_context(open_run_folder(path, named, resume=resume, force=force))
