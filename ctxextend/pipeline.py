@@ -113,11 +113,10 @@ def plan_run(file: RecipeFile) -> ResizePlan | None:
         return None
     checkpoint = open_reference(recipe.checkpoint)
     check_source(checkpoint, recipe.checkpoint, hashes)
+    model = identify_model(checkpoint, recipe.checkpoint)
     if recipe.convert is not None:
-        return plan_conversion(identify_model(checkpoint, recipe.checkpoint), recipe.convert)
-    if recipe.resize is None:
-        return None
-    return plan_model(identify_model(checkpoint, recipe.checkpoint), recipe.resize, table_methods(file))
+        return plan_conversion(model, recipe.convert)
+    return plan_model(model, recipe.resize, table_methods(file)) if recipe.resize else None
 
 
 def run(

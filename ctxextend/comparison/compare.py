@@ -144,6 +144,7 @@ class Compare:
         methods: Sequence[str] = (),
         steps: int = 0,
         hold_out: int | None = None,
+        is_named: bool = True,
         **flags: Any,
     ) -> "Compare":
         """Return a comparison's settings, from fields of `Evaluate` and `Train` by name; None means the default."""
@@ -172,7 +173,7 @@ class Compare:
             raise ResizeError(f"--length {max(evaluate.length)} is more than --to {to}.", "Use a larger --to.")
         # With "best", the step would be selected on the text that methods are evaluated on.
         train = Train(tuple(data), steps, save="last", **training) if steps else None
-        return cls(to, evaluate, read_methods(methods, to), train, hold_out)
+        return cls(to, evaluate, read_methods(methods, to, is_named=is_named), train, hold_out)
 
     def evaluate_for(self, kind: str, to: int) -> Evaluate:
         """Return the settings to evaluate a kind of model at a length, with the measure that ranks methods."""
@@ -188,7 +189,7 @@ def with_ranking(settings: Evaluate, kind: str) -> Evaluate:
     return replace(settings, measure=(*settings.measure, "retrieval" if kind == ENCODER else "position"))
 
 
-def read_methods(specs: Sequence[str], to: int | str | None) -> tuple[MethodSpec, ...]:
+def read_methods(specs: Sequence[str], to: int | str | None, *, is_named: bool = True) -> tuple[MethodSpec, ...]:
     """Return the requested methods, each once; by default, and for ``all``, every method with its defaults."""
     specs_by_name, to = dict[str, MethodSpec](), MIN_LENGTH if to is None else to
     for text in specs or [ALL]:
@@ -199,7 +200,7 @@ def read_methods(specs: Sequence[str], to: int | str | None) -> tuple[MethodSpec
         else:
             resize, (name, given, _) = Resize(to, method=text), read_method(text)
             full_name = method_text(name, given)
-            specs_by_name[full_name] = MethodSpec(full_name, resize, is_named=True)
+            specs_by_name[full_name] = MethodSpec(full_name, resize, is_named)
     return tuple(specs_by_name.values())
 
 
@@ -432,7 +433,6 @@ def _held_out_length(files: ModelFiles, to: int | str | None, hold_out: int) -> 
 
 
 def _norms(table: NDArray[Any] | None, plan: ResizePlan) -> tuple[float, ...]:
-    """Return the norms of a table's rows from position 0 on; empty if transformers computes them."""
     return () if table is None else tuple(norms_and_neighbours(table[plan.tables[0].reserved_rows :])[0].tolist())
 
 

@@ -49,9 +49,9 @@ def compare_quickly(
     methods = [name.format(plan.max_len_before) for name in METHODS if plan.tables[0].has_rows]
     with tempfile.TemporaryDirectory() as folder:
         texts = data or [write_documents(Path(folder) / "documents.jsonl", default_documents(opened))]
-        settings = Compare.from_flags(plan.max_len_after, texts, methods, tokens=tokens, **flags)
+        settings = Compare.from_flags(plan.max_len_after, texts, methods, tokens=tokens, is_named=False, **flags)
         settings = replace(settings, seconds=SECONDS if tokens is None else inf)
-        comparison = compare_model(opened, _skip_methods(settings), progress)
+        comparison = compare_model(opened, settings, progress)
     notes, samples = [*comparison.notes], comparison.base.samples if comparison.base else 0
     if not data:
         notes.append("The text is Python's documentation. Pass your own with --data.")
@@ -79,14 +79,9 @@ def choose_method(
         raise ResizeError(message, "Use a larger --to, or remove --hold-out.")
     to = min(-(-hold_out * plan.max_len_after // before), before)
     names = {name.format(hold_out): name.format(before) for name in METHODS}
-    settings = _skip_methods(Compare.from_flags(to, data, [*names], hold_out=hold_out))
+    settings = Compare.from_flags(to, data, [*names], hold_out=hold_out, is_named=False)
     comparison = compare_model(plan.model, settings, progress)
     return names[comparison.rows[0].method], comparison
-
-
-def _skip_methods(settings: Compare) -> Compare:
-    """Return the settings of a comparison that skips methods that do not apply."""
-    return replace(settings, methods=tuple(spec._replace(is_named=False) for spec in settings.methods))
 
 
 def default_documents(opened: OpenedModel) -> list[str]:
@@ -108,7 +103,6 @@ def is_held_out(document: str) -> bool:
 
 
 def _python_texts() -> Iterator[list[str]]:
-    """Yield each topic of the Python reference, and the docstrings of each module."""
     yield from ([topic] for topic in topics.values())
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):  # packages would take too long
         nodes = ast.walk(ast.parse(path.read_text("utf-8")))
