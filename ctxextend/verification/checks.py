@@ -27,7 +27,7 @@ from ctxextend.plan.edits import TablePlan, new_buffer
 from ctxextend.plan.output_files import CARD_FILE
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import FROZEN, RECIPE_FILE
+from ctxextend.recipe import FROZEN, RECIPE_FILE, TRAINABLE
 from ctxextend.recipe_file import Provenance, learned_before
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
 from ctxextend.tables.rotary import frequencies
@@ -64,6 +64,16 @@ class Check:
     passed: bool
     evidence: tuple[str, ...]  # findings, failures first
     is_unchecked: bool = field(default=False, metadata=not_in_json)  # failed only since its method is not registered
+
+
+def run_checks(expected: ExpectedResize, resized: Checkpoint, progress: Progress) -> list[Check]:
+    """Compare the files of a resized checkpoint with those that the resize should have written."""
+    tensors, plan = check_tensors(expected.plan, resized, progress), expected.plan
+    if expected.trainable in ("all-but-positions", "all"):
+        kind = "conversion" if isinstance(plan, ConversionPlan) else "resize"
+        reason = f"{TRAINABLE[expected.trainable]} were trained according to the recipe, so this is not a pure {kind}"
+        tensors = Check("tensors", False, (reason, *tensors.evidence))
+    return [tensors, check_tables(expected, resized), check_files(plan, resized)]
 
 
 def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no_progress) -> Check:

@@ -28,19 +28,11 @@ from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import OpenedModel, computed_shape, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import RECIPE_FILE, TRAINABLE, CheckpointRef, Resize, accepts_settings
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Resize, accepts_settings
 from ctxextend.recipe_file import find_base, parse_provenance, read_provenance
 from ctxextend.tables.method_facts import ROTARY_METHODS
 from ctxextend.tables.methods import METHODS
-from ctxextend.verification.checks import (
-    Check,
-    ExpectedResize,
-    check_files,
-    check_tables,
-    check_tensors,
-    compare_rope,
-    compare_table,
-)
+from ctxextend.verification.checks import Check, ExpectedResize, compare_rope, compare_table, run_checks
 
 NO_OUTPUT = "No output was written. Run the same command again; if it fails again, please report this message."
 TRAINING_UNVERIFIED = "The recipe states what was trained; this was not verified."
@@ -146,7 +138,7 @@ def verify_resized(
         expected = find_expected_resize(identify_model(base, ref), resized)
     except ResizeError as error:
         return _failed(ref, reference, "table", error)
-    checks = _run_checks(expected, resized, progress)
+    checks = run_checks(expected, resized, progress)
     if deep:
         from ctxextend.verification.deep import check_loading
 
@@ -170,21 +162,12 @@ def check_output(plan: ResizePlan, folder: Path) -> None:
     """Verify the folder that a plan has written, before it is moved into place; raise VerificationError if it fails."""
     try:
         resized = _open_resized(Source(str(folder), "folder", folder, folder.name), plan.checkpoint)
-        checks = _run_checks(ExpectedResize(plan, None, "as planned"), resized, no_progress)
+        checks = run_checks(ExpectedResize(plan, None, "as planned"), resized, no_progress)
     except CtxextendError as error:
         raise VerificationError(f"The output could not be verified: {error.message}", NO_OUTPUT) from error
     failed = [f"{check.name}: {check.evidence[0]}" for check in checks if not check.passed]
     if failed:
         raise VerificationError(f"The output does not match the plan. {'; '.join(failed)}.", NO_OUTPUT)
-
-
-def _run_checks(expected: ExpectedResize, resized: Checkpoint, progress: Progress) -> list[Check]:
-    tensors, plan = check_tensors(expected.plan, resized, progress), expected.plan
-    if expected.trainable in ("all-but-positions", "all"):
-        kind = "conversion" if isinstance(plan, ConversionPlan) else "resize"
-        reason = f"{TRAINABLE[expected.trainable]} were trained according to the recipe, so this is not a pure {kind}"
-        tensors = Check("tensors", False, (reason, *tensors.evidence))
-    return [tensors, check_tables(expected, resized), check_files(expected.plan, resized)]
 
 
 def _open_resized(source: Source, base: Checkpoint) -> Checkpoint:
