@@ -65,6 +65,11 @@ class CheckpointRef:
             hint = did_you_mean(self.model_type, FAMILIES) or "List supported model types with `ctxextend families`."
             raise ResizeError(f"Unknown model type {self.model_type!r}.", hint)
 
+    def resize_command(self, **flags: Any) -> str:
+        """Return the command that resizes it, with the flags that are not None."""
+        values = {key.replace("_", "-"): getattr(self, key) or None for key in REF_KEYS if key != "tokenizer"}
+        return shlex.join(["ctxextend", "resize", self.source, *flag_words(values | flags)])
+
 
 @dataclass(frozen=True)
 class Convert:
@@ -303,12 +308,6 @@ class Recipe:
     def copies_code(self) -> bool:
         """Whether code files are copied to the output."""
         return any(step is not None and step.copy_code for step in (self.resize, self.convert, self.train))
-
-
-def resize_command(ref: CheckpointRef, **flags: Any) -> str:
-    """Return the command that resizes a checkpoint, with the flags that are not None."""
-    values = {key.replace("_", "-"): getattr(ref, key) or None for key in REF_KEYS if key != "tokenizer"}
-    return shlex.join(["ctxextend", "resize", ref.source, *flag_words(values | flags)])
 
 
 def flag_words(values: Mapping[str, Any]) -> list[str]:

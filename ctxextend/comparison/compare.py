@@ -30,17 +30,7 @@ from ctxextend.models.extend import set_tables
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import (
-    MIN_LENGTH,
-    CheckpointRef,
-    Evaluate,
-    Recipe,
-    Resize,
-    Train,
-    accepts_settings,
-    resize_command,
-    split_ref,
-)
+from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Recipe, Resize, Train, accepts_settings, split_ref
 from ctxextend.recipe_file import TABLE_KEYS, recipe_values, yaml_text
 from ctxextend.tables.apply import read_method
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, ROTARY_METHODS, method_text
@@ -301,7 +291,7 @@ class ComparisonRun:
             skipped=self.skipped,
             hold_out=hold_out,
             is_quick=self.settings.seconds is not None,
-            next_command=resize_command(self.files.ref, to=self.to, method=rows[0].method) if rows else "",
+            next_command=self.files.ref.resize_command(to=self.to, method=rows[0].method) if rows else "",
             steps=train.steps if train else 0,
             trainable=str(train.trainable) if train else "positions",
             seq_len=self.trainer.task.span if self.trainer else None,

@@ -16,7 +16,7 @@ from ctxextend.inspection.scheme_report import PositionReport, SchemeReport, rep
 from ctxextend.inspection.stated_limits import find_limits, library_limits
 from ctxextend.inspection.table_report import Inspection, TableReport
 from ctxextend.plan.find_tables import FoundTable, OpenedModel, check_rows, describe_table, open_model, tables_of_part
-from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings, resize_command
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings
 from ctxextend.recipe_file import Provenance, read_provenance
 from ctxextend.tables.sinusoids import fit_layout, sinusoidal_rows
 from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
@@ -81,7 +81,7 @@ def _fix_command(ref: CheckpointRef, table: PositionReport, tables: Collection[P
     if len({other.key_value for other in sharing}) > 1:
         return None
     with_part = len({other.positions for other in tables}) > 1
-    return f"{resize_command(ref, part=table.part or None if with_part else None, to=table.positions)} --fix-limits"
+    return f"{ref.resize_command(part=table.part or None if with_part else None, to=table.positions)} --fix-limits"
 
 
 def _report(checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None, parameters: int) -> TableReport:
