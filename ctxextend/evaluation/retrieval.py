@@ -42,17 +42,9 @@ class DocumentTask:
     def __post_init__(self) -> None:
         self.special = self.model.model.tokenizer.num_special
         self.whole = [document[: self.length - self.special] for document in self.documents]
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens that the model reads."""
-        return sum(len(text) + self.special for text in (*self.whole, *(() if self.base else self.queries)))
-
-    @property
-    def base_tokens(self) -> int:
-        """The number of tokens that the base reads."""
+        self.tokens = sum(len(text) + self.special for text in (*self.whole, *(() if self.base else self.queries)))
         size, texts = (self.base.model.max_text, (*self.queries, *self.documents)) if self.base else (1, ())
-        return sum(len(text) + self.special * max(-(-len(text) // size), 1) for text in texts)
+        self.base_tokens = sum(len(text) + self.special * max(-(-len(text) // size), 1) for text in texts)
 
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Embed queries and documents with the base, whose results are reused for each model."""
