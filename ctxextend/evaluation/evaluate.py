@@ -126,9 +126,9 @@ def open_base(
 class TextWindows:
     """Windows of equal length, cut from documents."""
 
-    windows: tuple[Ids, ...]  # each of shape (tokens,), in text order
-    documents: tuple[Ids, ...]  # the documents read, each of shape (tokens,)
-    across_documents: bool  # whether windows span several documents
+    windows: tuple[Ids, ...] = ()  # each of shape (tokens,), in text order
+    documents: tuple[Ids, ...] = ()  # the documents read, each of shape (tokens,)
+    across_documents: bool = False  # whether windows span several documents
 
 
 @dataclass
@@ -205,9 +205,8 @@ def plan_evaluation(
     if documents is None and settings.data:
         documents, warnings = read_unseen([model], settings, size * minimum)
     separator, one_each = model.tokenizer.separator, "retrieval" in measures
-    text = TextWindows((), (), across_documents=False)
     if documents is None:
-        measures = ()
+        measures, text = (), TextWindows()
     else:
         text = cut_windows(documents, size, count, separator, one_each=one_each, minimum=minimum)
     text_ids = np.concatenate([np.empty(0, np.int64), *text.documents])

@@ -156,7 +156,7 @@ def read_texts(files: ModelFiles, settings: Evaluate, hold_out: int, length: int
         hint = "Pass more or longer texts with --data, or lower --hold-out."
         raise DataError(f"{message} (the longest document has {longest:,}).", hint)
     count = int(np.searchsorted(np.cumsum([len(text) for text in texts]), settings.tokens, "right"))
-    return TextWindows(tuple(texts[: max(count, MIN_TEXTS)]), tuple(read), across_documents=False), warnings
+    return TextWindows(tuple(texts[: max(count, MIN_TEXTS)]), tuple(read)), warnings
 
 
 def plan_held_out_rows(
