@@ -17,7 +17,7 @@ from ctxextend.checkpoints.atomic_output import atomic_folder, check_disk_space,
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
-from ctxextend.checkpoints.safetensors_file import TensorFile, numpy_dtype, read_floats
+from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
 from ctxextend.errors import SourceError, TrainingError, counted, printable
 from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_eval_model, open_files
@@ -106,14 +106,9 @@ def train_recipe(
     progress: Progress = no_progress,
     notify: Callable[[str], None] = lambda text: None,
 ) -> TrainResult:
-    """Resize or convert a checkpoint if the recipe says so, then train and save it; see `train`.
-
-    `plan` is the plan of that resize. The default output is ``<name>-<length>`` with a plan, else ``<name>-trained``.
-    `notify` is called with messages for the user before the first step.
-    """
+    """Resize or convert a checkpoint if there is a plan, then train and save it; see `train`."""
     settings = recipe.train
-    if settings is None:
-        raise TrainingError("The recipe has no training settings.", "Pass --data and --steps.")
+    assert settings is not None
     devices = open_devices(settings.device)
     with ExitStack() as stack:
         with devices.main_process_first():
@@ -230,7 +225,6 @@ def _warnings(task: TrainingTask, result: TrainResult) -> Iterator[str]:
 
 
 def _curve_and_runs(result: TrainResult, folder: RunFolder) -> dict[str, bytes]:
-    """Return the loss curve, if matplotlib is installed, and the logs of experiment trackers, by path."""
     runs = [path for path in (folder.path / "runs").rglob("*") if path.is_file()]
     files = {path.relative_to(folder.path).as_posix(): path.read_bytes() for path in runs}
     if find_spec("matplotlib") is not None:
@@ -251,8 +245,7 @@ class TrainedWeights:
 
     def tensor(self, name: str) -> NDArray[Any]:
         """Return a tensor; frozen rows are copied from the source unless the dtype changes."""
-        file = self.checkpoint.names[name]
-        dtype = numpy_dtype(self._dtype(file, name))
+        file, dtype = self.checkpoint.names[name], numpy_dtype(self._dtype(name))
         if name not in self.trainable.names:
             return read_floats(file, name).astype(dtype)
         parameter = self.trainable.names[name]
@@ -261,15 +254,15 @@ class TrainedWeights:
             values[~rows] = read_floats(file, name)[~rows]
         return values
 
-    def _dtype(self, file: TensorFile, name: str) -> str:
-        before = file.entries[name].dtype
+    def _dtype(self, name: str) -> str:
+        before = self.checkpoint.entries[name].dtype
         return DTYPES[self.dtype] if self.dtype is not None and before in DTYPES.values() else before
 
     @cached_property
     def layouts(self) -> Mapping[str, Layout]:
         """The layout of every weights file that changes or is renamed."""
         before = self.checkpoint.entries
-        dtypes = {name: self._dtype(self.checkpoint.names[name], name) for name in before}
+        dtypes = {name: self._dtype(name) for name in before}
         names = [name for name in before if name in self.trainable.names or dtypes[name] != before[name].dtype]
         return plan_layouts(self.checkpoint, {name: before[name].shape for name in names}, dtypes=dtypes)
 

@@ -192,7 +192,6 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
 
 
 def _peak_bytes() -> int | None:
-    """Return the peak memory of the accelerator, else of this process, in bytes."""
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
     try:
@@ -212,8 +211,8 @@ class RunTrainer(Trainer):
 
     def __init__(self, callback: "RunCallback", arguments: TrainingArguments, sequences: SequenceDataset) -> None:
         self.setup, self.folder = callback.setup, callback.folder
-        data: dict[str, Any] = {"train_dataset": sequences, "eval_dataset": self.setup.held_out}
-        super().__init__(self.setup.objective, arguments, **data, callbacks=[callback])
+        model, held_out = self.setup.objective, self.setup.held_out
+        super().__init__(model, arguments, train_dataset=sequences, eval_dataset=held_out, callbacks=[callback])
         self.best: dict[str, torch.Tensor] = {}  # parameters of the step with the lowest held-out loss, on the CPU
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
@@ -311,8 +310,6 @@ class RunCallback(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **others: Any) -> None:
         """Report the loss of a step; abort if it is not finite."""
-        if not state.log_history:
-            return
         state.log_history[-1]["seconds"] = round(self.seconds, 3)
         logs, step, task = logs or {}, state.global_step, self.setup.task
         self._held_out = logs.get("eval_loss", self._held_out)
