@@ -66,11 +66,7 @@ def run_recipe(
     progress: Callable[[str, str], AbstractContextManager[Progress]] = lambda label, unit: nullcontext(no_progress),
     notify: Callable[[str], None] = lambda text: None,
 ) -> RunResult:
-    """Run the steps of a recipe: resize or convert according to `plan`, train, evaluate; see `run`.
-
-    In distributed training every process calls this, and only the first one evaluates. `progress` is called at the
-    start of each step, `notify` with messages before and during training.
-    """
+    """Run the steps of a recipe; see `run`. In distributed training, only the first process evaluates."""
     folder = recipe.output if output is None else output
     # Fail now rather than after a long training run.
     if resume and recipe.train is None:

@@ -122,10 +122,7 @@ def write(
     more: dict[str, Any],
     warned: Sequence[str] = (),
 ) -> None:
-    """Write the output of a plan, or train it too, or print the plan, as a command's flags say; print the result.
-
-    `more` are other JSON values of the result, and `warned` the warnings that were printed.
-    """
+    """Write, train or only print a plan, as flags say; print the result with `more` values and `warned` in JSON."""
     from ctxextend.plan.plan import ResizeResult, output_path
 
     output, force = flags["output"], flags["force"]

@@ -308,7 +308,6 @@ def _is_not_compared(name: str) -> bool:
 
 
 def _unexpected_files(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
-    """Yield stale weights, files that are not in the base checkpoint, and weights of another variant."""
     base = plan.checkpoint
     for name, reason in resized.omitted.items():
         if PurePosixPath(name).name not in IGNORED_NAMES and name not in resized.code:
