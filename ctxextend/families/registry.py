@@ -39,6 +39,7 @@ EMBEDDING = "embeddings.position_embedding"
 
 IDS = (Buffer("embeddings.position_ids", "arange"), Buffer("embeddings.token_type_ids", "zeros"))
 IMAGE_FIRST = "image tokens (49 by default) use the first rows too, so keep at least that many"
+VILT_IDS = tuple(replace(ids, name=ids.name.replace(".", ".text_embeddings.")) for ids in IDS)
 KEPT_IDS = (Buffer("embeddings.position_ids", "arange", is_kept=True), IDS[1])
 MASK_NAMES = ("bias", "masked_bias")
 MASKS = tuple(Buffer(f"h.*.{part}.{name}", "causal") for part in ("attn", "crossattention") for name in MASK_NAMES)
@@ -46,10 +47,14 @@ NEO_MASKS = tuple(Buffer(f"h.*.attn.attention.{name}", "causal") for name in MAS
 
 BIASED = "position_biased_input"
 XLM: Mapping[str, Any] = {"buffers": (Buffer("position_ids", "arange"),), "layout": "interleaved"}
-TYPE = "position_embedding_type"
+TYPE, FULL_ATTENTION = "position_embedding_type", ("attention_type", "original_full")
+DPR_PREFIXES = ("question_encoder.bert_model.", "ctx_encoder.bert_model.", "span_predictor.encoder.bert_model.")
 
 # Configs of CLIP-like models may contain a second copy of the text config, which takes precedence with its defaults.
-CLIP_OVERRIDES = ("text_config_dict",)
+CLIP_COPY = ("text_config_dict",)
+
+Defaults = Mapping[str, int]
+NO_KEYS: Defaults = {}
 
 # BERT-like models with 512 positions by default and their name as prefix.
 SIMPLE_ENCODERS = (
@@ -59,24 +64,29 @@ SIMPLE_ENCODERS = (
 
 
 def encoder(
-    model_type: str, *prefixes: str, length: int = 512, pad: int | None = None, name: str = BERT_TABLE, **more: Any
+    model_type: str, *prefixes: str, length: int = 512, keys: Defaults = NO_KEYS, name: str = BERT_TABLE, **more: Any
 ) -> Family:
-    """Return the entry of a BERT-like model with one table."""
-    defaults = {LENGTH: length} | ({"pad_token_id": pad} if pad is not None else {})
-    return Family(model_type, ("", *prefixes), (table("", name, **{"buffers": IDS} | more),), defaults)
+    """Return the entry of a BERT-like model with one table; `keys` are defaults of other config keys."""
+    tables = (table("", name, **{"buffers": IDS} | more),)
+    return Family(model_type, ("", *prefixes), tables, {LENGTH: length, **keys})
 
 
 def after_padding(model_type: str, *prefixes: str, pad: int = 1, **more: Any) -> Family:
     """Return the entry of a RoBERTa-like model with one table, whose positions start after padding_idx."""
-    return encoder(model_type, *prefixes, pad=pad, reserved=AFTER_PADDING, **more)
+    return encoder(model_type, *prefixes, keys={"pad_token_id": pad}, reserved=AFTER_PADDING, **more)
 
 
 def encoder_decoder(
-    model_type: str, length: int, name: str = "embed_positions.weight", prefix: str = "", **more: Any
+    model_type: str,
+    length: int,
+    name: str = "embed_positions.weight",
+    start: str = "",
+    keys: Any = NO_KEYS,
+    **more: Any,
 ) -> Family:
     """Return the entry of a BART-like model: one table each in encoder and decoder, with a shared length."""
-    tables = (table(part, f"{part}.{name}", **more) for part in (f"{prefix}encoder", f"{prefix}decoder"))
-    return Family(model_type, ("", "model."), tuple(tables), {LENGTH: length})
+    tables = (table(part, f"{part}.{name}", **more) for part in (f"{start}encoder", f"{start}decoder"))
+    return several(model_type, *tables, prefix="model.", length=length, keys=keys)
 
 
 def decoder(model_type: str, table: str, *prefixes: str, config_key: str = LENGTH, length: int, **more: Any) -> Family:
@@ -95,15 +105,14 @@ def gpt2_like(
 
 def clip_text(model_type: str, length: int = 77) -> Family:
     """Return the entry of the text model of a CLIP-like dual encoder."""
-    name = "embeddings.position_embedding.weight"
-    return encoder(model_type, "text_model.", length=length, name=name, buffers=IDS[:1])
+    return encoder(model_type, "text_model.", length=length, name=f"{EMBEDDING}.weight", buffers=IDS[:1])
 
 
 def text_part(
-    model_type: str, text: str, *prefixes: str, outer: tuple[str, ...] = (), limits: tuple[str, ...] = (), **more: Any
+    model_type: str, text: str = "", *prefixes: str, outer: tuple[str, ...] = (), limits: Any = (), **more: Any
 ) -> Family:
-    """Return the entry of a multimodal model with one text model."""
-    part = Part("text", "text_config", prefixes or ("text_model.",), text, **more)
+    """Return the entry of a multimodal model with one text model, by default its own type of one."""
+    part = Part("text", "text_config", prefixes or ("text_model.",), text or f"{model_type}_text_model", **more)
     return Family(model_type, ("", *outer), parts=(part,), limits=limits)
 
 
@@ -135,10 +144,13 @@ def table(part: str, name: str = BERT_TABLE, **more: Any) -> PositionTable:
 
 
 TEXT = table("text", buffers=IDS)
+OUTPUT = table("output", "decoder.output_position_encodings.position_embeddings")
 DEBERTA = table("", buffers=IDS, when=(BIASED, (None, True))), rule(RELATIVE, when=(BIASED, (False,)))
 DEBERTA_PINS = (Pin("max_relative_positions", "relative_attention"),)
 CLVP_KEY, CLVP_MASKS = "decoder_config.max_text_tokens", (Buffer("layers.*.attn.bias", "causal"),)
 DECODERS = ("model.decoder.", "decoder.")
+MUSIC, INSTRUCT = ("musicgen", "musicgen_melody"), ("instructblip", "instructblipvideo")
+MUSIC_PART = Part("decoder", "decoder", ("decoder.",), "", is_head=True, tokenizer=None)
 BARK = {"semantic": "semantic", "coarse": "coarse_acoustics", "fine": "fine_acoustics"}  # its models by part
 
 
@@ -155,13 +167,8 @@ _FAMILIES = (
     *(encoder(name, f"{name}.") for name in SIMPLE_ENCODERS),
     replace(encoder("fnet", "fnet."), padding_effect=MIXES_PADDING),
     encoder("bert-generation", "bert.", buffers=IDS[:1]),
-    Family(
-        "big_bird",
-        ("", "bert."),
-        # Inputs are padded to full blocks before positions are assigned.
-        (table("", buffers=IDS, multiple_of="block_size", unless=("attention_type", "original_full")),),
-        {LENGTH: 4096, "block_size": 64},
-    ),
+    # Inputs are padded to full blocks before positions are assigned.
+    encoder("big_bird", "bert.", length=4096, keys={"block_size": 64}, multiple_of="block_size", unless=FULL_ATTENTION),
     encoder("bros", "bros.", buffers=KEPT_IDS),
     *(several(name, *DEBERTA, prefix="deberta.", pins=DEBERTA_PINS) for name in ("deberta", "deberta-v2")),
     encoder("distilbert", "distilbert.", layout="interleaved", layout_key="sinusoidal_pos_embds"),
@@ -171,35 +178,18 @@ _FAMILIES = (
     ),
     # Rotary angles, stored as a table of sinusoids per head.
     encoder("roformer", "roformer.", length=1536, name="encoder.embed_positions.weight", buffers=(), **ANGLES),
-    replace(
-        encoder("dpr"),
-        prefixes=(
-            *("question_encoder.bert_model.", "ctx_encoder.bert_model.", "span_predictor.encoder.bert_model."),
-            *("encoder.bert_model.", "bert_model.", ""),
-        ),
-    ),
+    replace(encoder("dpr"), prefixes=(*DPR_PREFIXES, "encoder.bert_model.", "bert_model.", "")),
     encoder("git", "git.", length=1024),
     *(replace(encoder(name, "layoutlmv2.", buffers=IDS[:1]), note=IMAGE_FIRST) for name in ("layoutlmv2", "layoutxlm")),
     encoder("megatron-bert", "bert."),
     encoder("squeezebert", "transformer."),
     encoder("tapas", "tapas.", length=1024, clamps=True),
-    encoder(
-        "vilt",
-        "vilt.",
-        length=40,
-        name="embeddings.text_embeddings.position_embeddings.weight",
-        buffers=tuple(replace(ids, name=ids.name.replace(".", ".text_embeddings.")) for ids in IDS),
-    ),
+    encoder("vilt", "vilt.", length=40, name="embeddings.text_embeddings.position_embeddings.weight", buffers=VILT_IDS),
     several("tvp", TEXT, table("frames", "visual_embeddings.position_embeddings.weight"), prefix="model."),
     several("visual_bert", TEXT, table("visual", "embeddings.visual_position_embeddings.weight")),
-    Family(
-        "perceiver",
-        ("perceiver.", ""),
-        (
-            table("input", "input_preprocessor.position_embeddings.weight"),
-            table("output", "decoder.output_position_encodings.position_embeddings"),
-        ),
-        {LENGTH: 2048},
+    replace(
+        several("perceiver", table("input", "input_preprocessor.position_embeddings.weight"), OUTPUT, length=2048),
+        prefixes=("perceiver.", ""),
     ),
     *(after_padding(name, "roberta.") for name in ("camembert", "roberta", "xlm-roberta", "xmod")),
     after_padding("data2vec-text", "data2vec_text."),
@@ -219,20 +209,17 @@ _FAMILIES = (
         "lilt",
         table("text", reserved=AFTER_PADDING, buffers=IDS),
         table("layout", "layout_embeddings.box_position_embeddings.weight", reserved=AFTER_PADDING),
-        pad=0,
+        keys={"pad_token_id": 0},
     ),
     several(
         "luke",
         table("text", reserved=AFTER_PADDING, buffers=IDS),
         # Entities use the positions of their words, from 0, in a table with as many rows as the text's.
         table("entity", "entity_embeddings.position_embeddings.weight", reserved=KEY_IS_ROWS),
-        pad=1,
+        keys={"pad_token_id": 1},
     ),
-    Family(
-        "mra",
-        ("", "mra."),
-        (table("", reserved=TWO_EXTRA, buffers=KEPT_IDS),),
-        {LENGTH: 512, "block_per_row": 4},
+    replace(
+        encoder("mra", "mra.", keys={"block_per_row": 4}, reserved=TWO_EXTRA, buffers=KEPT_IDS),
         # transformers' `MraSelfAttention`: the length sets how many blocks of 32 tokens every input attends to.
         pins=(Pin("block_per_row", keeps="blocks", block_size=32),),
         note="unless the length is doubled or quadrupled, short inputs attend to different blocks",
@@ -244,10 +231,7 @@ _FAMILIES = (
     encoder_decoder("blenderbot", 128),
     encoder_decoder("blenderbot-small", 512),
     encoder_decoder("pegasus", 1024, **FIXED),
-    replace(
-        encoder_decoder("fsmt", 1024, reserved=PADDING_EXTRA, layout="halves-log", grows=True),
-        defaults={LENGTH: 1024, "pad_token_id": 1},
-    ),
+    encoder_decoder("fsmt", 1024, keys={"pad_token_id": 1}, reserved=PADDING_EXTRA, layout="halves-log", grows=True),
     encoder_decoder("marian", 1024, **COMPUTED | FIXED),  # MarianMTModel does not save its tables
     *(encoder_decoder(name, 1024, WEIGHTS, **COMPUTED, **FAIRSEQ) for name in ("m2m_100", "nllb-moe")),
     encoder_decoder("seamless_m4t", 1024, WEIGHTS, "text_", **HIDDEN, **FAIRSEQ),
@@ -259,7 +243,7 @@ _FAMILIES = (
         table("encoder", "encoder.position_embeddings.weight", reserved=AFTER_PADDING, clamps=True),
         # The predicting stream reads the row of the next position.
         table("decoder", "decoder.position_embeddings.weight", reserved=AFTER_PADDING, extra_rows=1),
-        pad=0,
+        keys={"pad_token_id": 0},
     ),
     Family(
         "led",
@@ -292,10 +276,7 @@ _FAMILIES = (
     decoder("xglm", WEIGHTS, "model.", length=2048, **COMPUTED, **FAIRSEQ),
     decoder("kosmos_2_text_model", WEIGHTS, "model.", length=2048, **KOSMOS),
     decoder("kosmos_2_5_text_model", WEIGHTS, "model.", length=4096, **KOSMOS),
-    *(
-        decoder(name, WEIGHTS, *DECODERS, length=2048, **MUSICGEN)
-        for name in ("musicgen_decoder", "musicgen_melody_decoder")
-    ),
+    *(decoder(f"{name}_decoder", WEIGHTS, *DECODERS, length=2048, **MUSICGEN) for name in MUSIC),
     decoder("canary_decoder", "pos_emb.positional_embedding", "model.", length=1024, **HIDDEN | {"layout": "halves"}),
     # Longer inputs of these two run in one forward pass, but fail in generation with a cache, so they do not grow.
     decoder("speech_to_text", f"decoder.{WEIGHTS}", "model.", **TARGETS, **COMPUTED),
@@ -318,28 +299,19 @@ _FAMILIES = (
     encoder("blip_text_model", "text_model.", "bert."),
     encoder("chinese_clip_text_model", "text_model."),
     encoder("flava_text_model", "text_model.", "flava.text_model."),
-    *(encoder(name, "qformer.") for name in ("instructblip_qformer", "instructblipvideo_qformer")),
+    *(encoder(f"{name}_qformer", "qformer.") for name in INSTRUCT),
     replace(after_padding("altclip_text_model", length=514), prefixes=("roberta.", "text_model.roberta.", "")),
     after_padding("bridgetower_text_model", "text_model.", length=514),
     after_padding("clap_text_model", "text_model.", length=514, buffers=(KEPT_IDS[0], replace(IDS[1], is_kept=True))),
-    *(text_part(name, f"{name}_text_model") for name in ("aimv2", "align", "clap", "siglip", "siglip2")),
-    *(text_part(name, f"{name}_text_model", outer=(f"{name}.",)) for name in ("owlv2", "owlvit")),
-    *(
-        text_part(name, f"{name}_text_model", overrides=CLIP_OVERRIDES)
-        for name in ("altclip", "chinese_clip", "groupvit", "metaclip_2", "xclip")
-    ),
-    text_part("clip", "clip_text_model", overrides=CLIP_OVERRIDES, outer=("clip.",)),
-    text_part("clipseg", "clipseg_text_model", overrides=CLIP_OVERRIDES, outer=("clip.",)),
-    text_part("flava", "flava_text_model", overrides=CLIP_OVERRIDES, outer=("flava.",)),
-    *(text_part(name, f"{name}_text_model") for name in ("tipsv2", "videoprism")),
+    *(text_part(name) for name in ("aimv2", "align", "clap", "siglip", "siglip2")),
+    *(text_part(name, outer=(f"{name}.",)) for name in ("owlv2", "owlvit")),
+    *(text_part(name, overrides=CLIP_COPY) for name in ("altclip", "chinese_clip", "groupvit", "metaclip_2", "xclip")),
+    *(text_part(name, overrides=CLIP_COPY, outer=("clip.",)) for name in ("clip", "clipseg")),
+    text_part("flava", overrides=CLIP_COPY, outer=("flava.",)),
+    *(text_part(name) for name in ("tipsv2", "videoprism")),
     text_part("kosmos-2", "kosmos_2_text_model", is_head=True),
     text_part("kosmos-2.5", "kosmos_2_5_text_model", is_head=True),
-    *(
-        Family(
-            name, parts=(Part("decoder", "decoder", ("decoder.",), f"{name}_decoder", is_head=True, tokenizer=None),)
-        )
-        for name in ("musicgen", "musicgen_melody")
-    ),
+    *(Family(name, parts=(replace(MUSIC_PART, model_type=f"{name}_decoder"),)) for name in MUSIC),
     Family("canary", ("", "model."), parts=(Part("decoder", "decoder_config", ("decoder.",), "canary_decoder"),)),
     Family(
         "cohere_asr",
@@ -348,7 +320,7 @@ _FAMILIES = (
         (table("", "transf_decoder._embedding.position_embedding.pos_enc"), table("", "decoder.pos_emb.weight")),
         {LENGTH: 1024},
     ),
-    text_part("bridgetower", "bridgetower_text_model", outer=("bridgetower.",)),
+    text_part("bridgetower", outer=("bridgetower.",)),
     text_part(
         "sam3", "clip_text_model", "text_encoder.text_model.", "text_encoder.", outer=("detector_model.",), is_any=True
     ),
@@ -374,10 +346,7 @@ _FAMILIES = (
         defaults={f"qformer_config.{LENGTH}": 512},
         parts=(LANGUAGE_PART,),
     ),
-    *(
-        Family(name, parts=(LANGUAGE_PART, replace(QFORMER_PART, model_type=f"{name}_qformer")))
-        for name in ("instructblip", "instructblipvideo")
-    ),
+    *(Family(name, parts=(LANGUAGE_PART, replace(QFORMER_PART, model_type=f"{name}_qformer"))) for name in INSTRUCT),
     pair("encoder-decoder", "bert", "bert", tokenizer=""),
     pair("nougat", "donut-swin", "mbart"),
     pair("speech-encoder-decoder", "wav2vec2", "bert"),
