@@ -189,6 +189,8 @@ def check_files(plot: Path | None = None, report: Path | None = None) -> None:
     for path, name in ((plot, "FIGURE"), (report, "REPORT")):
         if path is not None:
             figures = import_module("ctxextend.report.figures")
-            with usage_errors():
-                figures.check_format(path, getattr(figures, name))
-            figures.check_file(path, getattr(figures, name))
+            kind = getattr(figures, name)
+            if path.suffix.lower() not in kind.formats:
+                known = f"{', '.join(kind.formats[:-1])} or {kind.formats[-1]}"
+                raise typer.BadParameter(f"{path} has an unsupported {kind.name} format. Use {known}.")
+            figures.check_file(path, kind)

@@ -88,16 +88,8 @@ FIGURE = FileKind("figure", (".png", ".svg", ".pdf"), ("matplotlib",))
 REPORT = FileKind("report", (".html", ".htm"), ("matplotlib", "jinja2"))
 
 
-def check_format(path: Path, kind: FileKind) -> None:
-    """Raise OutputError if the file extension is not supported."""
-    if path.suffix.lower() not in kind.formats:
-        *others, last = kind.formats
-        raise OutputError(f"{path} has an unsupported {kind.name} format.", f"Use {', '.join(others)} or {last}.")
-
-
 def check_file(path: Path, kind: FileKind) -> None:
     """Raise OutputError if a figure or report cannot be written, before any work is done."""
-    check_format(path, kind)
     if missing := kind.missing():
         message = f"Writing a {kind.name} requires {' and '.join(missing)} (not installed)."
         raise OutputError(message, "pip install 'ctxextend[plot]'")
@@ -170,10 +162,8 @@ class Panel:
 
 
 def panel_figure(panels: Iterable[Panel], title: str) -> "Figure":
-    """Return a figure of all plots except small ones, each one column of a paper wide, at most two per row.
-
-    `title` goes into the file's metadata, since papers have captions. A single plot has no title either.
-    """
+    """Return a figure of all plots except small ones, each one column of a paper wide, at most two per row."""
+    # The title goes into the file's metadata, since papers have captions. A single plot has no title either.
     from matplotlib.figure import Figure
 
     plots = [plot for panel in panels if not panel.is_small for plot in panel.plots]
