@@ -115,12 +115,8 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_ver
         for pair in [group] if len(group) <= 2 else [[item] for item in group]:
             _add_norms(page, pair, names)
         page.line()
-        columns = [dict(_statistics(table)) for _, table in group]
-        labels = dict.fromkeys(label for column in columns for label in column)
-        rows: list[list[Cell]] = [[(label, "label"), *(item.get(label, "-") for item in columns)] for label in labels]
-        header = ["", *(names[id(inspection)] for inspection, _ in group)] if names else []
-        page.table(header, rows, left=(0,) if names else (0, 1), wrap=True)
-        page.line()
+        header = [names[id(inspection)] for inspection, _ in group] if names else []
+        _add_columns(page, header, [dict(_statistics(table)) for _, table in group])
         for inspection, table in group:
             page.text(f"Findings in {names[id(inspection)]}" if names else "Findings", "title")
             for finding in list(table.findings()) or ["none: no outliers, zero rows, repeated rows or seams"]:
@@ -177,11 +173,16 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: dict[in
                 layers = f" of {rope.layers}" * bool(rope.layers)
                 add_chart(page, f"Wavelength in tokens by pair{layers}", curves, "shared")
             page.line()
-    labels = dict.fromkeys(label for column in columns.values() for label in column)
-    rows: list[list[Cell]] = [[(key, "label"), *(item.get(key, "-") for item in columns.values())] for key in labels]
-    page.table(["", *columns] if any(columns) else [], rows, left=(0,) if any(columns) else (0, 1), wrap=True)
-    if rows:
-        page.line()
+    if columns:
+        _add_columns(page, [*columns] if any(columns) else [], [*columns.values()])
+
+
+def _add_columns(page: Page, names: Sequence[str], columns: Sequence[dict[str, str]]) -> None:
+    """Add a table with a column of labels and a column of values for each name, or for one model without a name."""
+    labels = dict.fromkeys(label for column in columns for label in column)
+    rows: list[list[Cell]] = [[(label, "label"), *(item.get(label, "-") for item in columns)] for label in labels]
+    page.table(["", *names] if names else [], rows, left=(0,) if names else (0, 1), wrap=True)
+    page.line()
 
 
 def _rope_statistics(rope: "RopeReport") -> Iterator[tuple[str, str]]:
@@ -269,7 +270,7 @@ def _add_rows(page: Page, inspection: "Inspection", table: "TableReport", rows: 
     if not range(*rows.indices(table.rows)):
         raise ResizeError(f"--rows selects no row of {table.name}, which has rows 0 to {table.rows - 1}.")
     page.text(f"{inspection.source} {table.name}", "title")
-    statistics, cells = table.row_statistics(rows), list[list[Cell]]()
+    statistics, cells = [*table.row_statistics(rows)], list[list[Cell]]()
     for row in statistics:
         remarks, position = "; ".join(row["remarks"]), "-" if row["position"] is None else str(row["position"])
         norm, cosine = (page.numbers.number(row[name], None) for name in ("norm", "cosine_to_next"))

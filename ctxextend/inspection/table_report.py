@@ -95,10 +95,9 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
         """Whether a resize created the row of a position; False if unknown."""
         return any(start <= position + self.reserved_rows < stop for start, stop in self.new_rows or ())
 
-    def row_statistics(self, rows: slice) -> list[dict[str, Any]]:
-        """Return JSON values for each of `rows`; indices include reserved rows."""
+    def row_statistics(self, rows: slice) -> Iterator[dict[str, Any]]:
+        """Yield JSON values for each of `rows`; indices include reserved rows."""
         seams = {position for positions in self.seams.values() for position in positions}
-        listed = []
         for row in range(*rows.indices(self.rows)):
             position = row - self.reserved_rows
             remarks = {
@@ -118,8 +117,7 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
                 "origin": "reserved" if position < 0 else "" if self.new_rows is None else origin,
                 "remarks": [remark for remark, applies in remarks.items() if applies],
             }
-            listed.append(to_json(statistics))
-        return listed
+            yield to_json(statistics)
 
 
 @dataclass(frozen=True)
