@@ -6,7 +6,7 @@ from collections.abc import Iterable
 # Precedes the flags that identify the position table at the end of a hint; the command line inserts the command.
 SPECIFY_TABLE = "Specify it: "
 TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")  # Hub access tokens
-# Control characters, bidirectional controls, and lone surrogates.
+# Control characters, bidirectional controls, and lone surrogates (invalid UTF-8): checkpoints may have them in names.
 HIDDEN = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -115,10 +115,7 @@ def without_tokens(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text as one line, without Hub access tokens and with control characters escaped.
-
-    Names in a checkpoint may contain terminal escape codes, bidirectional controls or invalid UTF-8.
-    """
+    """Return a text as one line, without Hub access tokens and with control characters escaped."""
 
     def escape(match: re.Match[str]) -> str:
         is_byte = "\udc80" <= match[0] <= "\udcff"  # an undecodable byte of a file name (surrogateescape)

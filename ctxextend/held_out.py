@@ -1,7 +1,4 @@
-"""Training text: its token ids, its held-out windows, and what recipes record about both.
-
-A file is identified by its content: the same text in another format is not recognised.
-"""
+"""Training text: its token ids, its held-out windows, and what recipes record about both."""
 
 import hashlib
 from collections import defaultdict
@@ -18,7 +15,7 @@ from ctxextend.recipe_file import YAML_ERRORS
 from ctxextend.text_data import Paths, TextSource, check_paths, read_chunks
 
 Ids = NDArray[np.int64]
-TextKey = tuple[Any, Any]  # the size and SHA-256 of a file, or the name of a Hub dataset
+TextKey = tuple[Any, Any]  # the size and SHA-256 of a file (so not its text in another format), or a dataset's name
 # What was held out of the whole text that a text is part of (None: nothing), the tokens before it, and its text field.
 TrainedText = tuple["HeldOut | None", int, str]
 HASHED_BYTES = 64 << 20  # maximum bytes of a file to hash: later changes that keep the size go unnoticed

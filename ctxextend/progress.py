@@ -20,10 +20,8 @@ def no_progress(advance: int, total: int, label: str = "") -> None:
 
 
 def with_estimate(progress: Progress, notify: Callable[[str], None]) -> Progress:
-    """Wrap a callback to report the estimated remaining time once, if it is over a minute.
-
-    The first step does not count: it includes warm-up, or work done before an interruption.
-    """
+    """Wrap a callback to report the estimated remaining time once, if it is over a minute."""
+    # The first step does not count: it includes warm-up, or work done before an interruption.
     started, first, done, is_reported = 0.0, 0, 0, False
 
     def update(advance: int, total: int, label: str = "") -> None:

@@ -1,7 +1,4 @@
-"""The command line app: commands, --help, and the mapping of errors to messages and exit codes.
-
-Help is plain text with examples first: Typer's boxes take twice as long to print and need a wide terminal.
-"""
+"""The command line app: commands, --help, and the mapping of errors to messages and exit codes."""
 
 import inspect
 import os
@@ -35,6 +32,7 @@ TEXT_DEFAULT = re.compile(r"default: \((.*)\)")  # Typer puts a textual default 
 
 def write_help(command: Any, ctx: Any, formatter: Any) -> None:
     """Write the help of a command or of the app: summary, examples, then arguments and options by group."""
+    # Plain text, because Typer's boxes take twice as long to print and need a wide terminal.
 
     def coloured(text: str, **style: Any) -> str:
         return typer.style(text, **style) if in_colour() else text

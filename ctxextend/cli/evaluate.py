@@ -181,8 +181,7 @@ def _share(page: Page, share: float | None, passkey: "results.Passkey") -> Cell:
     """Return a cell of the heat map, faint if it is not above chance."""
     if share is None or not math.isfinite(share):
         return "-", "faint"
-    shades = SHADES[page.unicode]
-    shade = shades[min(max(round(share * (len(shades) - 1)), 0), len(shades) - 1)]
+    shade = SHADES[page.unicode][round(share * (len(SHADES[True]) - 1))]
     return f"{shade * CELL} {100 * share:3.0f}", "right" if passkey.beats_chance([share]) else "faint"
 
 

@@ -1,7 +1,5 @@
-"""Curves over positions, drawn with braille dots and half blocks, or with ASCII if the encoding requires it.
-
-plotext always draws a frame of box characters, cannot set reserved rows apart, and lets one curve hide another.
-"""
+"""Curves over positions, drawn with braille dots and half blocks, or with ASCII if the encoding requires it."""
+# plotext always draws a frame of box characters, cannot set reserved rows apart, and lets one curve hide another.
 
 import math
 import textwrap

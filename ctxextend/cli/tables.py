@@ -1,7 +1,4 @@
-"""Terminal pages: wrapped text, label-value lists and tables, fitted to a width.
-
-rich.table would wrap numbers in a narrow terminal; here columns that do not fit go below the others.
-"""
+"""Terminal pages: wrapped text, label-value lists and tables, fitted to a width."""
 
 import re
 import shlex
@@ -94,8 +91,8 @@ class Page:
     ) -> None:
         """Add a table; columns in `left` are left-aligned.
 
-        Columns that do not fit go below the others, with the first column repeated; with `wrap`, the widest columns
-        are narrowed instead. Column names, and texts wider than their column, are wrapped.
+        Columns that do not fit go below the others, with the first column repeated (rich.table would wrap numbers);
+        with `wrap`, the widest columns are narrowed instead. Column names, and texts wider than their column, wrap.
         """
         grid = [[(name, "label") for name in header]] * bool(header)
         grid += [[(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows]

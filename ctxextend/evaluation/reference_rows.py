@@ -23,17 +23,14 @@ from ctxextend.held_out import Ids
 from ctxextend.recipe import Evaluate
 from ctxextend.text_data import empty_files
 
-Values = NDArray[Any]
+Values = NDArray[Any]  # kept of a text: a language model's losses, (targets,), or an encoder's embedding, (d,)
 
 MIN_TEXTS = 8  # with fewer, standard errors are unreliable
 
 
 @dataclass
 class ReferenceTask:
-    """Texts, read with the reference rows and with the rows that the model has now.
-
-    What is kept of a text: a language model's losses, shape (targets,), or an encoder's embedding, shape (d,).
-    """
+    """Texts, read with the reference rows and with the rows that the model has now."""
 
     evaluator: Scorer | Embedder
     hold_out: int  # rows that the cut tables have, without reserved rows
