@@ -255,6 +255,29 @@ def test_convert_keeps_the_width_between_layers(tmp_path: Path) -> None:
         assert_twins(source, load(tmp_path / scheme))
 
 
+def test_convert_reads_the_aliases_of_config_keys(tmp_path: Path) -> None:
+    source = make(tmp_path / "source", "gpt2", "LMHeadModel")
+    aliases = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
+    values = {name: getattr(source.config, name) for name in aliases}
+    pico.edit_json(tmp_path / "source/config.json", **values, **dict.fromkeys(aliases.values()))
+    for scheme in ("rotary", "alibi"):
+        convert(tmp_path / "source", scheme, NEW, output=tmp_path / scheme)
+        assert_twins(source, load(tmp_path / scheme))
+
+
+@pytest.mark.parametrize("part", ["output.adapters.a", "crossattention.output.dense", "attention.self.query.lora_A"])
+def test_convert_refuses_tensors_that_the_twin_would_ignore(part: str, tmp_path: Path) -> None:
+    make(tmp_path / "source", "bert", "ForMaskedLM")
+    path = tmp_path / "source/model.safetensors"
+    extra = f"bert.encoder.layer.0.{part}.weight"
+    save_file(load_file(path) | {extra: torch.ones(8, 8)}, path)
+    with pytest.raises(UnsupportedModelError, match=f"{extra} is not a tensor of Bert"):
+        convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
+    result = convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out", encoder_only=True)
+    assert extra in result.plan.json_more()["dropped_tensors"]
+    load(tmp_path / "out")
+
+
 @pytest.mark.parametrize(("model_type", "head"), [("gpt2", "LMHeadModel"), ("bert", "ForMaskedLM")])
 def test_convert_uses_a_stored_head_that_differs_as_transformers_does(
     model_type: str, head: str, tmp_path: Path

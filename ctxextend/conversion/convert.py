@@ -216,7 +216,8 @@ def _twin_config(model: OpenedModel, source_type: SourceType, twin: Twin, settin
     unused = *source_type.required, *source_type.unused, model.tables[0].location.table.config_key
     values = dict[str, Any](architectures=[], model_type=twin.model_type)
     for key, value in {**source_type.defaults, **model.checkpoint.config}.items():
-        if key not in values and not any(Rule(pattern, "").applied(key) is not None for pattern in unused):
+        is_new = key not in values or key in source_type.aliases  # an alias overrides the other name
+        if is_new and not any(Rule(pattern, "").applied(key) is not None for pattern in unused):
             values[twin.keys.get(key, key)] = value
     config = {**values, **twin.fixed, "max_position_embeddings": settings.to}
     if config.get("intermediate_size", 0) is None:

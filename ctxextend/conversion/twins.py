@@ -42,7 +42,7 @@ def angles(max_len: int, head_dim: int) -> NDArray[np.float32]:
 
 
 class Rule(NamedTuple):
-    """How to compute a tensor of a twin from one of the source; ``*`` is the same part of both names."""
+    """How to compute a tensor of a twin from one of the source; ``*`` is the same part without dots."""
 
     source: str
     name: str
@@ -50,7 +50,7 @@ class Rule(NamedTuple):
 
     def applied(self, tensor: str) -> str | None:
         """Return the twin's name for a tensor of the source; None if the rule does not apply to it."""
-        match = re.fullmatch(re.escape(self.source).replace(r"\*", "(.+?)"), tensor)
+        match = re.fullmatch(re.escape(self.source).replace(r"\*", "([^.]+)"), tensor)
         parts = iter(match.groups() if match else ())
         return re.sub(r"\*", lambda _: next(parts), self.name) if match else None
 
@@ -83,6 +83,7 @@ class SourceType:
     heads: Mapping[str, str]  # ends of class names, with those of the twin
     rules: tuple[Rule, ...]  # of heads
     default_head: str = BASE  # if config.json states no class, and no tensor is that of a masked LM
+    aliases: tuple[str, ...] = ()  # config keys of the twin that transformers also accepts in the source
     unused: tuple[str, ...] = ()  # config keys without effect in the twin; ``*`` as in `Rule`
     ignored: tuple[str, ...] = ()  # buffers of the base model
     lm_act: str | None = None  # the activation in its LM head, if no config key states it
@@ -145,6 +146,10 @@ FALCON = Twin(
     limits="transformers computes Falcon's ALiBi biases in bfloat16, so far positions share biases, and divides them "
     "by the square root of the head size, so they fall more slowly than in the paper",
 )
+ENCODER_LAYER = (
+    *("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"),
+    *("attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"),
+)
 ROFORMER = Twin(
     "rotary",
     "roformer",
@@ -153,7 +158,7 @@ ROFORMER = Twin(
     (
         Rule("embeddings.token_type_*.weight", "embeddings.token_type_*.weight", PLUS_MEAN),
         *_same("embeddings.word_embeddings.weight", "embeddings.LayerNorm.*", "embeddings_project.*"),
-        *_same("encoder.layer.*"),
+        *_same(*(f"encoder.layer.*.{name}.*" for name in ENCODER_LAYER)),
     ),
     {},
     {"rotary_value": False},
@@ -177,6 +182,7 @@ GPT2 = SourceType(
     {"LMHeadModel": CAUSAL_LM, BASE: BASE, **{task: task for task in TASKS}},
     _same("classifier.*", "qa_outputs.*"),
     default_head="LMHeadModel",
+    aliases=("hidden_size", "num_hidden_layers", "num_attention_heads"),
     unused=("n_ctx", "embd_pdrop", "reorder_and_upcast_attn", "summary_*"),
     ignored=("h.*.attn.bias", "h.*.attn.masked_bias"),
 )
@@ -202,21 +208,23 @@ def _encoder(class_name: str, defaults: Mapping[str, Any], lm_rules: tuple[Rule,
     )
 
 
+BERT_RULES = _same("cls.predictions.bias", "cls.predictions.decoder.*", "cls.predictions.transform.*.*")
 ROBERTA_DEFAULTS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 ROBERTA_RULES = (
     Rule("lm_head.dense.*", "cls.predictions.transform.dense.*"),
     Rule("lm_head.layer_norm.*", "cls.predictions.transform.LayerNorm.*"),
-    Rule("lm_head.*", "cls.predictions.*"),  # decoder and bias
+    Rule("lm_head.decoder.*", "cls.predictions.decoder.*"),
+    Rule("lm_head.bias", "cls.predictions.bias"),
 )
 ELECTRA_RULES = (
-    Rule("generator_predictions.*", "cls.predictions.transform.*"),
+    Rule("generator_predictions.*.*", "cls.predictions.transform.*.*"),
     Rule("generator_lm_head.weight", "cls.predictions.decoder.weight"),
     Rule("generator_lm_head.bias", "cls.predictions.bias"),
 )
 ELECTRA_DEFAULTS = {"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 SOURCE_TYPES = {
     "gpt2": GPT2,
-    "bert": _encoder("Bert", {}, _same("cls.predictions.*"), heads={"ForPreTraining": MASKED_LM}),
+    "bert": _encoder("Bert", {}, BERT_RULES, heads={"ForPreTraining": MASKED_LM}),
     "roberta": _encoder("Roberta", ROBERTA_DEFAULTS | {"vocab_size": 50265}, ROBERTA_RULES, lm_act="gelu"),
     "camembert": _encoder("Camembert", ROBERTA_DEFAULTS, ROBERTA_RULES, lm_act="gelu"),
     "xlm-roberta": _encoder("XLMRoberta", ROBERTA_DEFAULTS, ROBERTA_RULES, lm_act="gelu"),
