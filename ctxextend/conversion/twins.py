@@ -94,7 +94,6 @@ CUSTOM = dict.fromkeys(("auto_map", "quantization_config"), (None,))  # keys of 
 
 
 def _block(layer: str, attention: str) -> tuple[Rule, ...]:
-    """Return the rules of GPT-2's blocks."""
     return (
         Rule("h.*.ln_1.*", f"{layer}.*.input_layernorm.*"),
         Rule("h.*.attn.c_attn.*", f"{layer}.*.{attention}.query_key_value.*", BY_HEAD),
@@ -106,7 +105,6 @@ def _block(layer: str, attention: str) -> tuple[Rule, ...]:
 
 
 def _same(*names: str) -> tuple[Rule, ...]:
-    """Return rules for tensors with the same name."""
     return tuple(Rule(name, name) for name in names)
 
 

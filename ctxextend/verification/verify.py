@@ -10,20 +10,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ctxextend import errors
 from ctxextend.checkpoints.filenames import READABLE, VARIANT_FILE
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.json_edit import read_text
 from ctxextend.checkpoints.source import Source, has_file, resolve_source
 from ctxextend.conversion.convert import ConversionPlan, plan_conversion
-from ctxextend.errors import (
-    CheckpointError,
-    CtxextendError,
-    RecipeError,
-    ResizeError,
-    SourceError,
-    UnsupportedModelError,
-    VerificationError,
-)
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import OpenedModel, computed_shape, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
@@ -122,21 +114,21 @@ def verify_resized(
 ) -> Verification:
     """Verify a resized checkpoint like `verify`; `progress` is called with the bytes compared."""
     recipe, source = None, resolve_source(reference)
-    with suppress(CheckpointError, RecipeError):  # treat an invalid recipe like a missing one
+    with suppress(errors.CheckpointError, errors.RecipeError):  # treat an invalid recipe like a missing one
         if has_file(source, path := source.folder / RECIPE_FILE):
             recipe = parse_provenance(read_text(path), RECIPE_FILE, source.folder)
     stated_base = find_base(recipe, base_name)
     if stated_base is None:
-        raise SourceError(f"{reference} has no recipe that names its base checkpoint.", "Pass --base MODEL.")
+        raise errors.SourceError(f"{reference} has no recipe that names its base checkpoint.", "Pass --base MODEL.")
     ref = replace(stated_base.ref, **settings)
     base = open_reference(ref)
     try:
         resized = _open_resized(source, base)
-    except CheckpointError as error:
+    except errors.CheckpointError as error:
         return _failed(ref, reference, "readable", error)
     try:
         expected = find_expected_resize(identify_model(base, ref), resized)
-    except ResizeError as error:
+    except errors.ResizeError as error:
         return _failed(ref, reference, "table", error)
     checks = run_checks(expected, resized, progress)
     if deep:
@@ -153,7 +145,7 @@ def verify_resized(
     return Verification(ref.source, reference, method, trainable, tuple(checks), notes, what)
 
 
-def _failed(ref: CheckpointRef, reference: str, name: str, error: CtxextendError) -> Verification:
+def _failed(ref: CheckpointRef, reference: str, name: str, error: errors.CtxextendError) -> Verification:
     check = Check(name, False, tuple(filter(None, (error.message, error.hint))))
     return Verification(ref.source, reference, None, None, (check,))
 
@@ -163,11 +155,11 @@ def check_output(plan: ResizePlan, folder: Path) -> None:
     try:
         resized = _open_resized(Source(str(folder), "folder", folder, folder.name), plan.checkpoint)
         checks = run_checks(ExpectedResize(plan, None, "as planned"), resized, no_progress)
-    except CtxextendError as error:
-        raise VerificationError(f"The output could not be verified: {error.message}", NO_OUTPUT) from error
+    except errors.CtxextendError as error:
+        raise errors.VerificationError(f"The output could not be verified: {error.message}", NO_OUTPUT) from error
     failed = [f"{check.name}: {check.evidence[0]}" for check in checks if not check.passed]
     if failed:
-        raise VerificationError(f"The output does not match the plan. {'; '.join(failed)}.", NO_OUTPUT)
+        raise errors.VerificationError(f"The output does not match the plan. {'; '.join(failed)}.", NO_OUTPUT)
 
 
 def _open_resized(source: Source, base: Checkpoint) -> Checkpoint:
@@ -195,7 +187,7 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
                 return ExpectedResize(conversion, step.trainable, "from the recipe", (), chain[index:])
             plan = plan_model(model, step.settings, step.methods)
             _ = plan.chosen  # raises if the rows do not equal the recorded formula
-        except (ResizeError, UnsupportedModelError) as error:
+        except (errors.ResizeError, errors.UnsupportedModelError) as error:
             reasons.append(f"The recipe does not apply to {model.ref.source}: {error.message}")
             continue
         unknown = {table.name: (0 if step.rows else table.rows_before, 0) for table in plan.tables}
@@ -224,18 +216,18 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
     parts = dict.fromkeys((None, *(table.part or None for table, _ in model.tables)))
     plans: list[ResizePlan] = []  # those that produce the tables' shapes and dtypes
     for to, part in product(lengths, parts):
-        with suppress(ResizeError):
+        with suppress(errors.ResizeError):
             plan = plan_model(model, Resize(to, part=part))
             planned = {table.name: (table.dtype, [table.rows_after, table.hidden_size]) for table in plan.stored}
             is_rotary = any(table.rope for table in plan.tables)
             methods = ROTARY_METHODS if is_rotary else METHODS if plan.creates_rows else (None,)
             for method in methods if before | planned == after else ():
-                with suppress(ResizeError):
+                with suppress(errors.ResizeError):
                     settings = replace(plan.settings, method=method)
                     plans.append(plan_model(model, settings) if is_rotary else replace(plan, settings=settings))
     best, maximum = None, -1
     for plan in plans:
-        with suppress(ResizeError):  # the method needs more rows
+        with suppress(errors.ResizeError):  # the method needs more rows
             masks = [compare_table(plan, table, resized).matches for table in plan.stored]
             masks += [compare_rope(table, resized).matches for table in plan.tables if not table.has_rows]
             matches = np.concatenate([np.ones(1, np.bool_), *masks])
@@ -250,8 +242,8 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
     if stated[0] != stated[1]:
         message = f"The base is a {stated[0]} model, the other one a {stated[1]} model."
         hint = "Keep the recipe of a conversion, ctxextend.yaml: it is verified only with it, and against its base."
-        raise ResizeError(f"{message} {notes[0].removesuffix(TRIED)}".strip(), hint)
+        raise errors.ResizeError(f"{message} {notes[0].removesuffix(TRIED)}".strip(), hint)
     old, new = ({name: f"{dtype} {shape}" for name, (dtype, shape) in tables.items()} for tables in (before, after))
     shapes = "; ".join(f"{name} was {old.get(name, 'not stored')} and is {new.get(name, 'missing')}" for name in names)
     hint = "Compare both with `ctxextend inspect`."
-    raise ResizeError(f"No resize of {model.ref.source} creates these tables: {shapes}.", hint)
+    raise errors.ResizeError(f"No resize of {model.ref.source} creates these tables: {shapes}.", hint)
