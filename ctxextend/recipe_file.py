@@ -223,9 +223,8 @@ def _settings(kind: Any, entries: Mapping[str, Entry], section: Entry, errors: l
                     given[key.name] = PLACEHOLDERS[int]
         elif key.is_required:
             errors.append(section.error(f"{path} is missing"))
-    placeholders = {key.name: PLACEHOLDERS[key.type] for key in paths.values() if key.is_required}
     try:
-        settings = kind(**placeholders | given)
+        settings = kind(**{key.name: PLACEHOLDERS[key.type] for key in paths.values() if key.is_required} | given)
     except ResizeError as error:
         for item in (error, *error.others):
             names = {flag.replace("-", "_") for flag in MENTIONED.findall(item.message)}

@@ -67,8 +67,7 @@ def download(
             raise
         except Exception as error:
             with suppress(Exception):
-                cached = snapshot_download(repo, revision=revision, allow_patterns=file, local_files_only=True)
-                return Path(cached), []
+                return Path(snapshot_download(repo, revision=revision, allow_patterns=file, local_files_only=True)), []
             raise error
         files = [item.rfilename for item in siblings or []]
         if siblings is not None and all(name.startswith(".git") for name in files):

@@ -63,8 +63,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object's members, as `object_pairs_hook` of `json.loads`; raise ValueError for duplicate keys."""
     members = dict(pairs)
     if len(members) < len(pairs):
-        repeated = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"duplicate key {repeated!r:.200}")
+        raise ValueError(f"duplicate key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r:.200}")
     return members
 
 

@@ -101,8 +101,7 @@ class TableLocation:
 
     def key_value(self, positions: int) -> int:
         """Return the value of the key for a number of usable positions."""
-        inside = self.reserved_rows if self.table.reserved.inside_key else 0
-        return positions + self.table.extra_rows + inside
+        return positions + self.table.extra_rows + (self.reserved_rows if self.table.reserved.inside_key else 0)
 
     def rows(self, value: int) -> int:
         """Return the number of rows for a value of the key."""
@@ -290,8 +289,7 @@ def list_families(model_types: Collection[str] | None = None) -> list[FamilyTabl
             uses = f"not resized: it uses {other.uses}"
             listed.append(FamilyTable(name, "", "", "", "0", other.name, (), (uses, other.advice)))
             continue
-        tables = FAMILIES[name].tables if name in FAMILIES else ()
-        conditions = dict.fromkeys(table.when for table in tables) or (None,)
+        conditions = dict.fromkeys(table.when for table in FAMILIES.get(name, Family(name)).tables) or (None,)
         configs = [{"model_type": name} | ({when[0]: when[1][-1]} if when else {}) for when in conditions]
         for location in (one for config in configs for one in find_architecture(config).locations):
             rule = location.table.reserved

@@ -177,8 +177,7 @@ def _complete(location: TableLocation, layers: str, stated: Parameters) -> dict[
         trained = None if layers else location.stated(TRAINED) or location.family.defaults.get(TRAINED)
         default = {TRAINED: location.value(location.effective_key)} if kind == "yarn" else {}
         rope = default | rope | ({TRAINED: trained} if trained else {})
-    optional = (key for key in OPTIONAL if rope.get(key))
-    for key in (THETA, PARTIAL, FACTOR, *NEEDS[kind], *optional):
+    for key in (THETA, PARTIAL, FACTOR, *NEEDS[kind], *(key for key in OPTIONAL if rope.get(key))):
         value, least = rope.get(key), 1 if key in (FACTOR, TRAINED) else 0
         if key in LISTS:
             pairs = rotary_dim(location, rope) // 2

@@ -86,8 +86,7 @@ def set_length(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"], 
         config = getattr(module, "config", None)
         for start, part in parts.items():
             if type(config) is type(part):  # some submodules have a copy of the config, or of a part of it
-                inside = {path[len(start) :]: edits[path] for path in edits if path[: len(start)] == start}
-                set_config(config, inside)
+                set_config(config, {path[len(start) :]: edits[path] for path in edits if path[: len(start)] == start})
     for module, name, value in changes:
         setattr(module, name, value)
     set_tables(model, weights)

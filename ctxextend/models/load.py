@@ -156,9 +156,8 @@ def _run(module: Any, names: tuple[str, ...], config: Any, tokens: "int | torch.
     """Run a module on token ids and return its first float output with a value per token, else the first."""
     import torch
 
-    ids = token_ids(config, tokens) if isinstance(tokens, int) else tokens
     with torch.no_grad():
-        output = module(**dict.fromkeys(names, ids))
+        output = module(**dict.fromkeys(names, token_ids(config, tokens) if isinstance(tokens, int) else tokens))
     values = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else (output,)
     floats = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
     return next((value for value in floats if value.dim() >= 3), floats[0] if floats else None)

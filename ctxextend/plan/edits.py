@@ -107,9 +107,8 @@ def plan_tables(
     `recorded` contains the methods of rotary positions that a recipe states per table.
     """
     selected = tables_of_part(tables, settings.part)
-    keys = {location.config_key for location, _ in selected}
     for table in tables:
-        if table.location.config_key in keys and table not in selected:
+        if table.location.config_key in {location.config_key for location, _ in selected} and table not in selected:
             message = f"--part {settings.part}: {table.name} shares the config key {table.location.config_key}, "
             both = table.location.part.rpartition(".")[0]
             hint = f"Use --part {both}." if both else "Remove --part."
@@ -123,8 +122,7 @@ def plan_tables(
         after = location.rows(max(other.key_value(positions) for other, _ in tables if other.config_key == key))
         max_lens = location.positions(rows), location.positions(after)
         counts = *max_lens, rows, after, location.reserved_rows, hidden_size
-        method = recorded.get(name, settings.method)
-        options = replace(settings, method=method), max_lens, len(selected) > 1
+        options = replace(settings, method=recorded.get(name, settings.method)), max_lens, len(selected) > 1
         rope = _plan_rope(location, *options) if location.table.scheme else ()
         plans.append(TablePlan(name, location.part, file, key, *counts, dtype, location, settings.fix_limits, rope))
     changes = {(plan.rows_after > plan.rows_before): plan for plan in plans if plan.is_changed}

@@ -124,9 +124,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     @property
     def method(self) -> str:
         """The method that creates new rows; `truncate` when shrinking, `copy` if nothing changes."""
-        if self.creates_rows:
-            return self._created_by.facts.name
-        return TRUNCATE if self.is_changed else COPY
+        return self._created_by.facts.name if self.creates_rows else TRUNCATE if self.is_changed else COPY
 
     @property
     def _created_by(self) -> Resize:
@@ -149,8 +147,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         if not table.is_stored:
             return Choice(replace(options, method=FORMULA))
         rows = self._read(table)[table.reserved_rows :] if options.chooses_settings or layout else np.zeros(0)
-        positions = table.rows_after - table.reserved_rows
-        choice = choose_settings(rows, positions, options, layout, self.checkpoint.no_lm)
+        choice = choose_settings(rows, table.rows_after - table.reserved_rows, options, layout, self.checkpoint.no_lm)
         away = deviation(rows, layout) if layout and choice.options.facts.name != FORMULA else ""
         return choice._replace(reason="; ".join(filter(None, (away, choice.reason))))
 
@@ -468,8 +465,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
     def check_output(self, output: str | os.PathLike[str] | None = None, *, force: bool = False) -> None:
         """Raise OutputError if `execute` would fail for this output, without writing anything."""
-        path = output_path(output, self.default_output)
-        check_output(path, self.checkpoint.protected, self.file_sizes, force=force)
+        check_output(output_path(output, self.default_output), self.checkpoint.protected, self.file_sizes, force=force)
 
     def execute(
         self,
@@ -514,8 +510,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             write_files(self.written, staged, self.layouts, tensors.__getitem__, texts, lambda n: progress(n, total))
             size = sum((staged / name).stat().st_size for name in self.file_sizes)
             check(staged)
-        seconds = round(time.perf_counter() - start, 3)
-        return ResizeResult(self, folder, tuple(warnings), size, seconds, self.choices)
+        return ResizeResult(self, folder, tuple(warnings), size, round(time.perf_counter() - start, 3), self.choices)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -622,8 +617,7 @@ def plan_model(
         return (first, hidden_size), dtype, file
 
     settings = with_length(settings, model.tables, describe)
-    has_config = bool(checkpoint.config) and cut is None
-    tables = plan_tables(model.tables, settings, describe, recorded or {}, has_config)
+    tables = plan_tables(model.tables, settings, describe, recorded or {}, bool(checkpoint.config) and cut is None)
     edits, buffers = plan_edits(model, tables), plan_buffers(checkpoint, tables)
     return ResizePlan(model, settings, tables, edits, *buffers, recorded or {})
 

@@ -10,15 +10,7 @@ from numpy.typing import NDArray
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
 from ctxextend.tables import method_facts
 from ctxextend.tables.bands import MIN_ROWS
-from ctxextend.tables.method_facts import (
-    DEFAULT_METHOD,
-    FORMULA,
-    ROTARY_METHODS,
-    TRUNCATE,
-    Method,
-    Setting,
-    method_text,
-)
+from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, ROTARY_METHODS, TRUNCATE, Method, method_text
 from ctxextend.tables.methods import METHODS, find_methods
 from ctxextend.tables.sinusoids import BLOCK_ROWS, find_formula, fit_layout
 
@@ -27,7 +19,7 @@ Mask = NDArray[np.bool_]
 Options = TypeVar("Options", bound="MethodOptions")
 
 # Settings that exclude rows from a method. A method whose default `keep_first` is None does not accept that setting.
-COUNT = Setting("", *method_facts.INTEGER)
+COUNT = method_facts.Setting("", *method_facts.INTEGER)
 COUNTS = ("keep_first", "drop_last")
 
 
@@ -44,7 +36,7 @@ def read_method(text: str | None) -> tuple[str, dict[str, Any], list[ResizeError
 
 def _parse(text: str, methods: Mapping[str, Method]) -> tuple[str, dict[str, Any], list[ResizeError]]:
     name, _, rest = (part.strip() for part in text.partition(":"))
-    accepted = dict[str, Setting]()
+    accepted = dict[str, method_facts.Setting]()
     if name != TRUNCATE:
         try:
             method = methods[name] if name in methods else find_methods(name)[0]

@@ -85,8 +85,7 @@ def _longrope(rope: Parameters, dim: int, max_len: int, length: int) -> Frequenc
     factors = np.array(rope["long_factor" if length > trained else "short_factor"], np.float64)
     attention_factor = rope.get("attention_factor")
     if attention_factor is None:
-        factor = rope.get(FACTOR) or max_len / trained
-        attention_factor = math.sqrt(1 + math.log(max(factor, 1)) / math.log(trained))
+        attention_factor = math.sqrt(1 + math.log(max(rope.get(FACTOR) or max_len / trained, 1)) / math.log(trained))
     return Frequencies(_default(rope, dim).inverse / factors, attention_factor)
 
 

@@ -287,8 +287,7 @@ def fit_sinusoids(curves: Floats, maximum: int) -> SinusoidFit:
     for _ in range(min(maximum, len(curves) // 4)):
         powers = [periodogram(positions, curve) for curve in fit.residual.T]
         frequencies, power = powers[0][0], np.sum([power for _, power in powers], axis=0)
-        near = np.abs(frequencies[:, None] - fit.frequencies) < 1 / len(curves)
-        power[near.any(axis=1)] = 0
+        power[(np.abs(frequencies[:, None] - fit.frequencies) < 1 / len(curves)).any(axis=1)] = 0
         highest, frequency = highest_peak(frequencies, power)
         if not highest > 0 or fit.error <= RESIDUAL_ROUNDING * np.square(curves).sum():
             break
@@ -303,8 +302,7 @@ def _refine(curves: Floats, fit: SinusoidFit) -> SinusoidFit:
         for _ in range(MAX_HALVINGS):
             moved = fit.frequencies + step
             ordered = np.sort(moved) * len(curves)
-            is_inside = 2 * ordered[0] >= 1 and 2 * ordered[-1] <= len(curves)
-            if is_inside and (np.diff(ordered) >= RESOLUTION).all():
+            if 2 * ordered[0] >= 1 and 2 * ordered[-1] <= len(curves) and (np.diff(ordered) >= RESOLUTION).all():
                 better = SinusoidFit(curves, moved)
                 if better.error < fit.error:
                     break

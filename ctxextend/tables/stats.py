@@ -83,17 +83,14 @@ class TableStats:
     def components_for(self, share: float) -> int:
         """Return how many leading components explain a share (0 to 1) of the variance."""
         total = self.eigenvalues.sum()
-        if not total > 0:
-            return 0
-        return int(np.searchsorted(np.cumsum(self.eigenvalues) / total, share - 1e-12) + 1)
+        return int(np.searchsorted(np.cumsum(self.eigenvalues) / total, share - 1e-12) + 1) if total > 0 else 0
 
 
 def measure(table: Table) -> TableStats:
     """Compute statistics of a table, shape (n, d), any float dtype, without reserved rows, in float64."""
     norms, cosines, steps = norms_and_neighbours(table)
     finite = np.flatnonzero(np.isfinite(norms))
-    total = sum((block.sum(axis=0) for block in _blocks(table, finite)), np.zeros(table.shape[1]))
-    mean = total / max(len(finite), 1)
+    mean = sum((block.sum(axis=0) for block in _blocks(table, finite)), np.zeros(table.shape[1])) / max(len(finite), 1)
     eigenvalues, components = _spectrum(table, finite, mean)
     nonfinite, zeros = (tuple(np.flatnonzero(rows).tolist()) for rows in (~np.isfinite(norms), norms == 0))
     return TableStats(norms, cosines, steps, float(np.linalg.norm(mean)), eigenvalues, components, nonfinite, zeros)
