@@ -109,14 +109,12 @@ def open_safetensors(path: Path) -> TensorFile:
     return TensorFile(path, header, entries, 8 + length)
 
 
-def describe_tensors(
-    tensors: Mapping[str, tuple[str, tuple[int, ...]]],
-) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
+def describe_tensors(new: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
     """Return the header and entries of a new file with tensors of these dtypes and shapes; see `parse_header`."""
-    described: dict[str, Any] = {METADATA: {"format": "pt"}, **dict.fromkeys(tensors)}
+    described: dict[str, Any] = {METADATA: {"format": "pt"}, **dict.fromkeys(new)}
     start = 0
     # The widest dtypes first, as in safetensors, so that each tensor is aligned to its item size.
-    for name, (dtype, shape) in sorted(tensors.items(), key=lambda item: -BITS[item[1][0]]):
+    for name, (dtype, shape) in sorted(new.items(), key=lambda item: -BITS[item[1][0]]):
         end = start + math.prod(shape) * BITS[dtype] // 8
         described[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
         start = end

@@ -57,10 +57,7 @@ Defaults = Mapping[str, int]
 NO_KEYS: Defaults = {}
 
 # BERT-like models with 512 positions by default and their name as prefix.
-SIMPLE_ENCODERS = (
-    *("albert", "bert", "convbert", "electra", "ernie", "layoutlm", "lxmert", "mobilebert", "rembert"),
-    *("roc_bert", "splinter"),
-)
+SIMPLE_ENCODERS = "albert bert convbert electra ernie layoutlm lxmert mobilebert rembert roc_bert splinter"
 
 
 def encoder(
@@ -94,9 +91,7 @@ def decoder(model_type: str, table: str, *prefixes: str, config_key: str = LENGT
     return Family(model_type, ("", *prefixes), (PositionTable(table, config_key, **more),), {config_key: length})
 
 
-def gpt2_like(
-    model_type: str, masks: tuple[Buffer, ...] = MASKS, table: str = "wpe.weight", length: int = 1024
-) -> Family:
+def gpt2_like(model_type: str, masks: Any = MASKS, table: str = "wpe.weight", length: int = 1024) -> Family:
     """Return the entry of a GPT-2-like model."""
     # transformers' `attribute_map`: max_position_embeddings overrides n_positions if the config has it.
     key, others = "n_positions", {"aliases": (LENGTH,), "unused_keys": ("n_ctx",)}
@@ -108,12 +103,10 @@ def clip_text(model_type: str, length: int = 77) -> Family:
     return encoder(model_type, "text_model.", length=length, name=f"{EMBEDDING}.weight", buffers=IDS[:1])
 
 
-def text_part(
-    model_type: str, text: str = "", *prefixes: str, outer: tuple[str, ...] = (), limits: Any = (), **more: Any
-) -> Family:
+def text_part(name: str, text: str = "", *prefixes: str, outer: Any = (), limits: Any = (), **more: Any) -> Family:
     """Return the entry of a multimodal model with one text model, by default its own type of one."""
-    part = Part("text", "text_config", prefixes or ("text_model.",), text or f"{model_type}_text_model", **more)
-    return Family(model_type, ("", *outer), parts=(part,), limits=limits)
+    part = Part("text", "text_config", prefixes or ("text_model.",), text or f"{name}_text_model", **more)
+    return Family(name, ("", *outer), parts=(part,), limits=limits)
 
 
 # A language model of any type, by default OPT.
@@ -164,7 +157,7 @@ def bark_table(part: str) -> PositionTable:
 
 
 _FAMILIES = (
-    *(encoder(name, f"{name}.") for name in SIMPLE_ENCODERS),
+    *(encoder(name, f"{name}.") for name in SIMPLE_ENCODERS.split()),
     replace(encoder("fnet", "fnet."), padding_effect=MIXES_PADDING),
     encoder("bert-generation", "bert.", buffers=IDS[:1]),
     # Inputs are padded to full blocks before positions are assigned.

@@ -309,11 +309,9 @@ def plan_buffers(checkpoint: Checkpoint, tables: Sequence[TablePlan]) -> tuple[t
 
 def new_buffer(plan: BufferPlan) -> NDArray[Any]:
     """Create a buffer in its planned shape and dtype."""
-    dtype = numpy_dtype(plan.dtype)
+    values = np.zeros(plan.shape, numpy_dtype(plan.dtype))
     if plan.content == "arange":
-        values = np.arange(plan.start, plan.start + plan.shape[-1], dtype=dtype)
+        values[...] = np.arange(plan.start, plan.start + plan.shape[-1], dtype=values.dtype)
     elif plan.content == "causal":
-        values = np.tri(*plan.shape[-2:], dtype=dtype)
-    else:
-        values = np.zeros(plan.shape, dtype)
-    return np.ascontiguousarray(np.broadcast_to(values, plan.shape))
+        values[...] = np.tri(*plan.shape[-2:], dtype=values.dtype)
+    return values

@@ -31,9 +31,7 @@ SCOPE = Setting("rows to fill", "new or all", "new", str, ("new", "all").__conta
 LAYOUT = Setting(
     "layout of the sinusoids", f"{', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}", None, str, LAYOUTS.__contains__
 )
-ALPHA = Setting(
-    "weight of the first digit", "between 0 and 1 and not 0.5", 0.4, float, lambda a: 0 < a < 1 and a != 0.5
-)
+MIX = Setting("weight of the first digit", "between 0 and 1 and not 0.5", 0.4, float, lambda a: 0 < a < 1 and a != 0.5)
 RADIUS = Setting("distance of each row from the mean row", "above 0", None, float, lambda radius: 0 < radius < np.inf)
 
 
@@ -214,7 +212,7 @@ def stretch(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    settings={"alpha": ALPHA},
+    settings={"alpha": MIX},
     convention="row i·n + j is alpha·u_i + (1 - alpha)·u_j, u = (p - alpha·p_0) / (1 - alpha), in float64",
     long_inputs="every position has a distinct row, but order breaks at each seam until the model is trained",
     when="you fine-tune briefly at many times the old length; n rows extend to at most n times n",
