@@ -61,10 +61,7 @@ class HeldOut:
 
 
 def held_out_windows(ids: NDArray[Any], held_out: HeldOut, first_token: int = 0) -> list[NDArray[Any]]:
-    """Return the held-out windows of a text, or those entirely within one of its files, each of shape (window,).
-
-    `ids`, shape (tokens,), are from `read_ids`: of the whole text, or of the file with this ``first_token``.
-    """
+    """Return the held-out windows, each (window,), of a text's ids, (tokens,), or of those of the file at a token."""
     spans = held_out.spans - first_token
     return [ids[start:stop] for start, stop in spans.tolist() if start >= 0 and stop <= len(ids)]
 
@@ -73,14 +70,11 @@ def read_ids(
     paths: Paths,
     text_field: str,
     encode: Callable[[str], Ids],
-    separator: int | None,
+    separator: int | None,  # follows each document
     maximum: int,
-    files: list[dict[str, Any]] | None = None,
+    files: list[dict[str, Any]] | None = None,  # receives the `fingerprint` and ``first_token`` of each file read
 ) -> Iterator[Ids]:
-    """Yield the token ids of a text in chunks of shape (tokens,), `maximum` tokens in total, without reading further.
-
-    The separator follows each document. `files` receives the `fingerprint` and ``first_token`` of each file read.
-    """
+    """Yield a text's token ids in chunks of shape (tokens,), `maximum` tokens in total, without reading further."""
     count = 0
     for source in check_paths(paths):
         if files is not None:

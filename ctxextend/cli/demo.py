@@ -49,11 +49,10 @@ def demo(
         path = output or Path(folder) / f"{DEMO_SOURCE}-{to}"
         result = train_demo(to, method, path, force, threads, progress)
     before, after = math.exp(result.loss_before), math.exp(result.loss_after)
-    pieces = page.numbers.perplexity(comparison.base)
     page = Page.for_stdout()
     page.line()
     change = f"changes the perplexity at {to} tokens from {before:.1f} to {after:.1f}"
-    base = f"The base in sliding windows of {result.max_len_before} tokens: {pieces}"
+    base = f"The base in sliding windows of {result.max_len_before} tokens: {page.numbers.perplexity(comparison.base)}"
     page.text(f"Training for {counted(result.steps, 'step')} {change}. {base}.", "title")
     for title, text in (
         (f"A prompt of {result.max_len_before} tokens, as many as {result.source} accepts", result.prompt),

@@ -58,11 +58,7 @@ def add_chart(page: Page, title: str, curves: Sequence[Curve], shared: str) -> N
 
 
 def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = True) -> list[Pieces]:
-    """Draw up to three curves over one axis of positions, in `height` lines and two lines for the axis.
-
-    A column that covers several positions shows their range from minimum to maximum, so that no single row is lost.
-    The scale is logarithmic if the maximum is far above the median.
-    """
+    """Draw up to three curves over one axis of positions, in `height` lines and two lines for the axis."""
     # A padding row is zero; including it would flatten the rest of the curve.
     values = [value for curve in curves for value in (*filter(lambda value: value > 0, curve.reserved), *curve.values)]
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
@@ -118,6 +114,7 @@ def _dot_bits(heights: NDArray[np.float64], mark: Mark, size: tuple[int, int, in
     previous: list[int] = []
     for x in range(columns * across):
         start, stop = (end * length // (columns * across) for end in (x, x + 1))
+        # The range of all positions of a column, so that no single row is lost.
         current = [step for step in steps[start : max(stop, start + 1)].tolist() if step >= 0]
         if current:
             low, high = min(current), max(current)

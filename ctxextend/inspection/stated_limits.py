@@ -15,10 +15,7 @@ from ctxextend.inspection.scheme_report import PositionReport
 from ctxextend.inspection.table_report import LibraryLimit, Limit, TableReport
 from ctxextend.plan.find_tables import OpenedModel
 
-TRANSFORMERS = "transformers"
-SENTENCE_TRANSFORMERS = "sentence-transformers"
-TOKENIZERS = "tokenizers"
-UNUSED = "none"
+TRANSFORMERS, SENTENCE_TRANSFORMERS, TOKENIZERS, UNUSED = "transformers", "sentence-transformers", "tokenizers", "none"
 # The libraries that use each kind of limit in side files.
 LIBRARIES = {"tokenizer": TRANSFORMERS, "sentence": SENTENCE_TRANSFORMERS, "generation": "transformers generate"}
 LIBRARIES |= {"truncation": TOKENIZERS, "padding": TOKENIZERS}

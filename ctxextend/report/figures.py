@@ -47,8 +47,7 @@ MODES: Mapping[str, tuple[str, Style]] = {  # labels as in the tables in the ter
     SLIDING: ("base, sliding windows", {"color": COLOURS[1], "linestyle": "--", "linewidth": THIN}),
     TRUNCATED: ("base, separate windows", {"color": COLOURS[2], "linestyle": ":", "linewidth": THIN + 0.3}),
 }
-SHIFT_TITLE = "The same text at growing positions"
-PASSKEY_TITLE = "Passkey retrieval accuracy (%)"
+SHIFT_TITLE, PASSKEY_TITLE = "The same text at growing positions", "Passkey retrieval accuracy (%)"
 PANEL_TITLES = {"retrieval": "Document retrieval", "search": "Search"}
 RETRIEVAL_LABELS = {"truncated": "base, truncated", "chunks": "base, in chunks", MODEL: "resized model"}
 
@@ -226,10 +225,7 @@ def losses_by(by: str, evaluation: Evaluation, mode: str) -> dict[tuple[int, ...
 def loss_panel(
     by: str, kind: str, curves: Sequence[LossCurve], mark: int | None, name: str = "base", *, has_legend: bool = False
 ) -> Panel:
-    """Return a panel of losses by ``position`` (steps) or by ``context`` length (points), for a `kind` of models.
-
-    Confidence bands are drawn for the first curve or, with a legend, for all; a dashed line at `mark` has a name.
-    """
+    """Return a panel of losses by ``position`` (steps) or by ``context`` length (points), for a `kind` of models."""
     all_means = [(loss.mean, curve.sets_limit) for curve in curves for loss in curve.losses.values()]
     limit = upper_limit([mean for mean, _ in all_means], [mean for mean, sets_limit in all_means if sets_limit])
     spans = sorted({span for curve in curves for span in curve.losses})
