@@ -63,7 +63,7 @@ def train(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Fine-tune a resized checkpoint at its new length.
+    """Fine-tune a resized or converted checkpoint at its new length.
 
     Examples:
         ctxextend train gpt2-4096 --data articles/ --steps 500 --window 512

@@ -13,7 +13,7 @@ MAX_EVIDENCE = 12  # lines printed per check; --json lists all
 
 
 def verify(
-    resized: Annotated[str, options.model("Resized checkpoint: folder, weights file or Hub id.")],
+    resized: Annotated[str, options.model("Resized or converted checkpoint: folder, weights file or Hub id.")],
     base: options.Base = None,
     deep: Annotated[bool, options.basic("--deep", "Also run both in transformers and compare outputs.")] = False,
     model_type: options.ModelType = None,
@@ -26,7 +26,7 @@ def verify(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Verify that two checkpoints differ only in their position table.
+    """Verify that two checkpoints differ only in their positions.
 
     Examples:
         ctxextend verify gpt2-4096 --deep

@@ -35,7 +35,7 @@ from ctxextend.version import __version__
 DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
 OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # layer norm parameters in old TensorFlow checkpoints
 SCHEMES = {"rotary": ROTARY, "alibi": ALIBI}  # how messages name them
-PASS_MODEL = f"Pass the folder of a model of type {', '.join(SOURCE_TYPES)}."
+PASS_MODEL = f"Pass the folder of a model of type {', '.join(SOURCE_TYPES)}, or use ctxextend resize."
 DROPPED = ("pooler.", "cls.seq_relationship.")  # dropped with a warning: most uses of a base model do not need them
 
 
@@ -164,8 +164,8 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
         raise UnsupportedModelError(f"{name} cannot be converted: it is not a complete model.", PASS_MODEL)
     twin = next((twin for twin in source_type.twins if twin.scheme == settings.scheme), None)
     if twin is None:
-        message = f"{name} ({model_type}) cannot be converted to {settings.scheme}: transformers has no such class"
-        message += f" with the computation of {source_type.class_name}Model."
+        message = f"{name} ({model_type}) cannot be converted to {settings.scheme}: no class of transformers"
+        message += f" computes what {source_type.class_name}Model does with {SCHEMES[settings.scheme]} positions."
         raise UnsupportedModelError(message, f"Use --scheme {source_type.twins[0].scheme}.")
     if settings.theta is not None and twin.has_angles:
         message = f"--theta cannot be used with {twin.model_type}, whose angles transformers computes with 10,000."
@@ -197,7 +197,7 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
 
 def _find_head(model: OpenedModel, source_type: SourceType, twin: Twin) -> str:
     """Return how the name of the twin's class ends; raise UnsupportedModelError if no class has the same head."""
-    stated, hint = model.checkpoint.model_class, "Convert the base model only with --encoder-only."
+    stated, hint = model.checkpoint.model_class, "To drop the head and convert the base model, add --encoder-only."
     head = re.sub(f"^(?:{'|'.join(item.class_name for item in SOURCE_TYPES.values())})", "", stated or "")
     if stated is None:
         has_lm_head = any("predictions." in name or "lm_head." in name for name in model.checkpoint.names)
@@ -253,7 +253,7 @@ def _find_origins(
             dropped.append(tensor)
         else:
             message = f"{tensor} is not a tensor of {source_type.class_name} models that {twin.model_type} models have."
-            raise UnsupportedModelError(message, "Convert the base model only with --encoder-only.")
+            raise UnsupportedModelError(message, "To drop the head and convert the base model, add --encoder-only.")
     if head == twins.CAUSAL_LM and twin.lm_head:
         embeddings = next(origin.tensor for origin in origins.values() if origin.how == twins.PLUS_MEAN)
         origins.setdefault(twin.lm_head, Origin(embeddings, COPIED))
