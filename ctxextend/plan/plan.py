@@ -200,14 +200,15 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def consequences(self) -> str:
         """What to expect of the model's outputs before any training, in a sentence or two."""
         after, options, method = self.max_len_after, self._created_by, self._created_by.facts
+        padded = " if padded as before" * any(table.location.family.padding_effect for table in self.tables)
         if not self.is_changed:
             return f"The {'position table' if self.has_rows else 'context length'} is unchanged."
         if not self.creates_rows:
             rest = "get computed rows" if all(one.location.table.grows for one in self.tables) else "are not supported"
-            return f"Inputs up to {after} tokens give {self._same_outputs}; longer inputs {rest}."
+            return f"Inputs up to {after} tokens give identical outputs{padded}; longer inputs {rest}."
         if self.keeps_learned_rows:
             kept = self.tables[0].same_up_to if self.tables[0].rope else self._old_lengths
-            effects = f"Inputs up to {kept} tokens give {self._same_outputs}; beyond that"
+            effects = f"Inputs up to {kept} tokens give identical outputs{padded}; beyond that"
         else:
             replaces_learned = method.keeps_learned_rows and not options.keeps_learned_rows
             short = "learned rows are replaced, so outputs for short inputs change too" if replaces_learned else None
@@ -247,11 +248,6 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def runtime_notes(self) -> tuple[str, ...]:
         """Which runtimes read the requested context length; empty if no rotary settings change."""
         return (describe_runtimes(self.runtimes, self.max_len_after),) if self.runtimes else ()
-
-    @property
-    def _same_outputs(self) -> str:
-        depends = any(table.location.family.padding_effect for table in self.tables)
-        return f"identical outputs{' if padded as before' * depends}"
 
     @property
     def _old_lengths(self) -> str:
