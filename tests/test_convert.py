@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModel
 from transformers.models.falcon import modeling_falcon
 from transformers.models.roformer.modeling_roformer import RoFormerSinusoidalPositionalEmbedding
 
-from ctxextend import UnsupportedModelError, convert, resize, verify
+from ctxextend import ResizeError, UnsupportedModelError, convert, resize, verify
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.conversion.twins import SOURCE_TYPES, by_head, plus_mean
 from tests import pico, test_nanogpt
@@ -263,6 +263,17 @@ def test_convert_reads_the_aliases_of_config_keys(tmp_path: Path) -> None:
     for scheme in ("rotary", "alibi"):
         convert(tmp_path / "source", scheme, NEW, output=tmp_path / scheme)
         assert_twins(source, load(tmp_path / scheme))
+
+
+def test_convert_refuses_a_mean_row_that_is_not_finite(tmp_path: Path) -> None:
+    make(tmp_path / "source", "gpt2", "LMHeadModel")
+    path = tmp_path / "source/model.safetensors"
+    tensors = load_file(path)
+    tensors["transformer.wpe.weight"][3, 1] = torch.nan
+    save_file(tensors, path)
+    with pytest.raises(ResizeError, match="wpe.weight has 1 row with NaN or infinity"):
+        convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
+    assert {one.name for one in tmp_path.iterdir()} == {"source"}
 
 
 @pytest.mark.parametrize("part", ["output.adapters.a", "crossattention.output.dense", "attention.self.query.lora_A"])

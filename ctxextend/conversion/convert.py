@@ -30,6 +30,7 @@ from ctxextend.plan.find_tables import OpenedModel, describe_table, identify_mod
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
 from ctxextend.recipe import THETA, CheckpointRef, Convert, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import TABLE_KEYS
+from ctxextend.tables.apply import nonfinite_rows
 from ctxextend.version import __version__
 
 DTYPES = ("F64", "F32", "F16", "BF16")  # of weights that are not quantised
@@ -99,6 +100,9 @@ class Conversion:
         """The mean of all usable position rows, shape (d,)."""
         location, name = self.model.tables[0]
         rows = read_floats(self.model.checkpoint.names[name], name)[location.reserved_rows :]
+        if bad := nonfinite_rows(rows):
+            message = f"{name} has {counted(len(bad), 'row')} with NaN or infinity, which the mean row would contain."
+            raise ResizeError(message, f"Find them with: ctxextend inspect {printable(self.model.ref.source)}")
         return np.asarray(rows.astype(np.float64).mean(axis=0))
 
     @cached_property
