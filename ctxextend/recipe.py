@@ -80,7 +80,6 @@ class Convert:
     # Base of the rotary frequencies: the slowest turns once in about 2 pi x theta tokens. Defaults to `THETA`.
     theta: float | None = None
     encoder_only: bool = False  # drop the head, for heads that the new model type does not have
-    copy_code: bool = False  # see `Resize`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "to", parse_length(self.to))
@@ -307,7 +306,7 @@ class Recipe:
     @property
     def copies_code(self) -> bool:
         """Whether code files are copied to the output."""
-        return any(step is not None and step.copy_code for step in (self.resize, self.convert, self.train))
+        return any(step is not None and step.copy_code for step in (self.resize, self.train))
 
 
 def flag_words(values: Mapping[str, Any]) -> list[str]:

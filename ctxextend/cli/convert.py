@@ -22,7 +22,6 @@ def convert(
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,
-    copy_code: options.CopyCode = False,
     force: options.Force = False,
     push_to_hub: options.PushToHub = None,
     verify: Annotated[bool, files("--verify", "Verify the output before moving it into place.")] = False,
@@ -49,6 +48,6 @@ def convert(
     settings = options.from_flags(Convert, flags)
     recipe = Recipe(options.from_flags(CheckpointRef, flags), train=training, convert=settings)
     plan = plan_conversion(open_model(recipe.checkpoint, check_type), settings)
-    sink.note(*plan.notes)
+    sink.note(*plan.notes, *(plan.details if training and not dry_run else ()))
     sink.warning(*plan.warnings)
     write(sink, "convert", recipe, plan, flags, {})

@@ -318,6 +318,11 @@ class ConversionPlan(ResizePlan, shows="summary max_len_before max_len_after"):
         effects = f"Outputs are far from the source's, for short inputs too, {why}."
         return f"{output_files.UNTRAINED.format(self.max_len_after)} {effects}"
 
+    @property
+    def keep_hint(self) -> str:
+        """The next command."""
+        return "Train it with ctxextend train DIR --data TEXT --steps 200."
+
     def _warnings(self) -> Iterator[str]:
         conversion = self.conversion
         if dropped := conversion.dropped:
@@ -360,7 +365,7 @@ class ConversionPlan(ResizePlan, shows="summary max_len_before max_len_after"):
 
 def plan_conversion(model: OpenedModel, settings: Convert) -> ConversionPlan:
     """Plan the conversion of an open checkpoint; see `convert`."""
-    conversion = find_conversion(model.with_code() if settings.copy_code else model, settings)
+    conversion = find_conversion(model, settings)
     twin = identify_model(conversion.checkpoint, replace(model.ref, model_type=None))
     plan = plan_model(replace(twin, ref=model.ref), Resize(conversion.settings.to, fix_limits=True))
     values = {item.name: getattr(plan, item.name) for item in fields(plan)}
@@ -390,7 +395,7 @@ def convert(
         to: Context length of the output, as in `plan_resize`.
         output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        settings: Other fields of `Convert` (``theta``, ``encoder_only``, ``copy_code``); and ``revision``, … as in
+        settings: Other fields of `Convert` (``theta``, ``encoder_only``); and ``revision``, … as in
             `plan_resize`.
 
     Raises:

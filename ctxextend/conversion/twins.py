@@ -91,6 +91,7 @@ class SourceType:
 
 ANGLES = "encoder.embed_positions.weight"  # the table of RoFormer's base model
 CUSTOM = dict.fromkeys(("auto_map", "quantization_config"), (None,))  # keys of any model type
+NO = (None, False)  # values of a config key that must not be set
 
 
 def _block(layer: str, attention: str) -> tuple[Rule, ...]:
@@ -108,75 +109,54 @@ def _same(*names: str) -> tuple[Rule, ...]:
     return tuple(Rule(name, name) for name in names)
 
 
-NEOX = Twin(
-    "rotary",
-    "gpt_neox",
-    "GPTNeoX",
-    "gpt_neox.",
-    (
-        Rule("wte.weight", "embed_in.weight", PLUS_MEAN),
-        *_block("layers", "attention"),
-        Rule("ln_f.*", "final_layer_norm.*"),
-    ),
-    {
-        **{"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"},
-        **{"n_inner": "intermediate_size", "activation_function": "hidden_act", "layer_norm_epsilon": "layer_norm_eps"},
-        **{"resid_pdrop": "hidden_dropout", "attn_pdrop": "attention_dropout"},
-    },
-    {"attention_bias": True, "use_parallel_residual": False, "tie_word_embeddings": False},
-    lm_head="embed_out.weight",
+GPT2_KEYS = {
+    **{"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"},
+    **{"n_inner": "intermediate_size", "activation_function": "hidden_act", "layer_norm_epsilon": "layer_norm_eps"},
+    **{"resid_pdrop": "hidden_dropout", "attn_pdrop": "attention_dropout"},
+}
+NEOX_RULES = (
+    Rule("wte.weight", "embed_in.weight", PLUS_MEAN),
+    *(*_block("layers", "attention"), Rule("ln_f.*", "final_layer_norm.*")),
+)
+NEOX_FIXED = {"attention_bias": True, "use_parallel_residual": False, "tie_word_embeddings": False}
+NEOX = Twin("rotary", "gpt_neox", "GPTNeoX", "gpt_neox.", NEOX_RULES, GPT2_KEYS, NEOX_FIXED, "embed_out.weight")
+
+FALCON_KEYS = {"n_inner": "ffn_hidden_size", "activation_function": "activation"}
+FALCON_RULES = (
+    Rule("wte.weight", "word_embeddings.weight", PLUS_MEAN),
+    *(*_block("h", "self_attention"), *_same("ln_f.*")),
+)
+FALCON_FIXED = {"alibi": True, "bias": True, "multi_query": False, "new_decoder_architecture": False}
+FALCON_FIXED |= {"parallel_attn": False, "tie_word_embeddings": False}
+FALCON_LIMITS = (
+    "transformers computes Falcon's ALiBi biases in bfloat16, so far positions share biases, and divides them by the "
+    "square root of the head size, so they fall more slowly than in the paper"
 )
 FALCON = Twin(
-    "alibi",
-    "falcon",
-    "Falcon",
-    "transformer.",
-    (Rule("wte.weight", "word_embeddings.weight", PLUS_MEAN), *_block("h", "self_attention"), *_same("ln_f.*")),
-    {
-        **{**NEOX.keys, "n_inner": "ffn_hidden_size", "activation_function": "activation"},
-        "layer_norm_epsilon": "layer_norm_epsilon",
-    },
-    {
-        **dict.fromkeys(("alibi", "bias"), True),
-        **dict.fromkeys(("multi_query", "new_decoder_architecture", "parallel_attn", "tie_word_embeddings"), False),
-    },
-    lm_head="lm_head.weight",
-    limits="transformers computes Falcon's ALiBi biases in bfloat16, so far positions share biases, and divides them "
-    "by the square root of the head size, so they fall more slowly than in the paper",
+    *("alibi", "falcon", "Falcon", "transformer.", FALCON_RULES),
+    *(GPT2_KEYS | FALCON_KEYS | {"layer_norm_epsilon": "layer_norm_epsilon"}, FALCON_FIXED, "lm_head.weight"),
+    limits=FALCON_LIMITS,
 )
 ENCODER_LAYER = (
     *("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"),
     *("attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"),
 )
-ROFORMER = Twin(
-    "rotary",
-    "roformer",
-    "RoFormer",
-    "roformer.",
-    (
-        Rule("embeddings.token_type_*.weight", "embeddings.token_type_*.weight", PLUS_MEAN),
-        *_same("embeddings.word_embeddings.weight", "embeddings.LayerNorm.*", "embeddings_project.*"),
-        *_same(*(f"encoder.layer.*.{name}.*" for name in ENCODER_LAYER)),
-    ),
-    {},
-    {"rotary_value": False},
-    has_angles=True,
+ROFORMER_RULES = (
+    Rule("embeddings.token_type_*.weight", "embeddings.token_type_*.weight", PLUS_MEAN),
+    *_same("embeddings.word_embeddings.weight", "embeddings.LayerNorm.*", "embeddings_project.*"),
+    *_same(*(f"encoder.layer.*.{name}.*" for name in ENCODER_LAYER)),
 )
+FIXED = {"rotary_value": False}
+ROFORMER = Twin("rotary", "roformer", "RoFormer", "roformer.", ROFORMER_RULES, {}, FIXED, has_angles=True)
 
 GPT2 = SourceType(
-    "GPT2",
-    (NEOX, FALCON),
-    "GPT2Tokenizer",
+    *("GPT2", (NEOX, FALCON), "GPT2Tokenizer"),
     {
         **{"vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None},
         **{"activation_function": "gelu_new", "resid_pdrop": 0.1, "attn_pdrop": 0.1, "layer_norm_epsilon": 1e-5},
         **{"bos_token_id": 50256, "eos_token_id": 50256},
     },
-    {
-        **CUSTOM,
-        **dict.fromkeys(("scale_attn_by_inverse_layer_idx", "add_cross_attention"), (None, False)),
-        "scale_attn_weights": (None, True),
-    },
+    {"scale_attn_by_inverse_layer_idx": NO, "scale_attn_weights": (None, True), "add_cross_attention": NO, **CUSTOM},
     {"LMHeadModel": CAUSAL_LM, BASE: BASE, **{task: task for task in TASKS}},
     _same("classifier.*", "qa_outputs.*"),
     default_head="LMHeadModel",
@@ -189,15 +169,9 @@ GPT2 = SourceType(
 def _encoder(class_name: str, defaults: Mapping[str, Any], lm_rules: tuple[Rule, ...], **others: Any) -> SourceType:
     """Return a type whose twin is RoFormer."""
     return SourceType(
-        class_name,
-        (ROFORMER,),
-        f"{class_name}Tokenizer",
+        *(class_name, (ROFORMER,), f"{class_name}Tokenizer"),
         {"vocab_size": 30522, "hidden_size": 768, "num_attention_heads": 12, "hidden_act": "gelu", **defaults},
-        {
-            **CUSTOM,
-            "position_embedding_type": (None, "absolute"),
-            **dict.fromkeys(("is_decoder", "add_cross_attention"), (None, False)),
-        },
+        {"position_embedding_type": (None, "absolute"), "is_decoder": NO, "add_cross_attention": NO, **CUSTOM},
         {name: name for name in (BASE, MASKED_LM, *TASKS)} | others.pop("heads", {}),
         (*lm_rules, *_same("classifier.*", "qa_outputs.*")),
         unused=("gradient_checkpointing", *{"embedding_size"} - defaults.keys()),

@@ -3,7 +3,6 @@
 import math
 import shutil
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +23,7 @@ from ctxextend.checkpoints.atomic_output import SIGNALS, disk_space
 from ctxextend.checkpoints.copy import sync
 from ctxextend.errors import OutputError, TrainingError, one_line
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER
+from ctxextend.models.devices import peak_memory
 from ctxextend.models.load import quiet_transformers
 from ctxextend.progress import Progress
 from ctxextend.training.memory import checkpoint_layers
@@ -136,7 +136,7 @@ def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_siz
         best_step=best,
         saved_step=saved,
         seconds=callback.seconds,
-        peak_bytes=_peak_bytes(),
+        peak_bytes=trainer.peak(),
         precision=settings.precision,
         log=log,
         is_first=task.devices.is_main_process,
@@ -191,17 +191,6 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
     return trainer
 
 
-def _peak_bytes() -> int | None:
-    if torch.cuda.is_available():
-        return int(torch.cuda.max_memory_allocated())
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    unit = 1 if sys.platform == "darwin" else 1024
-    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
-
-
 class NotFiniteError(Exception):
     """A loss is NaN or infinite."""
 
@@ -213,6 +202,7 @@ class RunTrainer(Trainer):
         self.setup, self.folder = callback.setup, callback.folder
         model, held_out = self.setup.objective, self.setup.held_out
         super().__init__(model, arguments, train_dataset=sequences, eval_dataset=held_out, callbacks=[callback])
+        self.peak = peak_memory(self.setup.task.devices.device)
         self.best: dict[str, torch.Tensor] = {}  # parameters of the step with the lowest held-out loss, on the CPU
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
