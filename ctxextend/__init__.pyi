@@ -164,7 +164,6 @@ def convert(
     tokenizer: str | None = None,
     theta: float | None = None,
     encoder_only: bool = False,
-    copy_code: bool = False,
 ) -> ResizeResult:
     """Convert a checkpoint with learned positions to rotary or ALiBi positions, and save it as a new checkpoint."""
 

@@ -130,8 +130,7 @@ def run(
     than 12 KiB, so it misses changes elsewhere in them.
 
     Args:
-        recipe: A recipe file, such as the ``ctxextend.yaml`` in any output, the name of a built-in recipe, or a
-            `Recipe`.
+        recipe: A recipe file, such as ``ctxextend.yaml`` in any output, the name of a built-in one, or a `Recipe`.
         output: Output folder. Defaults to the recipe's ``output``, or ``<name>-<length>`` in the current folder
             (``<name>-trained`` if the recipe does not resize).
         changes: Values that override those in the file, as ``key=value``, such as ``train.steps=100``.

@@ -193,8 +193,7 @@ class Evaluate:
     precision: str = "auto"  # ``fp32``, ``bf16``, ``fp16``, or ``auto``: bf16 if the accelerator supports it, else fp32
     seed: int = 0  # random seed for masks and passkeys
     # ``position`` (loss by position), ``context`` (loss by context length), ``passkey`` (passkey retrieval),
-    # ``retrieval`` (document retrieval) and ``shift`` (one text at growing positions); defaults to all that apply to
-    # the model, without ``shift``.
+    # ``retrieval`` (document retrieval) and ``shift`` (one text at growing positions); default: all others that apply.
     measure: tuple[str, ...] = ()
     text_field: str = "text"  # name of the text field (JSONL) or column
     device: str | None = None  # ``cpu``, ``cuda:1``, …; defaults to the accelerator if there is one

@@ -1,8 +1,7 @@
 """Write the files of an output: stream the weights, and keep unchanged bytes at the same offset in their disk block.
 
 Reflinks need equal offsets modulo the block size. So the header is padded with spaces until unchanged tensors are
-aligned as before, modulo 4,096 bytes. A new table keeps its location only if its size changes by whole blocks;
-otherwise it is moved to the end.
+aligned as before, modulo 4,096 bytes. A new table whose size does not change by whole blocks is moved to the end.
 """
 
 import contextlib

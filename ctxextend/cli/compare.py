@@ -71,8 +71,7 @@ def compare(
 
     Ranks language models by loss on windows of N tokens, and encoders by document retrieval, or by nDCG@10 in a search
     set (--corpus, --queries, --qrels). With --steps, each method is first trained on the rest of the text. With
-    --quick, five methods at 2x the length on text that comes with Python. With --hold-out, rows that were cut off are
-    the reference.
+    --quick, five methods at 2x the length on Python's text. With --hold-out, the rows cut off are the reference.
     """
     flags = locals()
     if len(source) > 1 and (of_one := [name for name in OF_ONE_MODEL if flags[name]]):

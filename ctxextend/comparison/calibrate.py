@@ -28,8 +28,7 @@ from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
 Values = NDArray[np.float64]
 
-# With fewer samples, standard errors are unreliable. Ranks of documents are noisier than losses of windows, so encoders
-# use more samples.
+# With fewer samples, standard errors are unreliable. Ranks are noisier than losses, so encoders use more.
 MIN_SAMPLES, WINDOWS, DOCUMENTS = 8, 16, 64
 
 # Values tried next to those estimated from the table; a sigma, in rows, is at most this share of the table.
@@ -59,8 +58,7 @@ def calibrate(
 
     The search starts with the values estimated from the table, then tries other sigmas, ranges to tile and gains,
     about twenty in all. A value must be better by more than one standard error, paired by window. Language models are
-    ranked by the loss on at most 16 windows of the new length, encoders by retrieval of at most 64 documents. The text
-    needs no labels:
+    ranked by the loss on at most 16 windows of the new length, encoders by retrieval of at most 64 documents:
 
         calibration = ctxextend.calibrate("gpt2", 4096, "book.txt")
         ctxextend.resize("gpt2", 4096, calibration.method)

@@ -76,23 +76,19 @@ def compare(
     The model is loaded once; only its tables change between methods, and equal those that `resize` writes, bit for bit.
     The base reads the same text once, in sliding windows or chunks. Language models are ranked by their loss on windows
     of the new length, encoders by document retrieval, or by nDCG@10 in a search set. With `steps`, each method is
-    evaluated before and after training, from the same weights, on the same text in the same order. Text for evaluation
-    is never trained on.
+    evaluated before and after training, from the same weights, on the same text in the same order.
 
     Args:
         reference: As in `plan_resize`.
-        to: New context length in positions, longer than the model's. With `hold_out`: of the cut tables, by default the
-            model's own.
+        to: New context length in positions. With `hold_out`: of the cut tables, by default the model's own.
         data: As in `evaluate`; with `steps`, the training text.
-        methods: Names of methods, with settings if any: ``linear``, ``stretch:keep-first=5``. Empty or ``all``: every
-            method with its defaults.
+        methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``. Empty or ``all``: every one.
         steps: Optimizer steps of training; 0: no training.
         hold_out: Cut the tables to their first rows, as many as this, extend them back, and compare with the rows that
             were cut off, the reference rows: loss at these positions, or cosine to the reference embeddings.
         progress: Called with the number of tokens read since the last call, the total, and the name of the method.
         settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with `steps`, also fields
-            of `Train` that do not concern output, with ``eval_data`` for evaluation; and ``revision``, … as in
-            `plan_resize`.
+            of `Train` without output, with ``eval_data`` for evaluation; ``revision``, … as in `plan_resize`.
 
     Raises:
         CtxextendError: As `evaluate` and `train`; a named method does not apply, or `eval_data` is also trained on.

@@ -12,8 +12,7 @@ from ctxextend.recipe import TRAINABLE
 from ctxextend.tables.method_facts import method_text
 
 # What ranks rows: the loss of language models (lower is better); of encoders (higher is better), the mean reciprocal
-# rank of documents that queries were cut from, nDCG@10 in a search set, or the cosine of embeddings to those of the
-# reference rows.
+# rank of documents that queries were cut from, nDCG@10 in a search set, or the cosine to embeddings of reference rows.
 LOSS, RECIPROCAL_RANK, NDCG, COSINE = "loss", "reciprocal_rank", "ndcg@10", "cosine"
 METRICS = {CAUSAL: LOSS, MASKED: LOSS, ENCODER: RECIPROCAL_RANK}
 # How scores are named in tables and in sentences.

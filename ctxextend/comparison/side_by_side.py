@@ -56,8 +56,7 @@ def compare_checkpoints(
             shortest context length of the checkpoints.
 
     Raises:
-        CtxextendError: As `evaluate`; a checkpoint is shorter than the windows, or of another kind, or cuts the text
-            into other tokens.
+        CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text differently.
         ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
     """
     requested = Evaluate(path_names(data), **split_ref("", settings)[1])

@@ -395,8 +395,7 @@ def convert(
         to: Context length of the output, as in `plan_resize`.
         output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        settings: Other fields of `Convert` (``theta``, ``encoder_only``); and ``revision``, … as in
-            `plan_resize`.
+        settings: Other fields of `Convert` (``theta``, ``encoder_only``); ``revision``, … as in `plan_resize`.
 
     Raises:
         UnsupportedModelError: No model type of transformers computes the same with these positions.

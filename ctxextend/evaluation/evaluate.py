@@ -33,8 +33,7 @@ LM_MEASURES = ("position", "context", "passkey")
 MEASURES_BY_KIND = {CAUSAL: LM_MEASURES, MASKED: LM_MEASURES, ENCODER: ("passkey", "retrieval")}
 KINDS = {CAUSAL: "a causal language model", MASKED: "a masked language model", ENCODER: "an encoder without an LM head"}
 SHORTEST_CONTEXT, DOUBLINGS = 128, 3  # start from a shorter context if fewer doublings would fit
-# Per requested token: characters read per document (tokens are rarely longer), and tokens read to find documents that
-# are as long as a window.
+# Per requested token: characters read per document (tokens are rarely longer), and tokens read to find long documents.
 CHARACTERS_PER_TOKEN, TOKENS_SEARCHED = 100, 8
 
 

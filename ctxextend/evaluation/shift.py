@@ -20,8 +20,7 @@ PASSAGE_TOKENS, PASSAGES, STARTS = 128, 16, 12  # at most; a passage has at most
 class ShiftTask(Task):
     """Passages, the positions at which they start, and the results so far.
 
-    Source: unsloth, pull request 7028, places one passage of 2,048 tokens at increasing absolute positions. Here,
-        several passages give intervals.
+    Source: unsloth, pull request 7028, places one passage of 2,048 tokens at increasing absolute positions.
     """
 
     evaluator: Scorer | Embedder

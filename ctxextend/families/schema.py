@@ -21,8 +21,7 @@ class Buffer:
     """A buffer sized by the context length that weights files may contain.
 
     Its content: ``arange`` along the last axis, starting at the number of reserved rows if the key does not include
-    them; ``zeros`` along the last axis; ``causal``, a lower triangle in the last two axes; ``rows``, zeros with one row
-    per table row.
+    them; ``zeros`` along the last axis; ``causal``, a triangle in the last two; ``rows``, zeros per table row.
     """
 
     name: str  # without the model's prefix; ``*`` matches a layer index

@@ -33,8 +33,7 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
     in SigLIP. A config that is shared with another model changes for that model too.
 
     Args:
-        model: A model of a transformers class and a model type in the registry, with or without a head, in any float
-            dtype, on any device.
+        model: A transformers model of a type in the registry, with or without a head, in any float dtype.
         to: The new context length in usable positions; see `plan_resize`.
         method: See `plan_resize`. ``"auto"`` chooses by the model's class: one without an LM head, such as BertModel,
             counts as such even if its checkpoint has one.

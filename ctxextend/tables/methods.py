@@ -437,8 +437,7 @@ def register_method(name: str, function: Callable[..., Any]) -> None:
         ctxextend.register_method("fade", fade)
         ctxextend.resize("gpt2", 4096, "fade:power=2")
 
-    The registration lasts for this process. Recipes store only the name: register the function again to run or verify
-    them.
+    The registration lasts for this process. Recipes store only the name: register it again to run or verify them.
 
     Args:
         name: Lower-case letters, digits, ``-`` and ``_``, starting with a letter, and not yet in use.

@@ -73,8 +73,7 @@ def plan_windows(tokens: int, length: int, stride: int) -> list[Span]:
     Windows start `stride` tokens apart, except for the last one, which ends with the text. Tokens `first` to `last` of
     the text belong to a window: each belongs to the first window in which it is most central.
 
-    Source: `run_squad.py` of Devlin et al. 2018, arXiv:1810.04805, assigns the tokens of long paragraphs to windows by
-        maximum context.
+    Source: `run_squad.py` of Devlin et al. 2018, arXiv:1810.04805, assigns tokens to windows by maximum context.
     """
     size, last = min(tokens, length), max(tokens - length, 0)
     starts = [*range(0, last, stride), last]
@@ -140,8 +139,7 @@ class Distillation(torch.nn.Module):
 
     The loss is that of `Teacher.errors`. For sentence encoders (`poolings`), the mean of 1 - cosine similarity of each
     window's embeddings is added. A window's embedding is pooled from its tokens and the special tokens around the text,
-    as the teacher's is; with a pooling that selects one token, such as [CLS], one embedding is compared with the mean
-    direction of all.
+    as the teacher's is; with a pooling of one token, such as [CLS], one embedding is compared with the mean of all.
 
     Source: Dong et al. 2025, arXiv:2502.07365, keep an extended model's states close to the base model's on short
         texts; Zhang et al. 2025, arXiv:2503.20376, pull the embeddings of a long text's chunks towards the teacher's.

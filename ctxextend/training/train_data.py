@@ -1,7 +1,6 @@
 """Training data: the user's text as a file of token ids, and the sequences cut from it.
 
-A sequence depends only on the seed and its index, so that resumed runs and several processes see the same sequences as
-one uninterrupted process.
+A sequence depends only on the seed and its index, so that resumed runs and several processes see the same ones.
 """
 
 from collections.abc import Callable, Iterable

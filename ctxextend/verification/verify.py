@@ -90,14 +90,12 @@ def verify(
 
     All other tensors are compared byte by byte. The tables are recreated from the base with the settings in the
     resized checkpoint's recipe or, without a recipe, with each method's defaults. Config, tokenizer and side files are
-    compared with what the resize should have written. Rotary settings, and the frequencies that they give, are compared
-    with those of the method.
+    compared with what the resize should have written. So are rotary settings and their frequencies.
 
     Args:
         reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.
         base: The base checkpoint, as in `plan_resize`. Defaults to the one named in the recipe.
-        deep: Also load both in transformers, run the resized model at its new length, and compare outputs on inputs
-            that fit both.
+        deep: Also load both in transformers, run the resized model at its new length, and compare outputs.
         ref: Fields of the base's checkpoint reference, as in `plan_resize`; they override the recipe.
 
     Raises:
