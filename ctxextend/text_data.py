@@ -111,8 +111,7 @@ def read_documents(paths: Paths, text_field: str = TEXT_FIELD, characters: int =
     """
 
     def read(stream: TextIO) -> list[str]:  # in chunks: read(n) allocates n characters
-        chunks = islice(iter(partial(stream.read, CHUNK_SIZE), ""), -(-characters // CHUNK_SIZE))
-        return ["".join(chunks)[:characters]]
+        return ["".join(islice(iter(partial(stream.read, CHUNK_SIZE), ""), -(-characters // CHUNK_SIZE)))[:characters]]
 
     return _read(paths, text_field, read)
 

@@ -178,11 +178,9 @@ def as_tensor_file(path: Path, tensors: Mapping[str, torch.Tensor], mapped: rang
     """Describe tensors as a safetensors file; with `ties`, drop names that transformers ties on loading."""
     tied = _tied_names(tensors) if ties else set()
     kept = {name: tensor for name, tensor in tensors.items() if name not in tied}
-    described = {
-        name: (DTYPES[str(tensor.dtype).removeprefix("torch.")], tuple(tensor.shape)) for name, tensor in kept.items()
-    }
+    shapes = {name: (DTYPES[str(item.dtype).removeprefix("torch.")], tuple(item.shape)) for name, item in kept.items()}
     try:
-        header, entries = describe_tensors(described)
+        header, entries = describe_tensors(shapes)
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be written as safetensors: {error}.", SAVE_TENSORS) from None
     return PytorchFile(path, header, entries, 0, kept, mapped, is_in_memory=mapped is None)

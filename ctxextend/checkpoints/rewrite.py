@@ -111,8 +111,7 @@ def plan_layout(
         position += size
     header = {name: described.get(name, value) for name, value in file.header.items() if name in {METADATA, *described}}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    shift = shifts.most_common(1)[0][0] if shifts else 0
-    text += b" " * ((shift - 8 - len(text)) % DISK_BLOCK)
+    text += b" " * (((shifts.most_common(1)[0][0] if shifts else 0) - 8 - len(text)) % DISK_BLOCK)
     if len(text) > MAX_HEADER_BYTES:
         message = f"{file.path}: the new header of {len(text):,} bytes exceeds the limit of {MAX_HEADER_BYTES:,}."
         raise CheckpointError(message, "Split the checkpoint into shards.")

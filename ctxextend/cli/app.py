@@ -105,8 +105,7 @@ class App(TyperGroup):
             typed = f"{ctx.invoked_subcommand} {others}" if has_tensor_flag else "resize MODEL --to N"
             hint = error.hint and error.hint.replace(SPECIFY_TABLE, f"{SPECIFY_TABLE}{ctx.info_name} {typed} ")
             sink.failure(type(error).__name__, error.message, hint)
-            codes = {VerificationError: FAILED_CHECK, MethodError: WRONG_USAGE}
-            raise typer.Exit(codes.get(type(error), 1)) from error
+            raise typer.Exit({VerificationError: FAILED_CHECK, MethodError: WRONG_USAGE}.get(type(error), 1)) from error
         except ModuleNotFoundError as error:
             if not error.name or error.name.startswith("ctxextend"):
                 raise

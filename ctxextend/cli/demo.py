@@ -36,8 +36,7 @@ def demo(
     from ctxextend.report.html import write_report
 
     sink = Output(as_json, quiet)
-    has_plot = not figures.REPORT.missing()
-    target = report or ((output.parent if output else Path()) / REPORT if has_plot else None)
+    target = report or ((output.parent if output else Path()) / REPORT if (not figures.REPORT.missing()) else None)
     options.check_files(report=target)
     with sink.progress("Comparing", unit="tokens") as progress:
         comparison = compare_demo(progress, threads)

@@ -256,8 +256,7 @@ class ComparisonRun:
         for trainer in (None, self.trainer) if self.trainer else (None,):
             for candidate in self.candidates:
                 started, moved, plan = time.perf_counter(), advance(candidate.name), self.plans[candidate.name]
-                tables = self.resized.set_positions(plan)
-                candidate.norms = _norms(tables.get(self.files.table), plan)
+                candidate.norms = _norms(self.resized.set_positions(plan).get(self.files.table), plan)
                 try:
                     with trainer.trained(self.resized, plan, moved) if trainer else nullcontext():
                         evaluation.measure(moved)
@@ -314,8 +313,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     base = load_eval_model(files, "fp32" if train else settings.evaluate.precision, settings.evaluate.device)
     evaluate = settings.evaluate_for(base.kind, plan.max_len_after)
     applicable_measures(base, evaluate)
-    trains_base = base.kind == ENCODER and train is not None and train.trains_weights
-    resized = open_resized(base, plan, shares=not trains_base)
+    resized = open_resized(base, plan, shares=not (base.kind == ENCODER and train is not None and train.trains_weights))
     trainer = open_trainer(files, plan, train, base, folder) if train else None
     held_out = None
     if trainer and search_set is None and not trainer.task.settings.eval_data:

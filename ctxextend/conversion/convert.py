@@ -5,7 +5,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -56,8 +56,7 @@ class ComputedFile(TensorFile):
     def offset(self, name: str) -> None:
         """Return None: the bytes of no tensor are stored."""
 
-    def stored_range(self, name: str) -> None:
-        """Return None: the values of no tensor are stored."""
+    stored_range = offset
 
     def read_bytes(self, name: str) -> NDArray[np.uint8]:
         """Compute the bytes of a tensor, shape (size,)."""
@@ -75,7 +74,7 @@ class Conversion:
     model_class: str  # of the twin, in transformers
     config: Mapping[str, Any]  # of the twin
     origins: Mapping[str, Origin]  # by the twin's tensor names
-    dropped: tuple[str, ...]  # tensors that the twin has no place for
+    dropped: Sequence[str]  # tensors that the twin has no place for
     tokenizer: str  # the class of tokenizer that transformers uses for the source
 
     @property
@@ -234,16 +233,14 @@ def _twin_config(model: OpenedModel, source_type: SourceType, twin: Twin, settin
     return config
 
 
-def _find_origins(
-    model: OpenedModel, source_type: SourceType, twin: Twin, head: str
-) -> tuple[dict[str, Origin], tuple[str, ...]]:
+def _find_origins(model: OpenedModel, kind: SourceType, twin: Twin, head: str) -> tuple[dict[str, Origin], list[str]]:
     """Return how each tensor of a twin is computed, by name, and which tensors of the source are dropped."""
     location, table = model.tables[0]
     prefix, twin_prefix = table.removesuffix(location.table.name), "" if head == twins.BASE else twin.prefix
     rules = [Rule(prefix + rule.source, twin_prefix + rule.name, rule.how) for rule in twin.rules]
     if head != twins.BASE:
-        rules += (*source_type.rules, *(Rule("lm_head.weight", name) for name in (twin.lm_head,) if name))
-    ignored = [Rule(prefix + name, "") for name in (location.table.name, *source_type.ignored)]
+        rules += (*kind.rules, *(Rule("lm_head.weight", name) for name in (twin.lm_head,) if name))
+    ignored = [Rule(prefix + name, "") for name in (location.table.name, *kind.ignored)]
     origins, dropped = dict[str, Origin](), list[str]()
     for tensor in model.checkpoint.entries:
         stem, _, last = tensor.rpartition(".")
@@ -256,7 +253,7 @@ def _find_origins(
         elif head == twins.BASE or name.removeprefix(prefix).startswith(DROPPED):
             dropped.append(tensor)
         else:
-            message = f"{tensor} is not a tensor of {source_type.class_name} models that {twin.model_type} models have."
+            message = f"{tensor} is not a tensor of {kind.class_name} models that {twin.model_type} models have."
             raise UnsupportedModelError(message, "To drop the head and convert the base model, add --encoder-only.")
     if head == twins.CAUSAL_LM and twin.lm_head:
         embeddings = next(origin.tensor for origin in origins.values() if origin.how == twins.PLUS_MEAN)
@@ -264,7 +261,7 @@ def _find_origins(
     is_tied, bias = model.checkpoint.config.get("tie_word_embeddings") is not False, origins.get("cls.predictions.bias")
     if bias is not None and not is_tied:  # transformers then does not tie it either
         origins.setdefault("cls.predictions.decoder.bias", bias)
-    return origins, tuple(dropped)
+    return origins, dropped
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -368,8 +365,7 @@ def plan_conversion(model: OpenedModel, settings: Convert) -> ConversionPlan:
     conversion = find_conversion(model, settings)
     twin = identify_model(conversion.checkpoint, replace(model.ref, model_type=None))
     plan = plan_model(replace(twin, ref=model.ref), Resize(conversion.settings.to, fix_limits=True))
-    values = {item.name: getattr(plan, item.name) for item in fields(plan)}
-    return ConversionPlan(**values, conversion=conversion)
+    return ConversionPlan(**{item.name: getattr(plan, item.name) for item in fields(plan)}, conversion=conversion)
 
 
 @accepts_settings(CheckpointRef, Convert, without=TABLE_KEYS)
@@ -382,12 +378,11 @@ def convert(
     force: bool = False,
     **settings: Any,
 ) -> ResizeResult:
-    """Convert a checkpoint with learned positions to rotary or ALiBi positions, and save it as a new checkpoint.
+    """Convert learned positions to rotary (arXiv:2104.09864) or ALiBi positions (arXiv:2108.12409); save the result.
 
     GPT-2 becomes GPT-NeoX (``rotary``) or Falcon (``alibi``); BERT, RoBERTa, CamemBERT, XLM-RoBERTa and ELECTRA become
-    RoFormer (``rotary``). Every tensor of the output is one of the source's: copied, transposed, regrouped by head, or
-    with the mean position row added. With positions removed from both, outputs are equal within float32 rounding. The
-    output needs training: see `train`.
+    RoFormer (``rotary``). Every tensor is one of the source's: copied, transposed, regrouped by head, or with the mean
+    position row added. Without positions, outputs are equal within float32 rounding. The output needs training.
 
     Args:
         reference: As in `plan_resize`.
@@ -400,9 +395,6 @@ def convert(
     Raises:
         UnsupportedModelError: No model type of transformers computes the same with these positions.
         CtxextendError: As `plan_resize` and `ResizePlan.execute`.
-
-    Source of the positions: Su et al. 2021, arXiv:2104.09864 (rotary); Press et al. 2022, arXiv:2108.12409 (ALiBi).
     """
     ref, settings = split_ref(reference, settings)
-    plan = plan_conversion(open_model(ref, check_type), Convert(scheme, to, **settings))
-    return plan.execute(output, force=force)
+    return plan_conversion(open_model(ref, check_type), Convert(scheme, to, **settings)).execute(output, force=force)

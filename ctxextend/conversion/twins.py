@@ -94,14 +94,16 @@ CUSTOM = dict.fromkeys(("auto_map", "quantization_config"), (None,))  # keys of 
 NO = (None, False)  # values of a config key that must not be set
 
 
-def _block(layer: str, attention: str) -> tuple[Rule, ...]:
+def _decoder(embeddings: str, layer: str, attention: str, norm: str) -> tuple[Rule, ...]:
     return (
+        Rule("wte.weight", f"{embeddings}.weight", PLUS_MEAN),
         Rule("h.*.ln_1.*", f"{layer}.*.input_layernorm.*"),
         Rule("h.*.attn.c_attn.*", f"{layer}.*.{attention}.query_key_value.*", BY_HEAD),
         Rule("h.*.attn.c_proj.*", f"{layer}.*.{attention}.dense.*", TRANSPOSED),
         Rule("h.*.ln_2.*", f"{layer}.*.post_attention_layernorm.*"),
         Rule("h.*.mlp.c_fc.*", f"{layer}.*.mlp.dense_h_to_4h.*", TRANSPOSED),
         Rule("h.*.mlp.c_proj.*", f"{layer}.*.mlp.dense_4h_to_h.*", TRANSPOSED),
+        Rule("ln_f.*", f"{norm}.*"),
     )
 
 
@@ -114,18 +116,12 @@ GPT2_KEYS = {
     **{"n_inner": "intermediate_size", "activation_function": "hidden_act", "layer_norm_epsilon": "layer_norm_eps"},
     **{"resid_pdrop": "hidden_dropout", "attn_pdrop": "attention_dropout"},
 }
-NEOX_RULES = (
-    Rule("wte.weight", "embed_in.weight", PLUS_MEAN),
-    *(*_block("layers", "attention"), Rule("ln_f.*", "final_layer_norm.*")),
-)
+NEOX_RULES = _decoder("embed_in", "layers", "attention", "final_layer_norm")
 NEOX_FIXED = {"attention_bias": True, "use_parallel_residual": False, "tie_word_embeddings": False}
 NEOX = Twin("rotary", "gpt_neox", "GPTNeoX", "gpt_neox.", NEOX_RULES, GPT2_KEYS, NEOX_FIXED, "embed_out.weight")
 
 FALCON_KEYS = {"n_inner": "ffn_hidden_size", "activation_function": "activation"}
-FALCON_RULES = (
-    Rule("wte.weight", "word_embeddings.weight", PLUS_MEAN),
-    *(*_block("h", "self_attention"), *_same("ln_f.*")),
-)
+FALCON_RULES = _decoder("word_embeddings", "h", "self_attention", "ln_f")
 FALCON_FIXED = {"alibi": True, "bias": True, "multi_query": False, "new_decoder_architecture": False}
 FALCON_FIXED |= {"parallel_attn": False, "tie_word_embeddings": False}
 FALCON_LIMITS = (
@@ -146,8 +142,7 @@ ROFORMER_RULES = (
     *_same("embeddings.word_embeddings.weight", "embeddings.LayerNorm.*", "embeddings_project.*"),
     *_same(*(f"encoder.layer.*.{name}.*" for name in ENCODER_LAYER)),
 )
-FIXED = {"rotary_value": False}
-ROFORMER = Twin("rotary", "roformer", "RoFormer", "roformer.", ROFORMER_RULES, {}, FIXED, has_angles=True)
+ROFORMER = Twin("rotary", "roformer", "RoFormer", "roformer.", ROFORMER_RULES, {}, {}, has_angles=True)
 
 GPT2 = SourceType(
     *("GPT2", (NEOX, FALCON), "GPT2Tokenizer"),

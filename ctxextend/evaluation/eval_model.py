@@ -284,8 +284,7 @@ def auto_precision(device: str) -> str:
     """Return fp32 for a CPU, and bf16 for an accelerator that supports it."""
     import torch
 
-    has_bfloat = device != "cpu" and (device != "cuda" or torch.cuda.is_bf16_supported())
-    return "bf16" if has_bfloat else "fp32"
+    return "bf16" if (device != "cpu" and (device != "cuda" or torch.cuda.is_bf16_supported())) else "fp32"
 
 
 def load_eval_model(files: ModelFiles, precision: str = "auto", device: str | None = None) -> EvalModel:

@@ -288,8 +288,7 @@ def read_unseen(models: Sequence[ModelOrFiles], settings: Evaluate, minimum: int
     def read() -> Iterator[Ids]:
         for source in sources:
             texts = read_documents([str(source)], settings.text_field, CHARACTERS_PER_TOKEN * maximum)
-            documents = (_first_tokens(tokenizer, text, maximum) for text in texts)
-            yield from unseen.get(source, documents)
+            yield from unseen.get(source, (_first_tokens(tokenizer, text, maximum) for text in texts))
 
     only_held_out = f": only the {tokens:,} held-out tokens are used."
     names = [model.name for model in models if model.trainings]

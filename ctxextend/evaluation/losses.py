@@ -91,8 +91,7 @@ def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
             with suppress(RuntimeError):  # layers after the head that do not fit hidden states, such as ESM's bias
                 with identity_lm_head(head):
                     states = logits()
-                separate = head(states.to(head.weight.dtype)).float()
-                is_separate = torch.allclose(separate, expected, rtol=1e-3, atol=1e-3)
+                is_separate = torch.allclose(head(states.to(head.weight.dtype)).float(), expected, rtol=1e-3, atol=1e-3)
     causal = expected[:, :-1], other[:, :-1]
     if model.kind == CAUSAL and not torch.allclose(*causal, rtol=1e-3, atol=1e-3, equal_nan=True):
         message = f"{model.name} is not causal: its predictions depend on later tokens."
@@ -333,8 +332,7 @@ def plan_losses(
     """Return the task that scores a model, and its base if it is known, on windows of the longest length."""
     length = max(lengths)
     # A causal model's losses by position include those with the longest context.
-    by_position = "position" in measures and scorer.model.kind != MASKED
-    contexts = sorted(lengths)[: -1 if by_position else None]
+    contexts = sorted(lengths)[: -1 if ("position" in measures and scorer.model.kind != MASKED) else None]
     modes = [ReadingMode("position", MODEL, scorer, length, 1)]
     modes += [ReadingMode("context", MODEL, scorer, context, CHUNK_SHARE) for context in contexts]
     if base is not None:

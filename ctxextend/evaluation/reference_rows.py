@@ -80,12 +80,10 @@ class ReferenceTask:
 
     def _targets(self, number: int) -> Ids:
         """Return the indices of a text's target tokens: all, or a share for a masked model, of its short text too."""
-        size = len(self.texts[number])
-        ranges = [np.arange(self.first_target, self.short), np.arange(self.first_beyond, size)]
+        ranges = [np.arange(self.first_target, self.short), np.arange(self.first_beyond, len(self.texts[number]))]
         if self.evaluator.model.kind == MASKED:
             generator = np.random.default_rng([self.seed, number])
-            counts = [max(round(len(indices) * MASKED_SHARE), 1) for indices in ranges]
-            pairs = zip(ranges, counts, strict=True)
+            pairs = zip(ranges, [max(round(len(indices) * MASKED_SHARE), 1) for indices in ranges], strict=True)
             ranges = [np.sort(generator.choice(indices, count, replace=False)) for indices, count in pairs]
         return np.concatenate(ranges)
 
@@ -161,8 +159,7 @@ def plan_held_out_rows(
 ) -> EvaluationRun:
     """Return the measurement of a model whose tables have their reference rows."""
     check_vocabulary(model, np.concatenate(text.documents))
-    open_evaluator = open_embedder if model.kind == ENCODER else open_scorer
-    evaluator: Scorer | Embedder = open_evaluator(model, settings.batch_size)
+    evaluator: Scorer | Embedder = (open_embedder if model.kind == ENCODER else open_scorer)(model, settings.batch_size)
     task = ReferenceTask(evaluator, hold_out, model.max_len, text.windows, settings.seed)
     notes = (*model.notes, *empty_files(settings.data))
     return EvaluationRun(model, None, settings, text, (task,), tuple(warnings), notes)

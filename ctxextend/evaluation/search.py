@@ -115,8 +115,7 @@ class SearchTask(DocumentTask):
         scores = {mode: {name: self.mean(name, mode) for name in found} for mode, found in self.found.items()}
         changes = {mode: self.mean(NDCG, mode, TRUNCATED) for mode in ((CHUNKS, MODEL) if self.base else ())}
         against_chunks = self.mean(NDCG, MODEL, CHUNKS) if self.base else None
-        pooling = " + ".join(self.model.poolings)
-        return {"search": SearchResult(*counts, pooling, scores, changes, against_chunks)}
+        return {"search": SearchResult(*counts, " + ".join(self.model.poolings), scores, changes, against_chunks)}
 
 
 def plan_search(model: Embedder, base: Embedder | None, texts: SearchSet, length: int) -> SearchTask:

@@ -205,24 +205,22 @@ def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ..
     return [max(named, key=len)] if named else list(dict.fromkeys(matching))
 
 
-def _search(
-    model_type: str, outer: TableLocation, within: Part | None = None
-) -> Iterator[TableLocation | UnsupportedPart]:
+def _search(name: str, outer: TableLocation, within: Part | None = None) -> Iterator[TableLocation | UnsupportedPart]:
     """Yield the tables of the model at `outer`, which is the part `within` of another, and the parts without one."""
-    if model_type not in FAMILIES:
-        scheme = POSITION_SCHEMES.get(model_type)
+    if name not in FAMILIES:
+        scheme = POSITION_SCHEMES.get(name)
         if scheme is None:
-            unknown = f"Unknown model type {model_type!r}."
-            yield UnsupportedPart(outer.part, unknown, did_you_mean(model_type, (*FAMILIES, *POSITION_SCHEMES)))
+            unknown = f"Unknown model type {name!r}."
+            yield UnsupportedPart(outer.part, unknown, did_you_mean(name, (*FAMILIES, *POSITION_SCHEMES)))
             return
         missing = "to resize" if scheme.reads_tokens else "for tokens"
-        message = f"This {model_type} model has no position table {missing}; it uses {scheme.uses}."
+        message = f"This {name} model has no position table {missing}; it uses {scheme.uses}."
         yield UnsupportedPart(outer.part, message, scheme.advice, scheme.reads_tokens and outer.tokenizer is not None)
         return
     if len(outer.path) > MAX_DEPTH:
-        yield UnsupportedPart(outer.part, f"This {model_type} model is nested too deeply.", "")
+        yield UnsupportedPart(outer.part, f"This {name} model is nested too deeply.", "")
         return
-    family, (is_head, only) = FAMILIES[model_type], (within.is_head, within.only) if within else (False, "")
+    family, (is_head, only) = FAMILIES[name], (within.is_head, within.only) if within else (False, "")
     prefixes = tuple(first + second for first in outer.prefixes for second in family.prefixes)
     usual = outer.usual_prefix + family.prefixes[1 if is_head and len(family.prefixes) > 1 else 0]
     here = replace(outer, family=family, prefixes=prefixes, usual_prefix=usual)
@@ -235,7 +233,7 @@ def _search(
         location = replace(here, table=table, part=here.part if only else f"{here.part}.{table.part}".strip("."))
         if unmet:
             key, scheme = unmet[0].key, unmet[0].instead
-            reason = f"This {model_type} model with {key} {location.stated(key)!r} has no position table to resize"
+            reason = f"This {name} model with {key} {location.stated(key)!r} has no position table to resize"
             yield UnsupportedPart(location.part, f"{reason}; it uses {scheme.uses}.", scheme.advice, reads_tokens=True)
             break
         yield location

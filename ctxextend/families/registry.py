@@ -64,8 +64,7 @@ def encoder(
     model_type: str, *prefixes: str, length: int = 512, keys: Defaults = NO_KEYS, name: str = BERT_TABLE, **more: Any
 ) -> Family:
     """Return the entry of a BERT-like model with one table; `keys` are defaults of other config keys."""
-    tables = (table("", name, **{"buffers": IDS} | more),)
-    return Family(model_type, ("", *prefixes), tables, {LENGTH: length, **keys})
+    return Family(model_type, ("", *prefixes), (table("", name, **{"buffers": IDS} | more),), {LENGTH: length, **keys})
 
 
 def after_padding(model_type: str, *prefixes: str, pad: int = 1, **more: Any) -> Family:

@@ -34,13 +34,11 @@ AUTO_MAP_FILES = ("config.json", "tokenizer_config.json", "processor_config.json
 MAX_NAMES = 5
 
 
-def index_text(
-    checkpoint: Checkpoint, layouts: Mapping[str, Layout], dropped: Collection[str] = (), added: int = 0
-) -> str:
+def index_text(source: Checkpoint, layouts: Mapping[str, Layout], dropped: Collection[str] = (), added: int = 0) -> str:
     """Return the shard index with updated totals and without `dropped` tensors; `added` parameters are new."""
-    text, metadata = checkpoint.text(checkpoint.index_file), (checkpoint.index or {}).get("metadata")
+    text, metadata = source.text(source.index_file), (source.index or {}).get("metadata")
     if isinstance(metadata, Mapping):
-        sizes = {name: file.tensor_bytes for name, file in checkpoint.weights.items()}
+        sizes = {name: file.tensor_bytes for name, file in source.weights.items()}
         sizes |= {name: layout.tensor_bytes for name, layout in layouts.items()}
         totals = {"total_size": sum(sizes.values())}
         if isinstance(metadata.get("total_parameters"), int | float):

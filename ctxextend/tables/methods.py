@@ -28,9 +28,7 @@ UNTRAINED = "new positions carry no information until the model is trained"
 SPECTRAL_COMPONENTS, SINUSOIDS, MAX_DISTANCE = 64, 16, 2.0
 ROTATION_COMPONENTS = 512  # principal components that `rotation` rotates
 SCOPE = Setting("rows to fill", "new or all", "new", str, ("new", "all").__contains__)
-LAYOUT = Setting(
-    "layout of the sinusoids", f"{', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}", None, str, LAYOUTS.__contains__
-)
+LAYOUT = Setting("layout of sinusoids", f"{', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}", None, str, LAYOUTS.__contains__)
 MIX = Setting("weight of the first digit", "between 0 and 1 and not 0.5", 0.4, float, lambda a: 0 < a < 1 and a != 0.5)
 RADIUS = Setting("distance of each row from the mean row", "above 0", None, float, lambda radius: 0 < radius < np.inf)
 

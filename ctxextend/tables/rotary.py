@@ -91,8 +91,7 @@ def _longrope(rope: Parameters, dim: int, max_len: int, length: int) -> Frequenc
 
 def _llama3(rope: Parameters, dim: int, max_len: int, _: int) -> Frequencies:
     plain, low, high = _default(rope, dim).inverse, rope["low_freq_factor"], rope["high_freq_factor"]
-    turns = trained_length(rope, max_len) * plain / (2 * math.pi)
-    kept = ((turns - low) / (high - low)).clip(0, 1)
+    kept = (((trained_length(rope, max_len) * plain / (2 * math.pi)) - low) / (high - low)).clip(0, 1)
     return Frequencies(plain * (kept + (1 - kept) / rope[FACTOR]))
 
 

@@ -184,7 +184,6 @@ def _check_outputs(expected: ExpectedResize, before: Outputs, after: Outputs) ->
         return [Check("outputs", is_equal, (found, listed))]
     keeps = not plan.creates_rows or plan.keeps_learned_rows
     if len(differences) < len(diffs) or (keeps and expected.trainable in (None, "new")):
-        differ = "outputs on short inputs must be identical to the base's but differ"
-        return [Check("outputs", False, (differ, listed))]
+        return [Check("outputs", False, ("outputs on short inputs must be identical to the base's but differ", listed))]
     changed = f"outputs on short inputs differ from the base's by up to {max(differences):.3g}, as expected"
     return [Check("outputs", True, (changed, listed))]

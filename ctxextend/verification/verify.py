@@ -205,9 +205,7 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
         {name: (entries[name].dtype, list(entries[name].shape)) for name in names if name in entries}
         for entries in (model.checkpoint.entries, resized.entries)
     )
-    lengths = {
-        table.positions(after[name][1][0]): None for table, name in model.tables if name in after and after[name][1]
-    }
+    lengths = {one.positions(after[name][1][0]): None for one, name in model.tables if name in after and after[name][1]}
     if not before:  # transformers computes all tables
         tables = [replace(location, config=resized.config) for location, _ in model.tables]
         lengths = {table.positions(computed_shape(table)[0][0]): None for table in tables}
