@@ -44,16 +44,14 @@ def compare_checkpoints(
 ) -> Comparison:
     """Compare whole checkpoints side by side on one text.
 
-    All read the same windows, so differences are paired. Language models are ranked by their loss, encoders by document
-    retrieval, or by nDCG@10 in a search set. If their recipes name one base checkpoint, it reads the same text once, in
-    sliding windows or chunks. One checkpoint is in memory at a time, next to the base.
+    All read the same windows, so differences are paired. Language models are ranked by loss, encoders by retrieval, or
+    by nDCG@10 in a search set. A base that all recipes name reads the text once, in sliding windows or chunks.
 
     Args:
         references: Checkpoints of one kind (causal, masked, encoder) whose tokenizers agree, each as in `plan_resize`.
         data: As in `evaluate`. Of a text that any of them was trained on, only windows that all held out are used.
         progress: Called with the number of tokens read since the last call, the total, and the name of the checkpoint.
-        settings: Other fields of `Evaluate`, by name. The windows are as long as the largest ``length``, by default the
-            shortest context length of the checkpoints.
+        settings: Other fields of `Evaluate`. Windows have the largest ``length``, by default the shortest context.
 
     Raises:
         CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text differently.

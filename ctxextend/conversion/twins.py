@@ -1,7 +1,6 @@
 """Twins: model types of transformers that differ from another one only in their position scheme.
 
-Source: the classes of transformers 5.23: modeling_gpt2.py next to modeling_gpt_neox.py and modeling_falcon.py;
-modeling_bert.py, modeling_roberta.py and modeling_electra.py next to modeling_roformer.py.
+Source: transformers 5.23, modeling_*.py of gpt2, gpt_neox and falcon; of bert, roberta, electra and roformer.
 """
 
 import re
@@ -142,7 +141,8 @@ ROFORMER_RULES = (
     *_same("embeddings.word_embeddings.weight", "embeddings.LayerNorm.*", "embeddings_project.*"),
     *_same(*(f"encoder.layer.*.{name}.*" for name in ENCODER_LAYER)),
 )
-ROFORMER = Twin("rotary", "roformer", "RoFormer", "roformer.", ROFORMER_RULES, {}, {}, has_angles=True)
+FIXED = {"rotary_value": False}
+ROFORMER = Twin("rotary", "roformer", "RoFormer", "roformer.", ROFORMER_RULES, {}, FIXED, has_angles=True)
 
 GPT2 = SourceType(
     *("GPT2", (NEOX, FALCON), "GPT2Tokenizer"),

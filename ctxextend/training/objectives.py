@@ -22,12 +22,10 @@ class LanguageModeling(torch.nn.Module):
     """Mean loss of a causal or masked language model; if the LM head is separate, logits are computed in chunks.
 
     The constructor checks on short texts whether it is. `position_ids`: whether `forward` is called with position ids.
-    With a teacher, `weight` times the mean of `Teacher.errors` is added in training mode, but not in evaluation mode:
-    held-out losses do not include it.
+    With a teacher, `weight` times the mean of `Teacher.errors` is added in training mode only, not to held-out losses.
 
     Source: TULIP, Najdenkoska et al. 2025, arXiv:2410.10034, distils a model with learned positions into its copy with
-        rotary ones on short texts, then trains it on long ones. Doing both at once, on long texts in windows that do
-        not overlap, is specific to ctxextend.
+        rotary ones on short texts, then trains it on long ones. Doing both at once, in windows, is ours.
     """
 
     def __init__(

@@ -149,10 +149,10 @@ def train_recipe(
         trains_rows = files.has_rows and settings.trainable not in FROZEN
         names = match_parameters(model.model, opened.checkpoint, [files.table] * trains_rows)
         was_converted = provenance is not None and any(step.convert for step in provenance.chain)
-        if was_converted:
-            default = {"lr": ENCODER_LR} if model.kind == ENCODER else {"distill": DISTILL}
-            given = {name: getattr(settings, name) for name in default}
-            task = replace(task, settings=replace(task.settings, **(default if None in given.values() else given)))
+        if was_converted and model.kind == ENCODER:
+            task = replace(task, settings=replace(task.settings, lr=settings.lr or ENCODER_LR))
+        elif was_converted and settings.distill is None:
+            task = replace(task, settings=replace(task.settings, distill=DISTILL))
         if base and (task.settings.distill or model.kind == ENCODER):
             try:
                 teacher = open_eval_model(base.ref, "fp32", base.hashes, settings.device)

@@ -33,7 +33,6 @@ CHANGED = {  # by `Verification.what`
     "rotary": "rotary settings and length limits",
     "fixed": "length limits",
 }
-TRIED = " All methods were tried."
 CLOSEST = "closest of all methods"  # `ExpectedResize.how` if no method recreates all rows
 
 
@@ -194,8 +193,7 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
         if not other:
             return ExpectedResize(plan, step.trainable, "from the recipe", (), chain[index:], step.unregistered)
         reasons.append(f"The recipe is for a table with {other[0]} rows.")
-    reason = reasons[0] if reasons else "No recipe found."
-    return _try_methods(model, resized, (f"{reason}{TRIED}",))
+    return _try_methods(model, resized, (f"{[*reasons, 'No recipe found.'][0]} All methods were tried.",))
 
 
 def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]) -> ExpectedResize:
@@ -238,7 +236,7 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
     if stated[0] != stated[1]:
         message = f"The base is a {stated[0]} model, the other one a {stated[1]} model."
         hint = "Keep the recipe of a conversion, ctxextend.yaml: it is verified only with it, and against its base."
-        raise errors.ResizeError(f"{message} {notes[0].removesuffix(TRIED)}".strip(), hint)
+        raise errors.ResizeError(f"{message} {notes[0].removesuffix(' All methods were tried.')}".strip(), hint)
     old, new = ({name: f"{dtype} {shape}" for name, (dtype, shape) in tables.items()} for tables in (before, after))
     shapes = "; ".join(f"{name} was {old.get(name, 'not stored')} and is {new.get(name, 'missing')}" for name in names)
     hint = "Compare both with `ctxextend inspect`."
