@@ -136,13 +136,12 @@ ENCODER_LAYER = (
     *("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"),
     *("attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"),
 )
-ROFORMER_RULES = (
+SAME_RULES = (
     Rule("embeddings.token_type_*.weight", "embeddings.token_type_*.weight", PLUS_MEAN),
     *_same("embeddings.word_embeddings.weight", "embeddings.LayerNorm.*", "embeddings_project.*"),
     *_same(*(f"encoder.layer.*.{name}.*" for name in ENCODER_LAYER)),
 )
-FIXED = {"rotary_value": False}
-ROFORMER = Twin("rotary", "roformer", "RoFormer", "roformer.", ROFORMER_RULES, {}, FIXED, has_angles=True)
+ROFORMER = Twin("rotary", "roformer", "RoFormer", "roformer.", SAME_RULES, {}, {"rotary_value": False}, has_angles=True)
 
 GPT2 = SourceType(
     *("GPT2", (NEOX, FALCON), "GPT2Tokenizer"),
