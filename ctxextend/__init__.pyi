@@ -165,7 +165,7 @@ def convert(
     theta: float | None = None,
     encoder_only: bool = False,
 ) -> ResizeResult:
-    """Convert a checkpoint with learned positions to rotary or ALiBi positions, and save it as a new checkpoint."""
+    """Convert learned positions to rotary (arXiv:2104.09864) or ALiBi positions (arXiv:2108.12409); save the result."""
 
 def compare_checkpoints(
     references: Sequence[str | PathLike[str]],

@@ -300,7 +300,7 @@ def _remove(path: Path) -> None:
     for _ in range(3):  # antivirus programs and network file systems release files late
         if not os.path.lexists(path):
             return
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             for folder, _, _ in os.walk(path):
                 with contextlib.suppress(OSError):
                     Path(folder).chmod(0o700)  # an output may be read-only

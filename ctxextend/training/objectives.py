@@ -24,7 +24,7 @@ class LanguageModeling(torch.nn.Module):
     The constructor checks on short texts whether it is. `position_ids`: whether `forward` is called with position ids.
     With a teacher, `weight` times the mean of `Teacher.errors` is added in training mode only, not to held-out losses.
 
-    Source: TULIP, Najdenkoska et al. 2025, arXiv:2410.10034, distils a model with learned positions into its copy with
+    Source: TULIP, Najdenkoska et al. 2024, arXiv:2410.10034, distils a model with learned positions into its copy with
         rotary ones on short texts, then trains it on long ones. Doing both at once, in windows, is ours.
     """
 
