@@ -51,7 +51,7 @@ TRAINED = re.compile(r"^(?:held-out|evaluated|trained|About) .*$", re.MULTILINE)
 NUMBERS = re.compile(r"\d[\d.,]*(?: [MG]B)?")
 # The evaluated text is Python's documentation, which differs between versions.
 EVALUATION = re.compile(r"^\$ ctxextend (?:evaluate|compare) .*?^```$", re.DOTALL | re.MULTILINE)
-FIGURES = re.compile(r"[+-]?\b\d+\.\d+(\b ± \d+\.\d+)?|\b\d+,\d+\b|[█ ]{2,}|\n *")
+FIGURES = re.compile(r"[+-]?\b\d+\.\d+(\b ± \d+\.\d+| [MG]B\b)?|\b\d+,\d+\b|[█ ]{2,}|\n *")
 
 
 def blocks(name: str, language: str) -> list[str]:
