@@ -69,6 +69,13 @@ def test_compare_json_prints_one_object(source: Path) -> None:
     assert values["warnings"] == [line.removeprefix("Warning: ") for line in done.stderr.splitlines() if "Warn" in line]
 
 
+def test_compare_steps_trains_the_default_method_by_default(source: Path) -> None:
+    values = json.loads(compare(source, "--steps", 1, "--batch-size", 2, "--json").stdout)
+    check_result(values)
+    assert [row["method"] for row in values["rows"]] == ["auto"]
+    assert values["rows"][0]["trained"] is not None
+
+
 def test_compare_quick_prints_a_verdict_and_the_next_command(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctxextend.comparison.quick.SECONDS", 0)  # the fewest windows
     done = invoke("compare", source, "--quick", "--json", "--data", "texts.jsonl", "--model-type", "gpt2")

@@ -78,7 +78,7 @@ def changed_tensors(one: Path, other: Path) -> set[str]:
 def log_of(folder: Path) -> list[dict[str, float]]:
     """Return the log of a training run, without times."""
     lines = [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
-    kept = ("step", "loss", "eval_loss", "grad_norm", "learning_rate")
+    kept = ("step", "loss", "eval_loss", "eval_loss_short", "eval_loss_long", "grad_norm", "learning_rate")
     return [{name: line[name] for name in kept if name in line} for line in lines if "train_runtime" not in line]
 
 

@@ -42,7 +42,7 @@ def compare(
     text_field: options.TextField = "text",
     tokens: options.Tokens = None,
     eval_data: options.EvalData = None,
-    steps: Annotated[int, options.learning("--steps N", "Also train each method for N steps.")] = 0,
+    steps: Annotated[int, options.learning("--steps N", "Also train methods, by default auto, for N steps.")] = 0,
     trainable: options.Trainable = None,
     seq_len: options.SeqLen = None,
     window: options.Window = None,

@@ -140,8 +140,13 @@ def execute(
         saved = f"step {trained.saved_step} of {trained.steps}" if trained.saved_step else "the untrained weights"
         best = " (best)" if trained.saved_step == trained.best_step else f"; step {trained.best_step} was best"
         speed = f"{time_text(trained.seconds)}, {trained.tokens_per_second:,.0f} tokens/s"
+        apart, first = list[str](), trained.short_positions
+        if trained.loss_short and trained.loss_long:
+            short, long = (f"{start:.4f} -> {end:.4f}" for start, end in (trained.loss_short, trained.loss_long))
+            apart.append(f"positions below {first}: {short}, from {first} on: {long}")
         sink.note(
             f"held-out loss {losses}",
+            *apart,
             f"evaluated on {held_out}; saved {saved}{best}",
             f"trained on {trained.tokens:,} tokens in {speed}{peak}",
         )

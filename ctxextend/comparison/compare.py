@@ -82,7 +82,8 @@ def compare(
         reference: As in `plan_resize`.
         to: New context length in positions. With `hold_out`: of the cut tables, by default the model's own.
         data: As in `evaluate`; with `steps`, the training text.
-        methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``. Empty or ``all``: every one.
+        methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``; ``all`` (the default without
+            `steps`): every one. With `steps`, the default is ``auto``, the default method.
         steps: Optimizer steps of training; 0: no training.
         hold_out: Cut the tables to their first rows, as many as this, extend them back, and compare with the rows that
             were cut off, the reference rows: loss at these positions, or cosine to the reference embeddings.
@@ -159,6 +160,7 @@ class Compare:
             raise ResizeError(f"--length {max(evaluate.length)} is more than --to {to}.", "Use a larger --to.")
         # With "best", the step would be selected on the text that methods are evaluated on.
         train = Train(tuple(data), steps, save="last", **training) if steps else None
+        methods = methods or [DEFAULT_METHOD] * bool(steps)
         return cls(to, evaluate, read_methods(methods, to, is_named=is_named), train, hold_out)
 
     def evaluate_for(self, kind: str, to: int) -> Evaluate:

@@ -384,11 +384,14 @@ def evaluation_figure(evaluation: Evaluation) -> "Figure":
     return panel_figure(evaluation_panels(evaluation), title)
 
 
-def training_figure(log: Sequence[Mapping[str, Any]], title: str) -> "Figure":
-    """Return a figure of ``loss`` and ``eval_loss`` by ``step`` from a training log."""
+def training_figure(log: Sequence[Mapping[str, Any]], title: str, short: int | None = None) -> "Figure":
+    """Return a figure of the losses of a training log by ``step``; `short`: the positions that the base has."""
+    curves = [("loss", "training", 0, ""), ("eval_loss", "held-out", 1, "o")]
+    curves += [("eval_loss_short", f"held-out, positions below {short}", 2, "v")]
+    curves += [("eval_loss_long", f"held-out, positions from {short} on", 3, "^")]
 
     def draw(axes: "Axes") -> None:
-        for key, label, colour, marker in (("loss", "training", 0, ""), ("eval_loss", "held-out", 1, "o")):
+        for key, label, colour, marker in curves:
             points = [(line["step"], line[key]) for line in log if key in line]
             if points:
                 style: dict[str, Any] = {"color": COLOURS[colour], "marker": marker, "markersize": 4, "linewidth": 1.2}

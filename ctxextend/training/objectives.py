@@ -22,11 +22,14 @@ class LanguageModeling(torch.nn.Module):
     """Mean loss of a causal or masked language model; if the LM head is separate, logits are computed in chunks.
 
     The constructor checks on short texts whether it is. `position_ids`: whether `forward` is called with position ids.
+    In evaluation mode, losses at positions below `short_positions` and from there on are also returned apart.
     With a teacher, `weight` times the mean of `Teacher.errors` is added in training mode only, not to held-out losses.
 
     Source: TULIP, Najdenkoska et al. 2024, arXiv:2410.10034, distils a model with learned positions into its copy with
         rotary ones on short texts, then trains it on long ones. Doing both at once, in windows, is ours.
     """
+
+    short_positions: int | None = None  # set after construction
 
     def __init__(
         self, model: EvalModel, teacher: EvalModel | None = None, weight: float = 1.0, *, position_ids: bool = False
@@ -44,7 +47,9 @@ class LanguageModeling(torch.nn.Module):
         """Return the mean loss in nats as ``loss``; all inputs are int64 of shape (b, w).
 
         Texts are not padded. Labels are not shifted for a causal model; those equal to `IGNORE_INDEX` are ignored.
-        Position ids count from the first usable position; None means default positions.
+        Position ids count from the first usable position; None means default positions. ``sums``, shape (2, 2), are
+        the nats, then the number, of tokens at short and at long positions. A token counts at its own position, not at
+        that of the token before it, from which a causal model predicts it.
         """
         positions = None if position_ids is None else position_ids + self.position_base
         head: Any = self.model.get_output_embeddings() if self.has_separate_head else torch.nn.Identity()
@@ -52,12 +57,22 @@ class LanguageModeling(torch.nn.Module):
         with identity_lm_head(head):  # the model then returns hidden states as logits
             result = self.model(**inputs, **({"output_hidden_states": True} if teacher else {}))
         outputs: torch.Tensor = result.logits
+        at = torch.arange(input_ids.shape[1], device=labels.device) if position_ids is None else position_ids
         if self.kind == CAUSAL:
-            outputs, labels = outputs[:, :-1], labels[:, 1:]
+            outputs, labels, at = outputs[:, :-1], labels[:, 1:], at[..., 1:]
+        parts, short = [labels], None if self.training else self.short_positions
+        if short is not None:
+            parts = [labels.masked_fill(excluded, IGNORE_INDEX) for excluded in (at >= short, at < short)]
         if self.has_separate_head:
-            loss = chunked_loss(head, outputs, labels)
+            losses = [chunked_loss(head, outputs, part) for part in parts]
         else:
-            loss = cross_entropy(outputs.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)
+            logits = outputs.float().flatten(0, 1)
+            losses = [cross_entropy(logits, part.flatten(), ignore_index=IGNORE_INDEX) for part in parts]
+        loss = losses[0]
+        if short is not None:
+            counts = torch.stack([(part != IGNORE_INDEX).sum() for part in parts])
+            nats = torch.stack(losses).masked_fill(counts == 0, 0) * counts
+            return {"loss": nats.sum() / counts.sum(), "sums": torch.stack([nats, counts])}
         if teacher is not None:
             windows = teacher.plan(input_ids)
             targets = teacher.read(input_ids, windows)

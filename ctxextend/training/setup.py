@@ -16,7 +16,7 @@ from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import read_pooling
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, ModelFiles
 from ctxextend.held_out import NO_HELD_OUT, HeldOut, read_ids, text_key, trained_on_warnings, trained_texts
-from ctxextend.plan.find_tables import open_model
+from ctxextend.plan.find_tables import describe_table, open_model
 from ctxextend.recipe import FROZEN, MIN_LENGTH, Train
 from ctxextend.recipe_file import BaseCheckpoint, Provenance, learned_before
 from ctxextend.tables.apply import learned_rows
@@ -52,6 +52,7 @@ class TrainingTask:
     planned_steps: int  # the steps of the first start; a resumed run may have others
     rows: NDArray[np.bool_] | None = None  # mask of the table's trainable rows, shape (rows,); None is all
     warnings: tuple[str, ...] = ()  # if the held-out text was trained on before, or new rows stay untrained
+    short_positions: int | None = None  # those that the base has; None if unknown, or if sequences use no others
 
     @property
     def span(self) -> int:
@@ -176,6 +177,18 @@ def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None) -> NDArray[np.
     return np.concatenate([np.zeros(reserved, np.bool_), ~learned])
 
 
+def find_short_positions(task: TrainingTask, base: BaseCheckpoint | None) -> int | None:
+    """Return `TrainingTask.short_positions`, from recipes or, of a base that the user named, from its files."""
+    length: Any = None
+    if base is not None and base.chain:
+        facts, rows = base.chain[-1].values.get("provenance") or {}, base.chain[-1].rows.get(task.files.table)
+        length = rows[0] - task.files.reserved_rows if rows else facts.get("max_len_before")  # of a conversion
+    elif base is not None:
+        opened = open_model(base.ref)
+        length = opened.tables[0].location.positions(describe_table(opened.checkpoint, opened.tables[0])[0][0])
+    return length if isinstance(length, int) and 0 < length < task.span else None
+
+
 class TrainableParameters:
     """The trainable parameters of a model, `names` by tensor; all others are frozen.
 
@@ -268,6 +281,8 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
     else:
         poolings = read_pooling(model.root) if (model.root / eval_model.SENTENCE_MODULES).is_file() else ()
         objective = Distillation(model, teacher, poolings, position_ids=position_ids)
+    if isinstance(objective, LanguageModeling):
+        objective.short_positions = task.short_positions
     reachable = task.span - (model.kind == CAUSAL)  # a causal model predicts nothing from its last position
     if task.rows is not None and not task.rows[model.reserved_rows :][:reachable].any():
         first = int(task.rows.argmax()) - model.reserved_rows

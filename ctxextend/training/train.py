@@ -33,7 +33,15 @@ from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe
 from ctxextend.report.figures import public_name, training_figure, write_figure
 from ctxextend.text_data import check_texts, empty_files, path_names
 from ctxextend.training.memory import open_devices
-from ctxextend.training.setup import TrainableParameters, TrainingSetup, TrainingTask, find_new_rows, open_task, set_up
+from ctxextend.training.setup import (
+    TrainableParameters,
+    TrainingSetup,
+    TrainingTask,
+    find_new_rows,
+    find_short_positions,
+    open_task,
+    set_up,
+)
 from ctxextend.training.trainer import run_training
 from ctxextend.training.training_run import SAVE, RunFolder, TrainResult, open_run_folder
 from ctxextend.version import __version__
@@ -145,6 +153,7 @@ def train_recipe(
             settings, notes = files.choose_trainable(settings)
             rows = find_new_rows(files, base) if settings.trainable == "new" else None
             task = open_task(files, settings, devices, folder, rows, provenance, notify)
+            task = replace(task, short_positions=find_short_positions(task, base))
         model, teacher = load_eval_model(files, "fp32", settings.device), None
         trains_rows = files.has_rows and settings.trainable not in FROZEN
         names = match_parameters(model.model, opened.checkpoint, [files.table] * trains_rows)
@@ -233,7 +242,7 @@ def _curve_and_runs(result: TrainResult, folder: RunFolder) -> dict[str, bytes]:
     if find_spec("matplotlib") is not None:
         path = folder.path / "train_loss.png"
         title = f"{result.output.name}: {result.trainable} trained at {result.seq_len}"
-        write_figure(path, lambda: training_figure(result.log, title))
+        write_figure(path, lambda: training_figure(result.log, title, result.short_positions))
         files[path.name] = path.read_bytes()
     return files
 

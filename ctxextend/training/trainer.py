@@ -96,9 +96,9 @@ def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
         raise TrainingError(message, f"{restart} and --force, or {finish}.") from None
 
 
-def held_out_losses(log: Iterable[Mapping[str, Any]]) -> dict[int, float]:
-    """Return the held-out losses of a log by step, in order."""
-    return {line["step"]: line["eval_loss"] for line in log if "eval_loss" in line}
+def held_out_losses(log: Iterable[Mapping[str, Any]], name: str = "eval_loss") -> dict[int, float]:
+    """Return the held-out losses of a log by step, in order; see `RunTrainer.evaluate` for names."""
+    return {line["step"]: line[name] for line in log if name in line}
 
 
 def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_size: int) -> TrainResult:
@@ -112,6 +112,8 @@ def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_siz
     if settings.save == "best" and best != step:
         setup.trainable.load(trainer.best)
     saved = best if settings.save == "best" else step
+    apart = (held_out_losses(log, f"eval_loss_{name}") for name in ("short", "long"))
+    short, long = ((part[0], part[saved]) if {0, saved} <= part.keys() else None for part in apart)
     return TrainResult(
         output=trainer.folder.path,
         source=task.files.ref.source,
@@ -138,6 +140,9 @@ def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_siz
         seconds=callback.seconds,
         peak_bytes=trainer.peak(),
         precision=settings.precision,
+        short_positions=task.short_positions,
+        loss_short=short,
+        loss_long=long,
         log=log,
         is_first=task.devices.is_main_process,
     )
@@ -212,7 +217,7 @@ class RunTrainer(Trainer):
         """Compute the held-out loss, weighted by tokens (Trainer weights batches equally); keep the best weights."""
         start_time, setup, size = time.perf_counter(), self.setup, self.args.per_device_train_batch_size
         model: Any = self.model
-        data, total, tokens = setup.held_out, 0.0, 0
+        data, total, tokens, sums = setup.held_out, 0.0, 0, torch.zeros(2, 2)  # sums: see `LanguageModeling.forward`
         indices = range(self.accelerator.process_index, len(data), self.accelerator.num_processes)
         model.eval()
         for start in range(0, len(indices), size):
@@ -220,14 +225,18 @@ class RunTrainer(Trainer):
             labels = batch.get("labels", batch["input_ids"])[:, int(setup.model.kind == CAUSAL) :]
             count = int((labels != IGNORE_INDEX).sum())
             with torch.no_grad():
-                total += float(model(**batch)["loss"]) * count
-            tokens += count
-        total, tokens = map(sum, zip(*gather_object([(total, tokens)]), strict=True))
+                result = model(**batch)
+            total, tokens = total + float(result["loss"]) * count, tokens + count
+            sums = sums + result["sums"].double().cpu() if "sums" in result else sums
+        local = (total, tokens, *sums.flatten().tolist())
+        total, tokens, *apart = map(sum, zip(*gather_object([local]), strict=True))
         minimum = min(held_out_losses(self.state.log_history).values(), default=math.inf)
         if setup.task.settings.save == "best" and total / tokens < minimum:
             parameters = setup.trainable.parameters
             self.best = {name: value.detach().to("cpu", copy=True) for name, value in parameters.items()}
         metrics = {"eval_loss": total / tokens, "eval_tokens": tokens, "eval_runtime": time.perf_counter() - start_time}
+        named = zip(("short", "long"), apart[:2], apart[2:], strict=True)
+        metrics |= {f"eval_loss_{name}": nats / count for name, nats, count in named if count}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics

@@ -168,6 +168,9 @@ class TrainResult(Result, shows="source output steps loss_before loss_after"):
     seconds: float  # wall clock of steps and evaluations, including those before an interruption
     peak_bytes: int | None  # peak memory of a process, or of its accelerator if it has one; None if unknown
     precision: str  # of the computation
+    short_positions: int | None = None  # those that the base has; None if unknown, or if sequences use no others
+    loss_short: tuple[float, float] | None = None  # `loss_before` and `loss_after` of tokens at these positions
+    loss_long: tuple[float, float] | None = None  # of tokens at other positions; both are None for encoders
     notes: tuple[str, ...] = ()  # how the reference was resolved, skipped files, …
     log: tuple[Mapping[str, Any], ...] = field(default=(), metadata=not_in_json)  # one per logged step or evaluation
     is_first: bool = field(default=True, metadata=not_in_json)  # whether this process wrote the output
