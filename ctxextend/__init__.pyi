@@ -147,6 +147,7 @@ def compare(
     weight_decay: float = 0.0,
     per_device_batch_size: int | None = None,
     eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    fsdp: bool = False,
 ) -> Comparison:
     """Rank methods on one model, one text and one seed."""
 
@@ -339,6 +340,7 @@ def train(
     distill: float | None = None,
     dtype: str | None = None,
     copy_code: bool = False,
+    fsdp: bool = False,
     device: str | None = None,
     threads: int | None = None,
 ) -> TrainResult:

@@ -250,6 +250,7 @@ class Train:
     distill: float | None = None
     dtype: str | None = None  # dtype of the saved weights: ``fp32``, ``bf16`` or ``fp16``; defaults to the source's
     copy_code: bool = False  # see `Resize`
+    fsdp: bool = False  # shard the model across processes, which are started by torchrun or accelerate
     device: str | None = None  # see `Evaluate`
     threads: int | None = None  # see `Evaluate`
 

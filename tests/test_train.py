@@ -209,7 +209,7 @@ def test_train_distils_a_converted_language_model_by_default() -> None:
     # Without it, the run differs, but not the held-out loss before the first step, which does not include it.
     assert "distilled" not in train("long", "plain", "--distill", 0, "--window", 24).stderr
     held_out = [[line["eval_loss"] for line in log_of(Path(name)) if "eval_loss" in line] for name in ("out", "plain")]
-    assert held_out[0][0] == held_out[1][0]
+    assert held_out[0][0] == pytest.approx(held_out[1][0], abs=1e-5)  # read in batches of other sizes
     assert held_out[0][-1] != held_out[1][-1]
 
 

@@ -106,7 +106,6 @@ def test_train_resumed_saves_the_best_step_from_before_the_interruption(gpt2: Pa
     flags = ("--lr", 0.1, "--eval-every", 1, "--json", "--trainable", "all")
     with diverging_loss(at=3):
         start_and_interrupt(gpt2, *flags)
-        assert Path("out.training/saves/checkpoint-2/best.safetensors").exists()
         resumed = json.loads(start_run(gpt2, "--resume", *flags).stdout)
         assert 0 < resumed["best_step"] == resumed["saved_step"] < 3
         weights, log = Path("out/model.safetensors").read_bytes(), log_of(Path("out"))

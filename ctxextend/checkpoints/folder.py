@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping
@@ -85,6 +86,12 @@ class Checkpoint:
     def entries(self) -> Mapping[str, TensorEntry]:
         """The header entry of every tensor by name, in file order."""
         return {name: file.entries[name] for name, file in self.names.items()}
+
+    @property
+    def is_half(self) -> bool:
+        """Whether most of its values are in half precision."""
+        values = sum(entry.size // 2 for entry in self.entries.values() if entry.dtype in ("BF16", "F16"))
+        return 2 * values > sum(math.prod(entry.shape) for entry in self.entries.values())
 
     def relative(self, file: TensorFile) -> str:
         """Return a weights file's path relative to the root."""

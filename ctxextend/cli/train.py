@@ -37,6 +37,7 @@ def train(
     ] = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
+    fsdp: Annotated[bool, learning("--fsdp", "Shard the model across processes (torchrun).")] = False,
     device: options.Device = None,
     threads: options.Threads = None,
     eval_every: Annotated[int | None, learning("--eval-every K", "Evaluate every K steps.", "N/4")] = None,

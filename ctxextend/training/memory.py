@@ -1,12 +1,16 @@
 """Memory and devices of training: micro-batch sizes, chunked loss, recomputed activations."""
 
 import os
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ctxextend.errors import TrainingError
 from ctxextend.models.devices import open_device
@@ -19,7 +23,7 @@ except ImportError as error:
     hint = "pip install 'ctxextend[train]'"
     raise TrainingError("Training requires accelerate, which is not installed.", hint) from error
 
-SHARDED = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}  # by the launcher's variable
+LAUNCHED = {"ACCELERATE_USE_FSDP": "accelerate's FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}  # by their variables
 CPU_TOKENS, ACCELERATOR_TOKENS = 4096, 16_384  # maximum tokens per micro-batch: larger ones are not faster
 CHUNK_LOGITS = 2**24  # maximum logits per chunk of the loss: 64 MiB of float32, 333 tokens with GPT-2's vocabulary
 MULTI_OP_ACTIVATIONS = (  # activation functions of transformers that consist of several operations
@@ -28,17 +32,36 @@ MULTI_OP_ACTIVATIONS = (  # activation functions of transformers that consist of
 )
 
 
-def open_devices(device: str | None = None) -> PartialState:
+def open_devices(device: str | None = None, *, fsdp: bool = False) -> PartialState:
     """Return accelerate's state of this process, one of several under torchrun or `accelerate launch`."""
-    for name, sharding in SHARDED.items():
+    for name, sharding in LAUNCHED.items():
         if os.environ.get(name, "").lower() in ("1", "true", "yes"):
-            hint = "Launch with torchrun, or with accelerate's MULTI_GPU or MULTI_CPU."
-            raise TrainingError(f"{sharding} is not supported: each device must hold the whole model.", hint)
+            hint = "Launch with torchrun, or with accelerate's MULTI_GPU or MULTI_CPU; shard the model with --fsdp."
+            raise TrainingError(f"{sharding} is not supported.", hint)
     requested = open_device(device)
     if requested.index:  # transformers' Trainer uses the first
         hint = f"Set CUDA_VISIBLE_DEVICES={requested.index} and use --device {requested.type}."
         raise TrainingError(f"--device {device} is not supported: training uses the first visible device.", hint)
-    return PartialState(cpu=requested.type == "cpu")
+    state = PartialState(cpu=requested.type == "cpu")
+    if fsdp and state.num_processes == 1:
+        hint = "Start several: torchrun --nproc-per-node 2 -m ctxextend train ... --fsdp, or remove --fsdp."
+        raise TrainingError("--fsdp shards a model across processes, but there is only one.", hint)
+    return state
+
+
+def shard(objective: Any, tables: Iterable[str], devices: PartialState) -> None:
+    """Shard the parameters of an objective's model, in place: block by block, then all others except `tables`.
+
+    Source: Zhao et al. 2023, arXiv:2304.11277, in the second version of torch, `torch.distributed.fsdp.fully_shard`.
+    """
+    mesh = init_device_mesh(devices.device.type, (devices.num_processes,))
+    options: dict[str, Any] = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.float32)}
+    options["ignored_params"] = {objective.model.get_parameter(name) for name in tables}
+    for module in [*objective.modules()]:
+        if isinstance(module, GradientCheckpointingLayer):
+            fully_shard(module, **options)
+    fully_shard(objective, **options)
+    objective.to(devices.device)  # the tables; all others are there
 
 
 def micro_batch_sizes(devices: PartialState, settings: Train, length: int) -> list[int]:

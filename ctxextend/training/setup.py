@@ -4,11 +4,13 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.distributed.tensor import DTensor
 
 from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
 from ctxextend.errors import CheckpointError, CtxextendError, DataError, TrainingError, counted, flag_name
@@ -58,6 +60,11 @@ class TrainingTask:
     def span(self) -> int:
         """Positions available to a sequence."""
         return self.settings.seq_len or self.files.max_len
+
+    @property
+    def dtype(self) -> str:
+        """The precision of the parameters: that of a source in half precision is kept if bf16 is used."""
+        return "bf16" if self.settings.precision == "bf16" and self.files.checkpoint.is_half else "fp32"
 
     @property
     def length(self) -> int:
@@ -204,8 +211,8 @@ class TrainableParameters:
             model.get_parameter(name).requires_grad_(True)
         if rows is not None:
             weight = model.get_parameter(table)
-            frozen = torch.from_numpy(~rows)[:, None].to(weight.device)
-            weight.register_hook(lambda gradient: gradient.masked_fill(frozen, 0))  # type: ignore[no-untyped-call]
+            frozen = torch.from_numpy(~rows)[:, None]
+            weight.register_hook(lambda gradient: gradient.masked_fill(frozen.to(gradient.device), 0))  # type: ignore[no-untyped-call]
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -223,25 +230,65 @@ class TrainableParameters:
         """Bytes of a saved state: parameters, AdamW's two moments, and the best parameters so far, in float32."""
         return 4 * 4 * sum(value.numel() for value in self.parameters.values())
 
+    @cached_property
+    def masters(self) -> dict[str, torch.Tensor]:
+        """The values that an optimizer updates, by name: a float32 parameter itself, or a float32 copy."""
+        return {
+            name: value if value.dtype == torch.float32 else value.detach().float()
+            for name, value in self.parameters.items()
+        }
+
+    def value(self, name: str) -> torch.Tensor:
+        """Return the trained value of a parameter, which may be tied to one of another name, on the CPU."""
+        parameter = self.model.get_parameter(name)
+        master = next(self.masters[other] for other, value in self.parameters.items() if value is parameter)
+        return master.detach().cpu()
+
     def load(self, values: Mapping[str, torch.Tensor]) -> None:
         """Set the values of parameters by name."""
         with torch.no_grad():
             for name, value in values.items():
-                self.model.get_parameter(name).copy_(value)
+                self.masters[name].copy_(value)
+                self.model.get_parameter(name).copy_(self.masters[name])
 
-    def keep_frozen_rows(self, optimizer: torch.optim.Optimizer) -> None:
-        """Restore frozen rows after each step: weight decay and Adam's moments change rows without a gradient too."""
-        if self.rows is None:
-            return
-        weight = self.model.get_parameter(self.table)
-        frozen = torch.from_numpy(np.flatnonzero(~self.rows)).to(weight.device)
-        kept = weight.detach()[frozen].clone()
+    def attach(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let an optimizer of the parameters update `masters` instead, and copy them after each step.
 
-        def restore(*_: object) -> None:
+        Frozen rows are restored: weight decay and Adam's moments change rows without a gradient too.
+
+        Source: the float32 copy of Micikevicius et al. 2018, section 3.1, arXiv:1710.03740.
+        """
+        parameters = self.parameters
+        masters = {id(value): self.masters[name] for name, value in parameters.items()}
+        for group in optimizer.param_groups:
+            group["params"] = [masters[id(value)] for value in group["params"]]
+        pairs = [(self.masters[name], value) for name, value in parameters.items() if self.masters[name] is not value]
+        if self.rows is not None:
+            table = self.masters[self.table]
+            frozen = torch.from_numpy(np.flatnonzero(~self.rows)).to(table.device)
+            kept = table.detach()[frozen].clone()
+
+        def before(*_: object) -> None:
+            for master, parameter in pairs:
+                master.grad = None if parameter.grad is None else parameter.grad.float()
+
+        def after(*_: object) -> None:
             with torch.no_grad():
-                weight[frozen] = kept
+                if self.rows is not None:
+                    table[frozen] = kept
+                for master, parameter in pairs:
+                    parameter.copy_(master)
+                    master.grad = None
 
-        optimizer.register_step_post_hook(restore)
+        optimizer.register_step_pre_hook(before)
+        optimizer.register_step_post_hook(after)
+
+    def gather(self, *, keep: bool) -> None:
+        """Replace sharded `masters` by whole ones on the CPU, or drop them; all processes call it."""
+        for name, value in self.masters.items():
+            if isinstance(value, DTensor):
+                whole = value.full_tensor()
+                self.masters[name] = whole.to("cpu") if keep else whole.new_empty(0)
 
 
 @dataclass(frozen=True)
@@ -249,7 +296,7 @@ class TrainingSetup:
     """A model with its objective, trainable parameters and data, ready for training."""
 
     task: TrainingTask
-    model: EvalModel  # weights in float32
+    model: EvalModel
     objective: torch.nn.Module  # returns the ``loss`` to minimise
     trainable: TrainableParameters
     sequences: SequenceSettings
@@ -322,7 +369,7 @@ def _learning_rate(trainable: TrainableParameters, settings: Train, model: EvalM
     # A frozen table may have no parameter, or the width of one head.
     is_frozen = settings.trainable in FROZEN or not trainable.table
     weight = model.model.get_input_embeddings().weight if is_frozen else model.model.get_parameter(trainable.table)
-    rate = float(TABLE_RATE * weight.detach().square().mean().sqrt())
+    rate = float(TABLE_RATE * weight.detach().float().square().mean().sqrt())
     if not (is_frozen or math.isfinite(rate)):
         raise TrainingError("The position table contains NaN or infinity.", "Find the rows with ctxextend inspect.")
     if rate and not settings.trains_weights:

@@ -118,7 +118,7 @@ def train_recipe(
     """Resize or convert a checkpoint if there is a plan, then train and save it; see `train`."""
     settings = recipe.train
     assert settings is not None
-    devices = open_devices(settings.device)
+    devices = open_devices(settings.device, fsdp=settings.fsdp)
     with ExitStack() as stack:
         with devices.main_process_first():
             source = opened = plan.model if plan is not None else open_model(recipe.checkpoint)
@@ -154,7 +154,8 @@ def train_recipe(
             rows = find_new_rows(files, base) if settings.trainable == "new" else None
             task = open_task(files, settings, devices, folder, rows, provenance, notify)
             task = replace(task, short_positions=find_short_positions(task, base))
-        model, teacher = load_eval_model(files, "fp32", settings.device), None
+        # A sharded model is loaded on the CPU: none of the devices may hold all of it.
+        model, teacher = load_eval_model(files, task.dtype, "cpu" if settings.fsdp else settings.device), None
         trains_rows = files.has_rows and settings.trainable not in FROZEN
         names = match_parameters(model.model, opened.checkpoint, [files.table] * trains_rows)
         was_converted = provenance is not None and any(step.convert for step in provenance.chain)
@@ -164,7 +165,7 @@ def train_recipe(
             task = replace(task, settings=replace(task.settings, distill=DISTILL))
         if base and (task.settings.distill or model.kind == ENCODER):
             try:
-                teacher = open_eval_model(base.ref, "fp32", base.hashes, settings.device)
+                teacher = open_eval_model(base.ref, task.dtype, base.hashes, settings.device)
             except SourceError as error:
                 message = f"Cannot distil from the base checkpoint of {opened.ref.source}: {error.message}"
                 hint = "Pass it with --base" + ("." if model.kind == ENCODER else ", or train without: --distill 0.")
@@ -208,7 +209,8 @@ def _summary(setup: TrainingSetup) -> str:
     return (
         f"{counted(setup.trainable.count, 'trainable parameter')} ({settings.trainable}), "
         f"{counted(settings.steps, 'step')} of {counted(settings.batch_size, 'sequence')} of {task.length:,} tokens, "
-        f"micro-batch {task.micro_batches[0]} on {counted(task.devices.num_processes, 'device')}, "
+        f"micro-batch {task.micro_batches[0]} on {counted(task.devices.num_processes, 'device')}"
+        f"{', sharded' if settings.fsdp else ''}, "
         f"{settings.precision}, lr {setup.lr:.3g}"
         + (f", distilled from its base with weight {settings.distill:g}" if settings.distill else "")
     )
@@ -261,7 +263,7 @@ class TrainedWeights:
         if name not in self.trainable.names:
             return read_floats(file, name).astype(dtype)
         parameter = self.trainable.names[name]
-        values = self.trainable.model.get_parameter(parameter).detach().float().cpu().numpy().astype(dtype)
+        values = self.trainable.value(parameter).numpy().astype(dtype)
         if parameter == self.trainable.table and not self.dtype and (rows := self.trainable.rows) is not None:
             values[~rows] = read_floats(file, name)[~rows]
         return values

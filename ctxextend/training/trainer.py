@@ -5,8 +5,9 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,8 +15,11 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object, release_memory
 from accelerate.utils.memory import should_reduce_batch_size
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
 from torch.utils.data import Sampler, SequentialSampler, default_collate
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
@@ -26,13 +30,13 @@ from ctxextend.evaluation.eval_model import CAUSAL, ENCODER
 from ctxextend.models.devices import peak_memory
 from ctxextend.models.load import quiet_transformers
 from ctxextend.progress import Progress
-from ctxextend.training.memory import checkpoint_layers
+from ctxextend.training.memory import checkpoint_layers, shard
 from ctxextend.training.setup import TrainingSetup
 from ctxextend.training.train_data import IGNORE_INDEX, SequenceDataset
 from ctxextend.training.training_run import SAVE, RunFolder, TrainingInterrupted, TrainResult
 
 WARMUP = 0.05  # warmup steps of the learning rate, as a share of all steps
-WEIGHTS, BEST_WEIGHTS = "trained.safetensors", "best.safetensors"
+STATE, BEST = "state", "best of "  # folder of a saved state; prefix of the best values in it
 EVALUATIONS = 4  # default number of evaluations after the initial one
 TORCH_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")  # in messages of torch if it cannot write
 UNFINISHED = "unfinished"  # the folder of a saved state that is being written
@@ -48,6 +52,10 @@ def run_training(
     the sequences of a step stay the same. A signal raises TrainingInterrupted.
     """
     task = setup.task
+    if task.settings.fsdp:
+        checkpoint_layers(setup.objective.model)
+        tables = [setup.trainable.names[name] for _, name in task.files.tables if name in setup.trainable.names]
+        shard(setup.objective, tables, task.devices)
     attempts = [(size, False) for size in task.micro_batches] + [(task.micro_batches[-1], True)]
     with quiet_transformers(), StopRequest() as stop:
         for per_device_batch_size, is_checkpointed in attempts:
@@ -111,6 +119,7 @@ def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_siz
     best = min(losses, key=losses.__getitem__)
     if settings.save == "best" and best != step:
         setup.trainable.load(trainer.best)
+    setup.trainable.gather(keep=task.devices.is_main_process)
     saved = best if settings.save == "best" else step
     apart = (held_out_losses(log, f"eval_loss_{name}") for name in ("short", "long"))
     short, long = ((part[0], part[saved]) if {0, saved} <= part.keys() else None for part in apart)
@@ -125,6 +134,7 @@ def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_siz
         batch_size=settings.batch_size,
         per_device_batch_size=per_device_batch_size,
         devices=task.devices.num_processes,
+        sharding="fsdp2" if settings.fsdp else None,
         seq_len=task.span,
         window=task.length,
         lr=setup.lr,
@@ -152,6 +162,8 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
     setup, folder = callback.setup, callback.folder
     settings, devices = setup.task.settings, setup.task.devices
     is_cpu, count = devices.device.type == "cpu", settings.steps * settings.batch_size
+    # Half-precision parameters are computed in their own dtype.
+    autocast = settings.precision if setup.model.model.dtype == torch.float32 else "fp32"
     arguments = TrainingArguments(
         output_dir=str(folder.path),
         max_steps=settings.steps,
@@ -171,8 +183,8 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
         eval_on_start=folder.save is None,
         remove_unused_columns=False,
         use_cpu=is_cpu,
-        bf16=settings.precision == "bf16",
-        fp16=settings.precision == "fp16",
+        bf16=autocast == "bf16",
+        fp16=autocast == "fp16",
         seed=settings.seed,
         report_to=settings.report_to,
         disable_tqdm=True,
@@ -181,7 +193,7 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
         dataloader_pin_memory=not is_cpu,
     )
     # Otherwise the precision of accelerate's launcher would take precedence.
-    arguments.mixed_precision = "no" if settings.precision == "fp32" else settings.precision
+    arguments.mixed_precision = "no" if autocast == "fp32" else autocast
     if arguments.n_gpu > 1:  # otherwise Trainer would split a micro-batch across them
         arguments._n_gpu = 1
     sequences = SequenceDataset(setup.task.train, setup.sequences, count, shuffled=True)
@@ -208,7 +220,23 @@ class RunTrainer(Trainer):
         model, held_out = self.setup.objective, self.setup.held_out
         super().__init__(model, arguments, train_dataset=sequences, eval_dataset=held_out, callbacks=[callback])
         self.peak = peak_memory(self.setup.task.devices.device)
-        self.best: dict[str, torch.Tensor] = {}  # parameters of the step with the lowest held-out loss, on the CPU
+        self.best: dict[str, torch.Tensor] = {}  # values of the step with the lowest held-out loss
+        # Set after Trainer's constructor, which refuses to save the optimizer of such a model.
+        self.is_distributed_loading_by_transformers = self.setup.task.settings.fsdp
+
+    @contextmanager
+    def _defer_fsdp_gradient_reduction(self) -> Iterator[None]:
+        """Defer nothing: until they are reduced, gradients take as much memory as the whole model."""
+        yield
+
+    def create_optimizer(self, *arguments: Any) -> torch.optim.Optimizer:
+        """Create AdamW, which updates float32 values."""
+        is_new = self.optimizer is None
+        optimizer = super().create_optimizer(*arguments)
+        if is_new:
+            self._adam = optimizer  # accelerate wraps it
+            self.setup.trainable.attach(optimizer)
+        return optimizer
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         return SequentialSampler(train_dataset or self.train_dataset)  # type: ignore[arg-type]
@@ -220,10 +248,12 @@ class RunTrainer(Trainer):
         data, total, tokens, sums = setup.held_out, 0.0, 0, torch.zeros(2, 2)  # sums: see `LanguageModeling.forward`
         indices = range(self.accelerator.process_index, len(data), self.accelerator.num_processes)
         model.eval()
-        for start in range(0, len(indices), size):
-            batch = self._prepare_inputs(default_collate([data[index] for index in indices[start : start + size]]))
+        for start in range(0, -(-len(data) // self.accelerator.num_processes), size):
+            # Every process runs a sharded model equally often: the last batch of some counts for nothing.
+            chosen = indices[start : start + size]
+            batch = self._prepare_inputs(default_collate([data[index] for index in chosen or [0]]))
             labels = batch.get("labels", batch["input_ids"])[:, int(setup.model.kind == CAUSAL) :]
-            count = int((labels != IGNORE_INDEX).sum())
+            count = int((labels != IGNORE_INDEX).sum()) if chosen else 0
             with torch.no_grad():
                 result = model(**batch)
             total, tokens = total + float(result["loss"]) * count, tokens + count
@@ -232,8 +262,9 @@ class RunTrainer(Trainer):
         total, tokens, *apart = map(sum, zip(*gather_object([local]), strict=True))
         minimum = min(held_out_losses(self.state.log_history).values(), default=math.inf)
         if setup.task.settings.save == "best" and total / tokens < minimum:
-            parameters = setup.trainable.parameters
-            self.best = {name: value.detach().to("cpu", copy=True) for name, value in parameters.items()}
+            for name, value in setup.trainable.masters.items():
+                is_sharded = isinstance(value, DTensor)
+                self.best[name] = value.detach().clone() if is_sharded else value.detach().to("cpu", copy=True)
         metrics = {"eval_loss": total / tokens, "eval_tokens": tokens, "eval_runtime": time.perf_counter() - start_time}
         named = zip(("short", "long"), apart[:2], apart[2:], strict=True)
         metrics |= {f"eval_loss_{name}": nats / count for name, nats, count in named if count}
@@ -260,30 +291,62 @@ class RunTrainer(Trainer):
                     (unfinished / name).rename(saves / name)
                     sync(saves)
                 shutil.rmtree(unfinished, ignore_errors=True)
-        except (OSError, SafetensorError, RuntimeError) as error:
+        except (OSError, RuntimeError, CheckpointException) as failure:
             shutil.rmtree(unfinished, ignore_errors=True)
-            if type(error) is RuntimeError and not any(name in str(error) for name in TORCH_WRITER):
+            error: BaseException = failure
+            if isinstance(failure, CheckpointException):  # one exception for each process that failed
+                error, _ = next(iter(failure.failures.values()))
+            is_writer = any(name in str(error) for name in TORCH_WRITER)
+            if not (isinstance(error, OSError) or (type(error) is RuntimeError and is_writer)):
                 raise
             save = self.folder.save
             previous = f"the previous state, {save}, is complete" if save else "no earlier state exists"
             _, space = disk_space(saves, {SAVE: self.setup.trainable.save_bytes})
             message = f"Saving to {saves} failed ({one_line(error)}); {previous}. A saved state {space}."
-            raise OutputError(message, "Free disk space, then resume with --resume.") from error
+            raise OutputError(message, "Free disk space, then resume with --resume.") from failure
         self.accelerator.wait_for_everyone()
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        """Save the trainable parameters and their best values: all others are in the source checkpoint."""
-        folder = Path(output_dir or self._get_output_dir(None))
-        folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: value.detach().contiguous() for name, value in self.setup.trainable.parameters.items()}
-        save_file(tensors, folder / WEIGHTS)
-        if self.best:
-            save_file(self.best, folder / BEST_WEIGHTS)
+        """Save nothing here: the optimizer's state contains the parameters, and all others are in the source."""
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        self.setup.trainable.load(load_file(Path(resume_from_checkpoint) / WEIGHTS))
-        if (best := Path(resume_from_checkpoint) / BEST_WEIGHTS).exists():
-            self.best = load_file(best)
+        """Load nothing here: `_load_optimizer_and_scheduler` loads the parameters."""
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Save trainable parameters, their best values and AdamW's state; each process writes a part."""
+        state, optimizer = self._values(), self._adam
+        for name, master in self.setup.trainable.masters.items():
+            state |= {f"{key} of {name}": value for key, value in optimizer.state[master].items()}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            save(state, checkpoint_id=Path(output_dir) / STATE)
+
+    def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
+        """Load what was saved, by any number of processes."""
+        if checkpoint_folder is None:
+            return
+        optimizer, trainable, path = self._adam, self.setup.trainable, Path(checkpoint_folder) / STATE
+        saved = FileSystemReader(path).read_metadata().state_dict_metadata
+        if any(name.startswith(BEST) for name in saved):
+            self.best = {name: value.detach().clone() for name, value in trainable.masters.items()}
+        state = self._values()
+        for name, master in trainable.masters.items():
+            zeros = {key: torch.zeros_like(master) for key in ("exp_avg", "exp_avg_sq")} | {"step": torch.zeros(())}
+            optimizer.state[master] = zeros
+            state |= {f"{key} of {name}": value for key, value in zeros.items()}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            load({name: value for name, value in state.items() if name in saved}, checkpoint_id=path)
+        trainable.load(trainable.masters)
+        # The schedule depends on the step only, and not on the planned steps of the interrupted run.
+        scheduler: Any = self.lr_scheduler
+        step = self.folder.step
+        scheduler.load_state_dict({**scheduler.state_dict(), "last_epoch": step - 1, "_step_count": step})
+        scheduler.step()
+
+    def _values(self) -> dict[str, torch.Tensor]:
+        """Return the values of parameters by their names in a saved state."""
+        return self.setup.trainable.masters | {f"{BEST}{name}": value for name, value in self.best.items()}
 
 
 class RunCallback(TrainerCallback):
@@ -301,8 +364,7 @@ class RunCallback(TrainerCallback):
         return time.perf_counter() - self._start_time
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Keep frozen rows unchanged, and continue the clock of an interrupted run."""
-        self.setup.trainable.keep_frozen_rows(others["optimizer"].optimizer)  # accelerate wraps torch's
+        """Continue the clock of an interrupted run."""
         before = [line["seconds"] for line in state.log_history if "seconds" in line]
         self._start_time = time.perf_counter() - max(before, default=0.0)
         *_, self._held_out = math.nan, *held_out_losses(state.log_history).values()

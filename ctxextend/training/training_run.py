@@ -153,6 +153,7 @@ class TrainResult(Result, shows="source output steps loss_before loss_after"):
     batch_size: int  # sequences per step, over all devices
     per_device_batch_size: int  # the micro-batch
     devices: int
+    sharding: str | None  # ``fsdp2`` with ``--fsdp``
     seq_len: int  # positions available to a sequence
     window: int  # tokens per sequence
     lr: float  # peak learning rate
