@@ -84,7 +84,7 @@ def assert_same_logits(content: Any, folder: Path) -> None:
     expected = logits(content["model"], tokens)
     model = pico.Pico(folder, transformers.GPT2LMHeadModel).load()
     with torch.no_grad():
-        torch.testing.assert_close(model(tokens[None]).logits[0], expected, atol=1e-6, rtol=0)
+        torch.testing.assert_close(model(tokens[None]).logits[0], expected, atol=1e-5, rtol=0)
     assert expected.std() > 0.1
 
 
@@ -242,7 +242,7 @@ def test_open_eval_model_of_a_nanogpt_checkpoint_equals_nanogpt(tmp_path: Path) 
     expected = logits(make()["model"], torch.tensor(ids))
     with torch.no_grad():
         actual = model.model(torch.tensor(ids)[None]).logits[0]
-    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
 
 
 def test_nanogpt_folder_can_be_evaluated_compared_and_trained_with_a_tokenizer(tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ def test_compare_includes_the_formula_of_a_stored_table(model_type: str) -> None
 def test_compare_says_once_that_only_the_formula_applies_to_a_computed_table(model_type: str) -> None:
     write_book()
     flags = ("--to", NEW, "--data", "book.txt", "--tokens", 128, "--steps", 1)
-    done = invoke("compare", make(model_type), *flags, "--json", "--report", "report.html")
+    done = invoke("compare", make(model_type), *flags, "--method", "all", "--json", "--report", "report.html")
     found = json.loads(done.stdout)
     assert [row["method"] for row in found["rows"]] == ["formula"]
     assert found["trainable"] == "all-but-positions"
