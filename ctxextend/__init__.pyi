@@ -338,6 +338,8 @@ def train(
     report_to: str = "none",
     base: str | PathLike[str] | None = None,
     distill: float | None = None,
+    contrastive: bool = False,
+    pairs: str | None = None,
     dtype: str | None = None,
     copy_code: bool = False,
     fsdp: bool = False,

@@ -246,13 +246,21 @@ class Train:
     save: str = "best"  # weights to save: the ``best`` by held-out loss, or the ``last``
     report_to: str = "none"  # experiment tracker, as in transformers: ``tensorboard``, ``wandb``, …
     base: str | None = None  # base checkpoint, the teacher; defaults to the one in the model's recipe
-    # Weight of distillation from the base in language models, ≥ 0; defaults to 4 if the model was converted, else to 0.
+    # Weight of distillation from the base besides another objective, ≥ 0; defaults to 4 in language models that were
+    # converted, to 1 in contrastive training, else to 0.
     distill: float | None = None
+    contrastive: bool = False  # train a sentence encoder to find the document of a passage among those of a batch
+    pairs: str | None = None  # .jsonl or .tsv file of pairs, instead of `data`: anchor, positive and maybe negative
     dtype: str | None = None  # dtype of the saved weights: ``fp32``, ``bf16`` or ``fp16``; defaults to the source's
     copy_code: bool = False  # see `Resize`
     fsdp: bool = False  # shard the model across processes, which are started by torchrun or accelerate
     device: str | None = None  # see `Evaluate`
     threads: int | None = None  # see `Evaluate`
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The text to train on: `data`, or the file of `pairs`."""
+        return self.data if self.pairs is None else (self.pairs, *self.data)
 
     @property
     def trains_weights(self) -> bool:
@@ -271,8 +279,11 @@ class Train:
             *_choice_errors("dtype", self.dtype, PRECISIONS[1:]),
             *_choice_errors("save", self.save, ("best", "last")),
         ]
-        if not self.data:
+        if not self.texts:
             errors.append(ResizeError("No training text.", "Pass some with --data, such as --data book.txt."))
+        if self.pairs is not None and self.data:
+            errors.append(ResizeError("--pairs cannot be used with --data.", "Remove one of them."))
+        object.__setattr__(self, "contrastive", self.contrastive or self.pairs is not None)
         if self.lr is not None and not 0 < self.lr < math.inf:
             errors.append(ResizeError(f"--lr must be positive, got {self.lr:g}."))
         for name in ("weight_decay", "distill"):
@@ -283,6 +294,8 @@ class Train:
         if self.window is not None and self.seq_len is not None and self.window > self.seq_len:
             reason = f"--window must be at most --seq-len {self.seq_len}, got {self.window}."
             errors.append(ResizeError(reason, "Lower --window, or remove it."))
+        if self.window_skip and self.contrastive:
+            errors.append(ResizeError("--window-skip cannot be used with --contrastive or --pairs.", "Remove it."))
         if self.window_skip and self.window is None:
             errors.append(ResizeError("--window-skip requires --window.", "Add --window."))
         if self.per_device_batch_size is not None and self.batch_size % self.per_device_batch_size:

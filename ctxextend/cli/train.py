@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.options import files, learning
+from ctxextend.cli.options import files, learning, text
 from ctxextend.cli.output import Output, ignore_ctrl_c
 from ctxextend.errors import counted, size_text, time_text
 from ctxextend.json_output import to_json
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 def train(
     source: options.Model,
-    data: options.Data,
     steps: Annotated[int, learning("--steps N", "Optimizer steps.")],
+    data: options.OptionalData = None,
+    pairs: Annotated[
+        str | None, text("--pairs FILE", "Instead: pairs for contrastive training, .jsonl or .tsv.")
+    ] = None,
     text_field: options.TextField = "text",
     eval_data: options.EvalData = None,
     seq_len: options.SeqLen = None,
@@ -41,6 +44,9 @@ def train(
     device: options.Device = None,
     threads: options.Threads = None,
     eval_every: Annotated[int | None, learning("--eval-every K", "Evaluate every K steps.", "N/4")] = None,
+    contrastive: Annotated[
+        bool, learning("--contrastive", "Train an encoder to find documents by their passages.")
+    ] = False,
     save: Annotated[Literal["best", "last"], learning("--save WHAT", "best (by held-out loss) or last.")] = "best",
     save_every: Annotated[int | None, learning("--save-every K", "Save every K steps.", "N/10")] = None,
     resume: options.Resume = False,
@@ -77,7 +83,7 @@ def train(
     from ctxextend.recipe import CheckpointRef, Recipe, Train
 
     sink = Output(as_json, quiet)
-    recipe = Recipe(options.from_flags(CheckpointRef, flags), train=options.from_flags(Train, flags))
+    recipe = Recipe(options.from_flags(CheckpointRef, flags), train=options.from_flags(Train, flags, data=data or ()))
     result = execute(sink, recipe, None, output, force=force, resume=resume)
     sink.result("train", to_json(result.training) | push(sink, result.output, push_to_hub), result.warnings)
 
@@ -134,7 +140,7 @@ def execute(
     if (trained := result.training) is not None:
         before, after = trained.loss_before, trained.loss_after
         losses = f"{before:.4f} -> {after:.4f}"
-        if trained.objective != "distilled":
+        if trained.objective in ("causal", "masked"):
             losses += f", perplexity {' -> '.join(f'{math.exp(min(loss, 700.0)):.4g}' for loss in (before, after))}"
         held_out = f"{counted(trained.held_out_sequences, 'sequence')}, {counted(trained.held_out_tokens, 'token')}"
         peak = f", peak memory {size_text(trained.peak_bytes)}" if trained.peak_bytes else ""

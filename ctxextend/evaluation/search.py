@@ -32,7 +32,7 @@ def read_search_set(settings: Evaluate) -> SearchSet | None:
     documents, queries = _read_texts(settings.corpus), _read_texts(settings.queries)
     numbers = {name: index for index, name in enumerate(documents)}
     judged: dict[str, dict[int, int]] = {name: {} for name in queries}
-    for where, row in _rows(settings.qrels, "query-id", "corpus-id", "score"):
+    for where, row in read_rows(settings.qrels, "query-id", "corpus-id", "score"):
         query, document, score = str(row["query-id"]), str(row["corpus-id"]), str(row["score"])
         for name, known, path in ((query, queries, settings.queries), (document, documents, settings.corpus)):
             if name not in known:
@@ -53,7 +53,7 @@ def read_search_set(settings: Evaluate) -> SearchSet | None:
 def _read_texts(path: str) -> dict[str, str]:
     """Return the texts of a corpus or of queries by id; a title stands before its text, with a space, as in BEIR."""
     texts = dict[str, str]()
-    for where, row in _rows(path, "_id", "text"):
+    for where, row in read_rows(path, "_id", "text"):
         name, title, text = row["_id"], row.get("title") or "", row["text"]
         if type(name) not in (str, int) or not isinstance(text, str) or not isinstance(title, str):
             raise DataError(f"{where} has an _id, title or text that is not text.", "Use strings.")
@@ -65,7 +65,7 @@ def _read_texts(path: str) -> dict[str, str]:
     return texts
 
 
-def _rows(path: str, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_rows(path: str, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield where each row of a .jsonl or .tsv file is, for messages, and its values by field."""
     file, where = Path(path), ""
     parse = json_lines if file.suffix.lower() in JSON_LINES else partial(_table_rows, fields)

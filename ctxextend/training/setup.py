@@ -22,6 +22,7 @@ from ctxextend.plan.find_tables import describe_table, open_model
 from ctxextend.recipe import FROZEN, MIN_LENGTH, Train
 from ctxextend.recipe_file import BaseCheckpoint, Provenance, learned_before
 from ctxextend.tables.apply import learned_rows
+from ctxextend.training.contrastive import Contrastive, PairDataset, read_pairs
 from ctxextend.training.memory import checkpoint_activations, disable_dropout, micro_batch_sizes
 from ctxextend.training.objectives import Distillation, LanguageModeling
 from ctxextend.training.train_data import Masking, SequenceDataset, SequenceSettings, Text, open_tokens, write_tokens
@@ -104,7 +105,7 @@ def open_task(
     text_length, tokenizer = length - special, files.tokenizer
     # Short runs read more text than they train on, so that enough is held out.
     trained = math.ceil(settings.steps * settings.batch_size * text_length * 20 / 19)
-    texts = {"data": (settings.data, max(trained, MIN_READ) + 2 * span)}
+    texts = {"data": (settings.texts, max(trained, MIN_READ) + 2 * span)}
     if settings.eval_data:
         texts["eval_data"] = settings.eval_data, EVAL_TOKENS + text_length
     texts_file = folder.path / "texts.json"
@@ -112,21 +113,29 @@ def open_task(
         read: dict[str, list[dict[str, Any]]] = {name: [] for name in texts}
         for name, (paths, maximum) in texts.items():
             ids = read_ids(paths, settings.text_field, tokenizer.encode, tokenizer.separator, maximum, read[name])
-            write_tokens(ids, folder.path / f"{name}.bin", notify)
+            spans, path = list[list[int]](), folder.path / f"{name}.bin"
+            write_tokens(read_pairs(paths, tokenizer, spans, read[name]) if settings.pairs else ids, path, notify)
+            np.save(path.with_suffix(".npy"), np.array(spans, np.int64))
         with os_errors_as_output_error(texts_file), atomic_file(texts_file) as staged:
             staged.write_text(json.dumps(read), "utf-8")
     facts = json.loads(texts_file.read_text("utf-8"))
     tokens, *others = (open_tokens(folder.path / f"{name}.bin") for name in texts)
     before = trained_texts(files.trainings)
+    pairs = [np.load(folder.path / f"{name}.npy") for name in texts]
     seen = [file for file in facts["eval_data" if others else "data"] if text_key(file) in before]
     use = "a sequence requires" if others else "one sequence to train on and one to hold out require"
-    required = text_length if others else 2 * text_length
+    required = 0 if settings.pairs else text_length if others else 2 * text_length
     for name, text in zip(texts, (tokens, *others), strict=True):
         if len(text) < required:
             label = f"The text{f' of {flag_name(name)}' * bool(others)}"
             hint = "Pass more text with --data, held-out text with --eval-data, or use a shorter --seq-len or --window."
             raise DataError(f"{label} has {len(text):,} tokens, but {use} {required:,}.", hint)
-    if others:
+    if settings.pairs:
+        positives = np.unique(pairs[0][:, 2], return_inverse=True)[1]
+        is_held_out = np.isin(positives, HeldOut.for_text(int(positives.max()) + 1, 1).spans[:, 0])
+        train = Text(tokens, pairs[0] if others else pairs[0][~is_held_out])
+        held_out = Text(others[0], pairs[1]) if others else Text(tokens, pairs[0][is_held_out])
+    elif others:
         train, held_out = Text.whole(tokens), Text.whole(others[0])
     else:
         # If there is enough text, hold out windows of full length, which `evaluate` can use too.
@@ -303,10 +312,17 @@ class TrainingSetup:
     lr: float  # peak learning rate
 
     @property
-    def held_out(self) -> SequenceDataset:
+    def held_out(self) -> SequenceDataset | PairDataset:
         """The sequences of the held-out loss: the same for every batch size, and for a resumed run."""
         count = min(max(EVAL_TOKENS // self.task.length, 1), max(EVAL_PER_STEP * self.task.planned_steps, MIN_EVAL))
-        return SequenceDataset(self.task.held_out, self.sequences, count, shuffled=False)
+        return self.dataset(self.task.held_out, count, shuffled=False)
+
+    def dataset(self, text: Text, count: int, *, shuffled: bool) -> SequenceDataset | PairDataset:
+        """Return `count` sequences or pairs of a text."""
+        if self.task.settings.contrastive:
+            batch = self.task.settings.batch_size
+            return PairDataset(text, self.sequences, self.model, batch, count, shuffled=shuffled)
+        return SequenceDataset(text, self.sequences, count, shuffled=shuffled)
 
 
 def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teacher: EvalModel | None) -> TrainingSetup:
@@ -315,14 +331,21 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
     eval_model.check_vocabulary(model, np.array([text.tokens.max() for text in (task.train, task.held_out)], np.int64))
     objective: torch.nn.Module
     is_encoder, weight = model.kind == ENCODER, settings.distill
-    if is_encoder and weight is not None:
+    if settings.contrastive and not is_encoder:
+        message = f"--contrastive and --pairs apply to encoders without an LM head, unlike {model.name}."
+        raise TrainingError(message, "Remove them, or train a sentence-transformers folder.")
+    if is_encoder and weight is not None and not settings.contrastive:
         message = f"--distill applies to language models: {model.name} has no LM head, and is always distilled."
         raise TrainingError(message, "Remove --distill.")
-    if not is_encoder and not weight:
+    if not weight and settings.contrastive:
+        objective = Contrastive(model, None, 0.0, task.devices.num_processes, position_ids=position_ids)
+    elif not weight and not is_encoder:
         objective = LanguageModeling(model, position_ids=position_ids)
     elif teacher is None:
-        message = f"{model.name} has no LM head" if is_encoder else f"{model.name} is to be distilled"
+        message = f"{model.name} is to be distilled" if weight else f"{model.name} has no LM head"
         raise TrainingError(f"{message}, and its base checkpoint is unknown.", "Pass --base to distil from it.")
+    elif weight and settings.contrastive:
+        objective = Contrastive(model, teacher, weight, task.devices.num_processes, position_ids=position_ids)
     elif weight:
         objective = LanguageModeling(model, teacher, weight, position_ids=position_ids)
     else:

@@ -145,8 +145,8 @@ class TrainResult(Result, shows="source output steps loss_before loss_after"):
 
     output: Path  # the folder that was written
     source: str  # the reference of the checkpoint, as the user passed it
-    objective: str  # ``causal``, ``masked`` or ``distilled``
-    distill: float  # weight of distillation in a language model; 0 without
+    objective: str  # ``causal``, ``masked``, ``distilled`` or ``contrastive``
+    distill: float  # weight of distillation next to another objective; 0 without
     trainable: str  # one of `TRAINABLE`
     parameters: int  # trainable parameters
     steps: int  # optimizer steps
