@@ -147,6 +147,8 @@ def compare(
     weight_decay: float = 0.0,
     per_device_batch_size: int | None = None,
     eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    contrastive: bool = False,
+    pairs: str | None = None,
     fsdp: bool = False,
 ) -> Comparison:
     """Rank methods on one model, one text and one seed."""
