@@ -147,8 +147,6 @@ def compare(
     weight_decay: float = 0.0,
     per_device_batch_size: int | None = None,
     eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
-    contrastive: bool = False,
-    pairs: str | None = None,
     fsdp: bool = False,
 ) -> Comparison:
     """Rank methods on one model, one text and one seed."""
@@ -340,8 +338,7 @@ def train(
     report_to: str = "none",
     base: str | PathLike[str] | None = None,
     distill: float | None = None,
-    contrastive: bool = False,
-    pairs: str | None = None,
+    contrastive: str | None = None,
     dtype: str | None = None,
     copy_code: bool = False,
     fsdp: bool = False,

@@ -247,20 +247,16 @@ class Train:
     report_to: str = "none"  # experiment tracker, as in transformers: ``tensorboard``, ``wandb``, …
     base: str | None = None  # base checkpoint, the teacher; defaults to the one in the model's recipe
     # Weight of distillation from the base besides another objective, ≥ 0; defaults to 4 in language models that were
-    # converted, to 1 in contrastive training, else to 0.
+    # converted, to 5 in contrastive training, else to 0.
     distill: float | None = None
-    contrastive: bool = False  # train a sentence encoder to find the document of a passage among those of a batch
-    pairs: str | None = None  # .jsonl or .tsv file of pairs, instead of `data`: anchor, positive and maybe negative
+    # Train a sentence encoder to find the text of a pair among those of a batch: a document by one of its ``passages``,
+    # or the positive of an anchor in ``pairs``, .jsonl or .tsv files (anchor, positive and maybe negative) in `data`.
+    contrastive: str | None = None
     dtype: str | None = None  # dtype of the saved weights: ``fp32``, ``bf16`` or ``fp16``; defaults to the source's
     copy_code: bool = False  # see `Resize`
     fsdp: bool = False  # shard the model across processes, which are started by torchrun or accelerate
     device: str | None = None  # see `Evaluate`
     threads: int | None = None  # see `Evaluate`
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """The text to train on: `data`, or the file of `pairs`."""
-        return self.data if self.pairs is None else (self.pairs, *self.data)
 
     @property
     def trains_weights(self) -> bool:
@@ -278,12 +274,10 @@ class Train:
             *_choice_errors("device", (self.device or "cpu").partition(":")[0], DEVICES),
             *_choice_errors("dtype", self.dtype, PRECISIONS[1:]),
             *_choice_errors("save", self.save, ("best", "last")),
+            *_choice_errors("contrastive", self.contrastive or "pairs", ("passages", "pairs")),
         ]
-        if not self.texts:
+        if not self.data:
             errors.append(ResizeError("No training text.", "Pass some with --data, such as --data book.txt."))
-        if self.pairs is not None and self.data:
-            errors.append(ResizeError("--pairs cannot be used with --data.", "Remove one of them."))
-        object.__setattr__(self, "contrastive", self.contrastive or self.pairs is not None)
         if self.lr is not None and not 0 < self.lr < math.inf:
             errors.append(ResizeError(f"--lr must be positive, got {self.lr:g}."))
         for name in ("weight_decay", "distill"):

@@ -29,7 +29,7 @@ TABLE_KEYS = ("tensor", "config_key", "reserved_rows")
 MACHINE_KEYS = ("device", "threads", "fsdp")  # depend on the machine, and are not written into recipes
 # Keys of paths, and whether each may also be the name of a bundled checkpoint or a Hub id.
 PATH_KEYS = {"source": True, "tokenizer": True, "base": True}
-PATH_KEYS |= dict.fromkeys(("data", "eval_data", "pairs", "corpus", "queries", "qrels", "output"), False)
+PATH_KEYS |= dict.fromkeys(("data", "eval_data", "corpus", "queries", "qrels", "output"), False)
 # Suffixes of config keys that contain the path that something was loaded from.
 CONFIG_PATHS = ("name_or_path", "tokenizer_file", "special_tokens_map_file")
 TYPE_NAMES: dict[Any, str] = {

@@ -14,7 +14,7 @@ from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.recipe import CheckpointRef
 from ctxextend.training.contrastive import Contrastive, PairDataset
 from ctxextend.training.memory import disable_dropout
-from ctxextend.training.train_data import SequenceSettings, Text
+from ctxextend.training.train_data import IGNORE_INDEX, SequenceSettings, Text
 from ctxextend.training.trainer import RunCallback
 from tests.trainings import NEW, invoke, log_of, make_encoder, make_resized
 from tests.word_tokenizer import text_of
@@ -63,7 +63,7 @@ def run(output: str, *flags: object) -> dict[str, Any]:
 
 def test_train_learns_to_find_documents_by_their_passages() -> None:
     result = run("passages", "--contrastive", "--data", "texts.jsonl")
-    assert (result["objective"], result["trainable"], result["distill"]) == ("contrastive", "all", 1)
+    assert (result["objective"], result["trainable"], result["distill"]) == ("contrastive", "all", 5)
     assert result["loss_after"] < 0.9 * result["loss_before"]
 
 
@@ -116,28 +116,26 @@ def test_contrastive_loss_equals_that_of_sentence_transformers() -> None:
     texts = [("w1 w2 w3", "w4 w5"), ("w6 w7 w8 w9 w10", "w11"), ("w2 w2", "w20 w21 w22")]
     columns = [theirs.preprocess(list(column)) for column in zip(*texts, strict=True)]
     expected = MultipleNegativesRankingLoss(theirs)(columns, None)
-    batch = {
-        column: {name: torch.nn.functional.pad(features[name], (0, 5)) for name in ("input_ids", "attention_mask")}
-        for column, features in zip(("anchor", "positive"), columns, strict=True)
-    }
-    ours = Contrastive(student, None, 0.0, 1, position_ids=False)
-    ours.cached.mini_batch_size = 2
-    assert float(ours.eval()(**batch)["loss"]) == pytest.approx(float(expected), rel=1e-5)
-    # With gradients, and with the distance from a teacher, which is 0 as long as both are the same.
-    distilled = Contrastive(student, open_eval_model(CheckpointRef("long")), 3.0, 1, position_ids=False).train()
-    distilled.cached.mini_batch_size = 2
-    loss = distilled(**batch)["loss"]
-    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
-    loss.backward()
+    padded = [column["input_ids"].masked_fill(column["attention_mask"] == 0, IGNORE_INDEX) for column in columns]
+    ids = torch.stack([torch.nn.functional.pad(part, (0, 9 - part.shape[1]), value=IGNORE_INDEX) for part in padded], 1)
+    plain = Contrastive(student, None, 0.0, position_ids=False)
+    # With the distance from a teacher too, which is 0 as long as both are the same.
+    distilled = Contrastive(student, open_eval_model(CheckpointRef("long")), 3.0, position_ids=False)
     expected.backward()
     weights = dict(theirs[0].auto_model.named_parameters())
-    for name, value in student.model.named_parameters():
-        if "pooler" not in name:
-            assert torch.allclose(value.grad, weights[name].grad, atol=1e-5), name
+    for ours, size in ((plain, 4), (plain, 1), (distilled, 2)):
+        ours.micro_batch_size = size
+        student.model.zero_grad()
+        loss = ours(ids)["loss"]
+        assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+        loss.backward()
+        for name, value in student.model.named_parameters():
+            if "pooler" not in name:
+                assert torch.allclose(value.grad, weights[name].grad, atol=1e-5), name
     with torch.no_grad():
         student.model.get_input_embeddings().weight.mul_(2)
-    plain = Contrastive(student, None, 0.0, 1, position_ids=False).train()
-    assert float(distilled(**batch)["loss"]) > float(plain(**batch)["loss"])
+    assert distilled(ids)["loss"].item() > plain(ids)["loss"].item() + 0.01
+    assert distilled.eval()(ids)["loss"].item() == pytest.approx(plain(ids)["loss"].item())
 
 
 def test_pairs_are_a_passage_and_its_document_with_borders() -> None:
@@ -145,25 +143,24 @@ def test_pairs_are_a_passage_and_its_document_with_borders() -> None:
     documents = [np.arange(1000 * n, 1000 * n + size) for n, size in ((1, 200), (2, 20), (3, 700), (4, 5))]
     tokens = np.concatenate([part for document in documents for part in (document, [model.tokenizer.separator])])
     settings = SequenceSettings((7,), (8,), 64, 128, "encoder", seed=1)
-    data = PairDataset(Text.whole(tokens.astype(np.int32)), settings, model, 2, 400, shuffled=True)
+    text = Text.whole(tokens.astype(np.int32))
+    data = PairDataset(text, settings, 400, shuffled=True, model=model, batch=2)
     seen, removed, positions = set[int](), 0, set[int]()
     for item in (data[number] for number in range(400)):
-        anchor, document = (
-            item[name]["input_ids"][item[name]["attention_mask"] == 1].tolist() for name in ("anchor", "positive")
-        )
+        anchor, document = (ids[ids != IGNORE_INDEX].tolist() for ids in item["input_ids"])
         assert [anchor[0], anchor[-1], document[0], document[-1]] == [7, 8, 7, 8]
         assert len({token // 1000 for token in (*anchor[1:-1], *document[1:-1])}) == 1
         assert np.all(np.diff(anchor[1:-1]) == 1)
-        assert 8 <= len(anchor) - 2 <= 128
+        assert 8 <= len(anchor) - 2 <= 62
         seen.add(anchor[1] // 1000)
         removed += not {*anchor[1:-1]} & {*document[1:-1]}
-        positions.add(int(item["positive"]["position_ids"][1]))
-        assert item["positive"]["position_ids"].max() < 128
+        positions.add(int(item["position_ids"][1, 1]))
+        assert item["position_ids"].max() < 128
     assert seen == {1, 2, 3}
     assert removed > 360
     assert {1, 65} <= positions
     # Each document occurs once in an epoch.
-    firsts = [int(data[number]["anchor"]["input_ids"][1]) // 1000 for number in range(data.epoch)]
+    firsts = [int(data[number]["input_ids"][0, 1]) // 1000 for number in range(data.epoch)]
     assert len({*firsts}) == len(firsts)
 
 
@@ -176,14 +173,14 @@ def test_train_refuses_contrastive_training_that_cannot_work(tmp_path: Path) -> 
     Path(tmp_path, "empty.tsv").write_text("w1\t \n")
     for code, source, flags, message in (
         (2, "long", (), "No training text."),
-        (2, "long", ("--pairs", "pairs.tsv", "--data", "texts.jsonl"), "--pairs cannot be used with --data."),
+        (2, "long", ("--pairs", "pairs.tsv", "--data", "texts.jsonl"), "--pairs cannot be used with --data"),
         (2, "long", ("--pairs", "pairs.tsv", "--window", 24, "--window-skip"), "--window-skip cannot be used with"),
-        (1, tmp_path / "bert", ("--contrastive", "--data", "texts.jsonl"), "apply to encoders without an LM head"),
+        (1, tmp_path / "bert", ("--contrastive", "--data", "texts.jsonl"), "apply to encoders without an LM head: "),
         (1, "long", ("--pairs", "missing.tsv"), "missing.tsv cannot be read"),
-        (1, "long", ("--pairs", tmp_path / "one.jsonl"), "fewer than two positives"),
-        (1, "long", ("--pairs", tmp_path / "mixed.jsonl"), "has 3 texts.\nGive every line a negative, or none."),
-        (1, "long", ("--pairs", tmp_path / "empty.tsv"), "has a field without text."),
+        (1, "long", ("--pairs", tmp_path / "one.jsonl"), "fewer than two documents or positives"),
+        (1, "long", ("--pairs", tmp_path / "mixed.jsonl"), "has 3 texts instead of 2."),
+        (1, "long", ("--pairs", tmp_path / "empty.tsv"), "has 1 text instead of 2."),
     ):
         done = invoke("train", source, "--steps", 1, *flags, "-o", "refused")
         assert done.exit_code == code, done.stderr
-        assert message in " ".join(done.stderr.split()).replace(". G", ".\nG"), done.stderr
+        assert message in " ".join(done.stderr.split()), done.stderr

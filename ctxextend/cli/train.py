@@ -23,9 +23,7 @@ def train(
     source: options.Model,
     steps: Annotated[int, learning("--steps N", "Optimizer steps.")],
     data: options.OptionalData = None,
-    pairs: Annotated[
-        str | None, text("--pairs FILE", "Instead: pairs for contrastive training, .jsonl or .tsv.")
-    ] = None,
+    pairs: Annotated[str | None, text("--pairs FILE", "Instead: anchors and positives: .jsonl or .tsv.")] = None,
     text_field: options.TextField = "text",
     eval_data: options.EvalData = None,
     seq_len: options.SeqLen = None,
@@ -44,9 +42,7 @@ def train(
     device: options.Device = None,
     threads: options.Threads = None,
     eval_every: Annotated[int | None, learning("--eval-every K", "Evaluate every K steps.", "N/4")] = None,
-    contrastive: Annotated[
-        bool, learning("--contrastive", "Train an encoder to find documents by their passages.")
-    ] = False,
+    contrastive: Annotated[bool, learning("--contrastive", "Train encoders to find documents by passages.")] = False,
     save: Annotated[Literal["best", "last"], learning("--save WHAT", "best (by held-out loss) or last.")] = "best",
     save_every: Annotated[int | None, learning("--save-every K", "Save every K steps.", "N/10")] = None,
     resume: options.Resume = False,
@@ -83,7 +79,11 @@ def train(
     from ctxextend.recipe import CheckpointRef, Recipe, Train
 
     sink = Output(as_json, quiet)
-    recipe = Recipe(options.from_flags(CheckpointRef, flags), train=options.from_flags(Train, flags, data=data or ()))
+    if pairs is not None and data:
+        raise typer.BadParameter("--pairs cannot be used with --data. Remove one of them.")
+    kind = "pairs" if pairs is not None else "passages" if contrastive else None
+    settings = options.from_flags(Train, flags, data=data or (pairs,) * (pairs is not None), contrastive=kind)
+    recipe = Recipe(options.from_flags(CheckpointRef, flags), train=settings)
     result = execute(sink, recipe, None, output, force=force, resume=resume)
     sink.result("train", to_json(result.training) | push(sink, result.output, push_to_hub), result.warnings)
 

@@ -48,7 +48,7 @@ ALL = "all"  # every method of the registry with its defaults
 
 # Settings of the evaluation, and those of training that apply to written output only.
 EVAL_SETTINGS = {item.name for item in fields(Evaluate)} - {"data", "base", "no_base", "batch_size"}
-OUTPUT_SETTINGS = ("eval_every", "save_every", "save", "report_to", "dtype", "copy_code")
+UNCOMPARED = ("eval_every", "save_every", "save", "report_to", "dtype", "copy_code", "distill", "contrastive")
 
 
 class ComparisonInterrupted(KeyboardInterrupt):
@@ -59,7 +59,7 @@ class ComparisonInterrupted(KeyboardInterrupt):
         self.comparison = comparison
 
 
-@accepts_settings(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, *OUTPUT_SETTINGS, "base", "no_base", "distill"))
+@accepts_settings(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, *UNCOMPARED, "base", "no_base"))
 def compare(
     reference: str | os.PathLike[str],
     to: int | str | None,

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 TABLE_RATE = 0.05  # peak learning rate of a position table, relative to the root mean square of its values
 RATE, WIDTH = 3e-4, 768  # peak learning rate of all weights at GPT-2 small's width; narrower models tolerate more
 ENCODER_RATE = 2e-5  # peak learning rate of all weights of an encoder, whose embeddings should change little
+CONTRASTIVE_RATE = 5e-5  # the same in contrastive training, measured on MiniLM
 LONG_SEQUENCE = 1024  # tokens above which activations are recomputed to save memory
 # Size of the held-out set: maximum tokens; in short runs, where evaluation would take most of the time, sequences per
 # training step, and their minimum.
@@ -105,36 +106,35 @@ def open_task(
     text_length, tokenizer = length - special, files.tokenizer
     # Short runs read more text than they train on, so that enough is held out.
     trained = math.ceil(settings.steps * settings.batch_size * text_length * 20 / 19)
-    texts = {"data": (settings.texts, max(trained, MIN_READ) + 2 * span)}
+    has_pairs, texts = settings.contrastive == "pairs", {"data": (settings.data, max(trained, MIN_READ) + 2 * span)}
     if settings.eval_data:
         texts["eval_data"] = settings.eval_data, EVAL_TOKENS + text_length
     texts_file = folder.path / "texts.json"
     if devices.is_main_process and not texts_file.exists():
-        read: dict[str, list[dict[str, Any]]] = {name: [] for name in texts}
+        read, pairs = ({name: list[Any]() for name in texts} for _ in range(2))
         for name, (paths, maximum) in texts.items():
             ids = read_ids(paths, settings.text_field, tokenizer.encode, tokenizer.separator, maximum, read[name])
-            spans, path = list[list[int]](), folder.path / f"{name}.bin"
-            write_tokens(read_pairs(paths, tokenizer, spans, read[name]) if settings.pairs else ids, path, notify)
-            np.save(path.with_suffix(".npy"), np.array(spans, np.int64))
+            ids = read_pairs(paths, tokenizer, pairs[name], read[name]) if has_pairs else ids
+            write_tokens(ids, folder.path / f"{name}.bin", notify)
         with os_errors_as_output_error(texts_file), atomic_file(texts_file) as staged:
-            staged.write_text(json.dumps(read), "utf-8")
-    facts = json.loads(texts_file.read_text("utf-8"))
+            staged.write_text(json.dumps([read, pairs]), "utf-8")
+    facts, pairs = json.loads(texts_file.read_text("utf-8"))
     tokens, *others = (open_tokens(folder.path / f"{name}.bin") for name in texts)
     before = trained_texts(files.trainings)
-    pairs = [np.load(folder.path / f"{name}.npy") for name in texts]
     seen = [file for file in facts["eval_data" if others else "data"] if text_key(file) in before]
     use = "a sequence requires" if others else "one sequence to train on and one to hold out require"
-    required = 0 if settings.pairs else text_length if others else 2 * text_length
+    required = 0 if has_pairs else text_length if others else 2 * text_length
     for name, text in zip(texts, (tokens, *others), strict=True):
         if len(text) < required:
             label = f"The text{f' of {flag_name(name)}' * bool(others)}"
             hint = "Pass more text with --data, held-out text with --eval-data, or use a shorter --seq-len or --window."
             raise DataError(f"{label} has {len(text):,} tokens, but {use} {required:,}.", hint)
-    if settings.pairs:
-        positives = np.unique(pairs[0][:, 2], return_inverse=True)[1]
-        is_held_out = np.isin(positives, HeldOut.for_text(int(positives.max()) + 1, 1).spans[:, 0])
-        train = Text(tokens, pairs[0] if others else pairs[0][~is_held_out])
-        held_out = Text(others[0], pairs[1]) if others else Text(tokens, pairs[0][is_held_out])
+    if has_pairs:
+        spans, *other_spans = (np.array(rows) for rows in pairs.values())
+        positives = np.unique(spans[:, 2], return_inverse=True)[1]
+        is_held_out = np.isin(positives, HeldOut.for_text(int(positives.max()) + 1, 1).spans[:, 0]) & (not others)
+        train, held_out = Text(tokens, spans[~is_held_out]), Text(tokens, spans[is_held_out])
+        held_out = Text(others[0], other_spans[0]) if others else held_out
     elif others:
         train, held_out = Text.whole(tokens), Text.whole(others[0])
     else:
@@ -310,19 +310,13 @@ class TrainingSetup:
     trainable: TrainableParameters
     sequences: SequenceSettings
     lr: float  # peak learning rate
+    dataset: Callable[..., SequenceDataset | PairDataset]  # from a text, `sequences` and their number
 
     @property
     def held_out(self) -> SequenceDataset | PairDataset:
         """The sequences of the held-out loss: the same for every batch size, and for a resumed run."""
         count = min(max(EVAL_TOKENS // self.task.length, 1), max(EVAL_PER_STEP * self.task.planned_steps, MIN_EVAL))
-        return self.dataset(self.task.held_out, count, shuffled=False)
-
-    def dataset(self, text: Text, count: int, *, shuffled: bool) -> SequenceDataset | PairDataset:
-        """Return `count` sequences or pairs of a text."""
-        if self.task.settings.contrastive:
-            batch = self.task.settings.batch_size
-            return PairDataset(text, self.sequences, self.model, batch, count, shuffled=shuffled)
-        return SequenceDataset(text, self.sequences, count, shuffled=shuffled)
+        return self.dataset(self.task.held_out, self.sequences, count, shuffled=False)
 
 
 def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teacher: EvalModel | None) -> TrainingSetup:
@@ -332,25 +326,21 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
     objective: torch.nn.Module
     is_encoder, weight = model.kind == ENCODER, settings.distill
     if settings.contrastive and not is_encoder:
-        message = f"--contrastive and --pairs apply to encoders without an LM head, unlike {model.name}."
-        raise TrainingError(message, "Remove them, or train a sentence-transformers folder.")
+        message = f"--contrastive and --pairs apply to encoders without an LM head: {model.name} has one."
+        raise TrainingError(message, "Remove them.")
     if is_encoder and weight is not None and not settings.contrastive:
         message = f"--distill applies to language models: {model.name} has no LM head, and is always distilled."
         raise TrainingError(message, "Remove --distill.")
-    if not weight and settings.contrastive:
-        objective = Contrastive(model, None, 0.0, task.devices.num_processes, position_ids=position_ids)
-    elif not weight and not is_encoder:
-        objective = LanguageModeling(model, position_ids=position_ids)
-    elif teacher is None:
+    if teacher is None and (weight or (is_encoder and not settings.contrastive)):
         message = f"{model.name} is to be distilled" if weight else f"{model.name} has no LM head"
         raise TrainingError(f"{message}, and its base checkpoint is unknown.", "Pass --base to distil from it.")
-    elif weight and settings.contrastive:
-        objective = Contrastive(model, teacher, weight, task.devices.num_processes, position_ids=position_ids)
-    elif weight:
-        objective = LanguageModeling(model, teacher, weight, position_ids=position_ids)
-    else:
+    if settings.contrastive:
+        objective = Contrastive(model, teacher if weight else None, weight or 0.0, position_ids=position_ids)
+    elif is_encoder and teacher is not None:
         poolings = read_pooling(model.root) if (model.root / eval_model.SENTENCE_MODULES).is_file() else ()
         objective = Distillation(model, teacher, poolings, position_ids=position_ids)
+    else:
+        objective = LanguageModeling(model, teacher if weight else None, weight or 0.0, position_ids=position_ids)
     if isinstance(objective, LanguageModeling):
         objective.short_positions = task.short_positions
     reachable = task.span - (model.kind == CAUSAL)  # a causal model predicts nothing from its last position
@@ -372,7 +362,8 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
         tokenizer.before, tokenizer.after, *lengths, model.kind, masking, settings.window_skip, settings.seed
     )
     lr = settings.lr or _learning_rate(trainable, settings, model)
-    return TrainingSetup(task, model, objective, trainable, sequences, lr)
+    dataset = partial(PairDataset, model=model, batch=settings.batch_size) if settings.contrastive else SequenceDataset
+    return TrainingSetup(task, model, objective, trainable, sequences, lr, dataset)
 
 
 def _all_names(model: EvalModel, names: Mapping[str, str], settings: Train) -> Mapping[str, str]:
@@ -397,4 +388,5 @@ def _learning_rate(trainable: TrainableParameters, settings: Train, model: EvalM
         raise TrainingError("The position table contains NaN or infinity.", "Find the rows with ctxextend inspect.")
     if rate and not settings.trains_weights:
         return rate
-    return ENCODER_RATE if model.kind == ENCODER else RATE * (WIDTH / weight.shape[1]) ** 0.5
+    encoder_rate = CONTRASTIVE_RATE if settings.contrastive else ENCODER_RATE
+    return encoder_rate if model.kind == ENCODER else RATE * (WIDTH / weight.shape[1]) ** 0.5

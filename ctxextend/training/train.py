@@ -53,12 +53,13 @@ LOSSES = ("loss_before", "loss_after", "loss_last", "loss_best", "best_step", "s
 RECORDED = ("objective", "parameters", "tokens", "devices", *LOSSES)
 DISTILL = 4.0  # default weight after a conversion: better than 1 after 100 steps on gpt2-byte-128 and tiny-gpt2
 ENCODER_LR = 1e-4  # default peak learning rate of an encoder after a conversion: better than 2e-5 and 2e-4 on MiniLM
-CONTRASTIVE_DISTILL = 1.0  # default weight in contrastive training
+CONTRASTIVE_DISTILL = 5.0  # default weight in contrastive training, measured on MiniLM
 MAX_LISTED = 200  # maximum number of text files that a recipe lists, to keep it short
 OBJECTIVES = {
     "causal": "to predict the next token",
     "masked": "to predict masked tokens",
     "contrastive": "to find the text of each pair, such as the document of a passage, among those of a batch",
+    "kept": "to keep its base checkpoint's embeddings of anchors",
     "distilled": "to reproduce, on long texts, the hidden states of its base checkpoint on windows that it can read",
 }
 LOG_FILE = "train_log.jsonl"
@@ -141,7 +142,8 @@ def train_recipe(
                 named["fingerprint of all weights"] = source.checkpoint.weights_fingerprint()
                 folder = stack.enter_context(open_run_folder(path, named, resume=resume, force=force))
                 if folder.save is None:
-                    for paths in filter(None, () if settings.pairs else (settings.data, settings.eval_data)):
+                    is_text = settings.contrastive != "pairs"  # pairs are checked when they are read
+                    for paths in filter(None, (settings.data, settings.eval_data) * is_text):
                         check_texts(paths, settings.text_field)
             if plan is not None:
                 resized = folder.path / "resized"
@@ -152,9 +154,9 @@ def train_recipe(
                 opened = opened.with_code() if recipe.copies_code else opened
             files, provenance = open_files(opened), read_provenance(opened.checkpoint)
             base = find_base(provenance, settings.base, opened.ref.tokenizer)
-            if settings.contrastive:
-                distill = settings.distill if settings.distill is not None or base is None else CONTRASTIVE_DISTILL
-                settings = replace(settings, trainable=settings.trainable or "all", distill=distill)
+            settings = (
+                replace(settings, trainable="all") if settings.contrastive and not settings.trainable else settings
+            )
             settings, notes = files.choose_trainable(settings)
             rows = find_new_rows(files, base) if settings.trainable == "new" else None
             task = open_task(files, settings, devices, folder, rows, provenance, notify)
@@ -164,10 +166,11 @@ def train_recipe(
         trains_rows = files.has_rows and settings.trainable not in FROZEN
         names = match_parameters(model.model, opened.checkpoint, [files.table] * trains_rows)
         was_converted = provenance is not None and any(step.convert for step in provenance.chain)
-        if was_converted and model.kind == ENCODER:
+        if was_converted and model.kind == ENCODER and not settings.contrastive:
             task = replace(task, settings=replace(task.settings, lr=settings.lr or ENCODER_LR))
-        elif was_converted and settings.distill is None:
-            task = replace(task, settings=replace(task.settings, distill=DISTILL))
+        elif settings.distill is None and (base if settings.contrastive else was_converted):
+            weight = CONTRASTIVE_DISTILL if settings.contrastive else DISTILL
+            task = replace(task, settings=replace(task.settings, distill=weight))
         if base and (task.settings.distill or (model.kind == ENCODER and not settings.contrastive)):
             try:
                 teacher = open_eval_model(base.ref, task.dtype, base.hashes, settings.device)
@@ -178,7 +181,7 @@ def train_recipe(
         setup = set_up(model, names, task, teacher)
         weights = TrainedWeights(opened.checkpoint, setup.trainable, settings.dtype)
         notes = (source.checkpoint.source.notes if plan is None else ()) + notes
-        notes += tuple(empty_files((*settings.texts, *settings.eval_data)))
+        notes += tuple(empty_files((*settings.data, *settings.eval_data)))
         notes += ("Nothing to resume: training starts at step 0.",) * (resume and folder.save is None)
         for text in (*notes, *(f"Warning: {text}" for text in task.warnings), _summary(setup)):
             notify(text)
@@ -233,7 +236,7 @@ def _warnings(task: TrainingTask, result: TrainResult) -> Iterator[str]:
             f"{reason}: {result.loss_before:.4f} at the start{best}, {result.loss_last:.4f} after step {result.steps}. "
             f"Saved the {saved}. Use a lower --lr than {result.lr:.3g}."
         )
-    if settings.eval_data and (shared := shared_texts(settings.eval_data, settings.texts)):
+    if settings.eval_data and (shared := shared_texts(settings.eval_data, settings.data)):
         names = ", ".join(map(str, shared[:3]))
         yield f"{names} is in both --data and --eval-data: the held-out loss does not measure new text."
     if planned_steps != settings.steps:
@@ -337,14 +340,13 @@ def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
     checkpoint, card = files.checkpoint, output_files.read_card(files.checkpoint)
     if card is not None:
         card = card.replace(LOG_POINTER, "").replace(output_files.UNTRAINED.format(files.max_len), "Before training:")
-    data = ", ".join(f"`{printable(public_name(path))}`" for path in recipe.train.texts) if recipe.train else ""
+    data = ", ".join(f"`{printable(public_name(path))}`" for path in recipe.train.data) if recipe.train else ""
     placed = f" at random positions below {result.seq_len:,}" * (result.window < result.seq_len)
     after = f", {result.loss_after:.4f} after step {result.saved_step} (these weights)"
     after = after if result.saved_step else "; no later evaluation was lower, so these are the untrained weights"
     objective = OBJECTIVES[result.objective]
-    kept = "to keep its base checkpoint's embeddings of short texts"
-    distilled = kept if result.objective == "contrastive" else OBJECTIVES["distilled"]
-    objective += f" and, with weight {result.distill:g}, {distilled}" if result.distill else ""
+    other = OBJECTIVES["kept" if result.objective == "contrastive" else "distilled"]
+    objective += f" and, with weight {result.distill:g}, {other}" if result.distill else ""
     section = (
         f"## Trained at {result.seq_len}\n\n"
         f"Trained with ctxextend {__version__} {objective}: {TRAINABLE[result.trainable]} "

@@ -30,7 +30,6 @@ from ctxextend.evaluation.eval_model import CAUSAL, ENCODER
 from ctxextend.models.devices import peak_memory
 from ctxextend.models.load import quiet_transformers
 from ctxextend.progress import Progress
-from ctxextend.training.contrastive import Contrastive, PairDataset
 from ctxextend.training.memory import checkpoint_layers, shard
 from ctxextend.training.setup import TrainingSetup
 from ctxextend.training.train_data import IGNORE_INDEX
@@ -117,17 +116,18 @@ def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_siz
     if stop is not None and step < settings.steps:
         raise TrainingInterrupted(stop, step, trainer.folder.path)
     losses = held_out_losses(log)
-    best, is_encoder = min(losses, key=losses.__getitem__), setup.model.kind == ENCODER
+    best = min(losses, key=losses.__getitem__)
     if settings.save == "best" and best != step:
         setup.trainable.load(trainer.best)
     setup.trainable.gather(keep=task.devices.is_main_process)
     saved = best if settings.save == "best" else step
     apart = (held_out_losses(log, f"eval_loss_{name}") for name in ("short", "long"))
     short, long = ((part[0], part[saved]) if {0, saved} <= part.keys() else None for part in apart)
+    of_encoder = "contrastive" if settings.contrastive else "distilled"
     return TrainResult(
         output=trainer.folder.path,
         source=task.files.ref.source,
-        objective="contrastive" if settings.contrastive else "distilled" if is_encoder else setup.model.kind,
+        objective=of_encoder if setup.model.kind == ENCODER else setup.model.kind,
         distill=settings.distill or 0.0,
         trainable=str(settings.trainable),
         parameters=setup.trainable.count,
@@ -163,10 +163,9 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
     setup, folder = callback.setup, callback.folder
     settings, devices = setup.task.settings, setup.task.devices
     is_cpu, count = devices.device.type == "cpu", settings.steps * settings.batch_size
-    micro_batch = per_device_batch_size
-    if isinstance(setup.objective, Contrastive):  # the loss compares all pairs of a step, and splits them itself
-        micro_batch = settings.batch_size // devices.num_processes
-        setup.objective.cached.mini_batch_size = per_device_batch_size
+    # A contrastive objective compares all pairs of a step, and splits them itself.
+    vars(setup.objective)["micro_batch_size"] = per_device_batch_size
+    micro_batch = settings.batch_size // devices.num_processes if settings.contrastive else per_device_batch_size
     # Half-precision parameters are computed in their own dtype.
     autocast = settings.precision if setup.model.model.dtype == torch.float32 else "fp32"
     arguments = TrainingArguments(
@@ -201,7 +200,7 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
     arguments.mixed_precision = "no" if autocast == "fp32" else autocast
     if arguments.n_gpu > 1:  # otherwise Trainer would split a micro-batch across them
         arguments._n_gpu = 1
-    sequences = setup.dataset(setup.task.train, count, shuffled=True)
+    sequences = setup.dataset(setup.task.train, setup.sequences, count, shuffled=True)
     try:
         trainer = RunTrainer(callback, arguments, sequences)
     except (ImportError, RuntimeError, ValueError) as error:  # raised by integrations that are not installed
@@ -223,7 +222,7 @@ class RunTrainer(Trainer):
     def __init__(self, callback: "RunCallback", arguments: TrainingArguments, sequences: Any) -> None:
         self.setup, self.folder = callback.setup, callback.folder
         model, held_out = self.setup.objective, self.setup.held_out
-        super().__init__(model, arguments, default_collate, sequences, held_out, callbacks=[callback])
+        super().__init__(model, arguments, train_dataset=sequences, eval_dataset=held_out, callbacks=[callback])
         self.peak = peak_memory(self.setup.task.devices.device)
         self.best: dict[str, torch.Tensor] = {}  # values of the step with the lowest held-out loss
         # Set after Trainer's constructor, which refuses to save the optimizer of such a model.
@@ -251,17 +250,15 @@ class RunTrainer(Trainer):
         start_time, setup, size = time.perf_counter(), self.setup, self.args.per_device_train_batch_size
         model: Any = self.model
         data, total, tokens, sums = setup.held_out, 0.0, 0, torch.zeros(2, 2)  # sums: see `LanguageModeling.forward`
-        processes = self.accelerator.num_processes
-        if isinstance(data, PairDataset):  # each process compares all of them
-            size, processes = len(data), 1
+        is_whole = setup.task.settings.contrastive  # each process compares all pairs
+        size, processes = (len(data), 1) if is_whole else (size, self.accelerator.num_processes)
         indices = range(self.accelerator.process_index % processes, len(data), processes)
         model.eval()
         for start in range(0, -(-len(data) // processes), size):
             # Every process runs a sharded model equally often: the last batch of some counts for nothing.
             chosen = indices[start : start + size]
             batch = self._prepare_inputs(default_collate([data[index] for index in chosen or [0]]))
-            labels = batch.get("labels", batch.get("positive", batch)["input_ids"])
-            labels = labels[:, int(setup.model.kind == CAUSAL) :]
+            labels = batch.get("labels", batch["input_ids"])[:, int(setup.model.kind == CAUSAL) :]
             count = int((labels != IGNORE_INDEX).sum()) if chosen else 0
             with torch.no_grad():
                 result = model(**batch)
