@@ -1,7 +1,10 @@
 """Contrastive training of sentence encoders."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +107,20 @@ def test_train_resumes_contrastive_training_bit_identically() -> None:
     files = [Path(name, "0_Transformer", "model.safetensors").read_bytes() for name in ("uninterrupted", "resumed")]
     assert files[0] == files[1]
     assert log_of(Path("resumed")) == log_of(Path("uninterrupted"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [("--per-device-batch-size", 2), ("--fsdp",)])
+def test_train_compares_the_pairs_of_all_processes(flags: tuple[object, ...], tmp_path: Path) -> None:
+    common = ("--pairs", "negatives.tsv", "--window", 24)
+    run(f"{tmp_path}/one", *common)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "ctxextend"]
+    arguments = map(str, ("train", "long", *FLAGS, *common, *flags, "-o", tmp_path / "two"))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([*launcher, *arguments], env=environment, capture_output=True, text=True, check=False)
+    assert (tmp_path / "two").exists(), done.stderr
+    for line, expected in zip(log_of(tmp_path / "two"), log_of(tmp_path / "one"), strict=True):
+        assert line == pytest.approx(expected, abs=1e-4)
 
 
 def test_contrastive_loss_equals_that_of_sentence_transformers() -> None:
