@@ -47,7 +47,7 @@ def read_pairs(
 class PairDataset(SequenceDataset):
     """Pairs of texts: a passage (anchor) and its document (positive), or those of `read_pairs`.
 
-    An epoch takes each document or positive once, in whole batches, so that none is a negative of its own anchor.
+    An epoch takes each document or positive once, in whole batches, so that none is a negative of its anchor.
     Without windows, a text from `read_pairs` is read from its start.
 
     Source: the inverse cloze task of Lee et al. 2019, section 4, arXiv:1906.00300, which also removes 90 % of passages.
