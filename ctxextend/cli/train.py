@@ -57,7 +57,7 @@ def train(
     tokenizer: options.Tokenizer = None,
     base: options.Base = None,
     distill: Annotated[
-        float | None, learning("--distill W", "Weight of distillation from the base.", "4 if converted")
+        float | None, learning("--distill W", "Weight of distillation from the base.", "4 converted, 5 contrastive")
     ] = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
