@@ -15,9 +15,9 @@ import torch
 from ctxextend import resize
 from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.recipe import CheckpointRef
-from ctxextend.training.contrastive import Contrastive, PairDataset
 from ctxextend.training.memory import disable_dropout
-from ctxextend.training.train_data import IGNORE_INDEX, SequenceSettings, Text
+from ctxextend.training.objectives import Contrastive
+from ctxextend.training.train_data import IGNORE_INDEX, PairDataset, SequenceSettings, Text
 from ctxextend.training.trainer import RunCallback
 from tests.trainings import NEW, invoke, log_of, make_encoder, make_resized
 from tests.word_tokenizer import text_of

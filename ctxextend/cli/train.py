@@ -42,7 +42,6 @@ def train(
     device: options.Device = None,
     threads: options.Threads = None,
     eval_every: Annotated[int | None, learning("--eval-every K", "Evaluate every K steps.", "N/4")] = None,
-    contrastive: Annotated[bool, learning("--contrastive", "Train encoders to find documents by passages.")] = False,
     save: Annotated[Literal["best", "last"], learning("--save WHAT", "best (by held-out loss) or last.")] = "best",
     save_every: Annotated[int | None, learning("--save-every K", "Save every K steps.", "N/10")] = None,
     resume: options.Resume = False,
@@ -56,6 +55,7 @@ def train(
     model_type: options.ModelType = None,
     tokenizer: options.Tokenizer = None,
     base: options.Base = None,
+    contrastive: Annotated[bool, learning("--contrastive", "Train encoders to find documents by passages.")] = False,
     distill: Annotated[
         float | None, learning("--distill W", "Weight of distillation from the base.", "4 converted, 5 contrastive")
     ] = None,

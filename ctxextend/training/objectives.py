@@ -1,15 +1,17 @@
-"""Training objectives: language modelling, and distillation from the base checkpoint on windows that it can read."""
+"""Training objectives: language modelling, distillation from the base checkpoint, and contrastive training."""
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import cosine_similarity, cross_entropy
+from torch.utils.checkpoint import checkpoint
 
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, TrainingError
 from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.embedding import POOLINGS, last_states
+from ctxextend.evaluation.embedding import POOLINGS, last_states, read_pooling
 from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, position_base, prepare_inputs
 from ctxextend.evaluation.losses import Span, identity_lm_head, open_scorer
 from ctxextend.training.memory import chunked_loss
@@ -185,6 +187,59 @@ class Distillation(torch.nn.Module):
     def _pool(self, states: torch.Tensor) -> torch.Tensor:
         """Return the embeddings of texts from their states, shape (b, s, d)."""
         return torch.cat([POOLINGS[name](states) for name in self.poolings], dim=-1)
+
+
+class Contrastive(torch.nn.Module):
+    """Loss of finding the positive of each anchor among all positives and negatives of a batch, on all devices.
+
+    It is sentence-transformers' `MultipleNegativesRankingLoss`; activations of micro-batches are computed again in the
+    backward pass. With a teacher, `weight` times the mean of 1 - cosine similarity between both models' embeddings of
+    the anchors is added in training mode only.
+
+    Source: in-batch negatives of Henderson et al. 2017, section 4.4, arXiv:1705.00652; recomputing as Gao et al. 2021,
+        arXiv:2101.06983. Distilling the embeddings of anchors, to keep those of short texts, is ours.
+    """
+
+    micro_batch_size = 1  # set after construction
+
+    def __init__(self, student: EvalModel, teacher: EvalModel | None, weight: float, *, position_ids: bool) -> None:
+        try:
+            from sentence_transformers.sentence_transformer import losses, modules
+        except ImportError as error:
+            message = "--contrastive requires sentence-transformers 6, which is not installed."
+            raise TrainingError(message, "pip install 'ctxextend[train]'") from error
+        super().__init__()
+        self.model, self.teacher, self.weight = student.model, teacher, weight
+        self.padding = student.tokenizer.tokenizer.pad_token_id or 0
+        self.position_base = position_base(student, "--window") if position_ids else 0
+        self.pooling = modules.Pooling(student.model.config.get_text_config().hidden_size, read_pooling(student.root))
+        self.ranking: Any = losses.MultipleNegativesRankingLoss(self.pooling)
+
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        """Return the mean loss in nats as ``loss`` of pairs of `PairDataset`, (b, texts, w)."""
+        size, pairs = self.micro_batch_size, len(input_ids)
+        embed = self.embed if size >= pairs else partial(checkpoint, self.embed, use_reentrant=False)
+        values: list[Any] = [input_ids] if position_ids is None else [input_ids, position_ids + self.position_base]
+        parts = zip(*(value.transpose(0, 1).flatten(0, 1).split(size) for value in values), strict=True)
+        embedded: Any = torch.cat([embed(self.model, *part) for part in parts])
+        anchors, *others = embedded.split(pairs)
+        self.ranking.gather_across_devices = self.training and torch.distributed.is_initialized()
+        loss: torch.Tensor = self.ranking.compute_loss_from_embeddings([anchors, *others], None)
+        if self.teacher is not None and self.training:
+            teacher = self.teacher.model.to(input_ids.device).eval()
+            with torch.no_grad():
+                targets = self.embed(teacher, input_ids[:, 0, : self.teacher.max_len])
+            loss = loss + self.weight * (1 - cosine_similarity(anchors, targets)).mean()
+        return {"loss": loss}
+
+    def embed(self, model: Any, ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> Any:
+        """Return a model's embeddings of texts padded with `IGNORE_INDEX`, (b, w), as float32, (b, d)."""
+        mask = (ids != IGNORE_INDEX).long()
+        inputs = prepare_inputs(model, ids.where(mask > 0, self.padding), position_ids) | {"attention_mask": mask}
+        width = int(mask.sum(dim=1).max())
+        inputs |= {name: value[:, :width] for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+        states = model.base_model(**inputs).last_hidden_state.float()
+        return self.pooling(inputs | {"token_embeddings": states})["sentence_embedding"]
 
 
 def _hidden_size(model: EvalModel) -> int:

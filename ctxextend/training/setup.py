@@ -22,10 +22,10 @@ from ctxextend.plan.find_tables import describe_table, open_model
 from ctxextend.recipe import FROZEN, MIN_LENGTH, Train
 from ctxextend.recipe_file import BaseCheckpoint, Provenance, learned_before
 from ctxextend.tables.apply import learned_rows
-from ctxextend.training.contrastive import Contrastive, PairDataset, read_pairs
+from ctxextend.training import train_data
 from ctxextend.training.memory import checkpoint_activations, disable_dropout, micro_batch_sizes
-from ctxextend.training.objectives import Distillation, LanguageModeling
-from ctxextend.training.train_data import Masking, SequenceDataset, SequenceSettings, Text, open_tokens, write_tokens
+from ctxextend.training.objectives import Contrastive, Distillation, LanguageModeling
+from ctxextend.training.train_data import Masking, PairDataset, SequenceDataset, SequenceSettings, Text
 from ctxextend.training.training_run import RunFolder
 
 if TYPE_CHECKING:
@@ -114,12 +114,12 @@ def open_task(
         read, pairs = ({name: list[Any]() for name in texts} for _ in range(2))
         for name, (paths, maximum) in texts.items():
             ids = read_ids(paths, settings.text_field, tokenizer.encode, tokenizer.separator, maximum, read[name])
-            ids = read_pairs(paths, tokenizer, pairs[name], read[name]) if has_pairs else ids
-            write_tokens(ids, folder.path / f"{name}.bin", notify)
+            ids = train_data.read_pairs(paths, tokenizer, pairs[name], read[name]) if has_pairs else ids
+            train_data.write_tokens(ids, folder.path / f"{name}.bin", notify)
         with os_errors_as_output_error(texts_file), atomic_file(texts_file) as staged:
             staged.write_text(json.dumps([read, pairs]), "utf-8")
     facts, pairs = json.loads(texts_file.read_text("utf-8"))
-    tokens, *others = (open_tokens(folder.path / f"{name}.bin") for name in texts)
+    tokens, *others = (train_data.open_tokens(folder.path / f"{name}.bin") for name in texts)
     before = trained_texts(files.trainings)
     seen = [file for file in facts["eval_data" if others else "data"] if text_key(file) in before]
     use = "a sequence requires" if others else "one sequence to train on and one to hold out require"
@@ -310,10 +310,10 @@ class TrainingSetup:
     trainable: TrainableParameters
     sequences: SequenceSettings
     lr: float  # peak learning rate
-    dataset: Callable[..., SequenceDataset | PairDataset]  # from a text, `sequences` and their number
+    dataset: Callable[..., SequenceDataset]  # from a text, `sequences` and their number
 
     @property
-    def held_out(self) -> SequenceDataset | PairDataset:
+    def held_out(self) -> SequenceDataset:
         """The sequences of the held-out loss: the same for every batch size, and for a resumed run."""
         count = min(max(EVAL_TOKENS // self.task.length, 1), max(EVAL_PER_STEP * self.task.planned_steps, MIN_EVAL))
         return self.dataset(self.task.held_out, self.sequences, count, shuffled=False)

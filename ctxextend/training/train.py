@@ -154,9 +154,8 @@ def train_recipe(
                 opened = opened.with_code() if recipe.copies_code else opened
             files, provenance = open_files(opened), read_provenance(opened.checkpoint)
             base = find_base(provenance, settings.base, opened.ref.tokenizer)
-            settings = (
-                replace(settings, trainable="all") if settings.contrastive and not settings.trainable else settings
-            )
+            if settings.contrastive:
+                settings = replace(settings, trainable=settings.trainable or "all")
             settings, notes = files.choose_trainable(settings)
             rows = find_new_rows(files, base) if settings.trainable == "new" else None
             task = open_task(files, settings, devices, folder, rows, provenance, notify)

@@ -1,27 +1,35 @@
-"""Training data: the user's text as a file of token ids, and the sequences cut from it.
+"""Training data: the user's text as a file of token ids, and the sequences or pairs cut from it.
 
 A sequence depends only on the seed and its index, so that resumed runs and several processes see the same ones.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
-from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel
-from ctxextend.held_out import Ids
+from ctxextend.errors import DataError, counted
+from ctxextend.evaluation.embedding import read_prompts
+from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel, TextTokenizer
+from ctxextend.evaluation.search import read_rows
+from ctxextend.held_out import Ids, fingerprint
+from ctxextend.text_data import without_surrogates
 
 Tokens = NDArray[np.int32]
 TOKENS_PER_MESSAGE = 10_000_000  # between progress messages while a long text is tokenized
 IGNORE_INDEX = -100  # the label that torch's cross entropy ignores
 PREDICTED, IS_MASKED, IS_REPLACED = 0.15, 0.8, 0.9  # share of tokens; random numbers below 0.8 mask, below 0.9 replace
 ORDER, POSITION, MASK = 1, 2, 3  # first part of the seed of each random generator
+COLUMNS = ("anchor", "positive", "negative")  # sentence-transformers' names; the last one is optional
+PASSAGE = 16, 128  # minimum and maximum tokens of a passage: the lengths of questions and of answers
+REMOVED = 0.9  # share of passages that are removed from their document
+PIECE = 8  # maximum length of a document, in context lengths; longer ones are cut into pieces
 
 
 class Text(NamedTuple):
@@ -52,6 +60,26 @@ def open_tokens(path: Path) -> Tokens:
     if path.stat().st_size == 0:  # an empty file cannot be mapped
         return np.empty(0, np.int32)
     return np.memmap(path, np.int32, mode="r")
+
+
+def read_pairs(
+    paths: Sequence[str], tokenizer: TextTokenizer, pairs: list[list[int]], files: list[dict[str, Any]]
+) -> Iterator[Ids]:
+    """Yield the ids of texts, equal ones once; add to `pairs` the first token and the end of each text of a pair."""
+    total, known = 0, dict[str, list[int]]()
+    for path in paths:
+        for where, row in read_rows(path, *COLUMNS[:2]):
+            texts = [row[name] for name in COLUMNS if name in row]
+            filled = sum(isinstance(text, str) and bool(text.strip()) for text in texts)
+            if filled != (expected := len(pairs[0]) // 2 if pairs else len(texts)):
+                message = f"{where} has {counted(filled, 'text')} instead of {expected}."
+                raise DataError(message, "Fill all fields, and give every line a negative, or none.")
+            for text in (text for text in texts if text not in known):
+                ids = tokenizer.encode(without_surrogates(text))
+                known[text] = [total, total := total + len(ids)]
+                yield ids
+            pairs.append([number for text in texts for number in known[text]])
+        files.append(fingerprint(Path(path)) | {"first_token": 0})
 
 
 @dataclass(frozen=True)
@@ -194,3 +222,56 @@ class SequenceDataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
             spaced = np.linspace(0, self.epoch - 1, self.count).round().astype(np.int64)
             self._cached_epoch = number, generator.permutation(pairs) if self.shuffled else pairs[spaced]
         return self._cached_epoch[1]
+
+
+class PairDataset(SequenceDataset):
+    """Pairs of texts: a passage (anchor) and its document (positive), or those of `read_pairs`.
+
+    An epoch takes each document or positive once, in whole batches, so that none is a negative of its anchor.
+    Without windows, a text from `read_pairs` is read from its start.
+
+    Source: the inverse cloze task of Lee et al. 2019, section 4, arXiv:1906.00300, which also removes 90 % of passages.
+    """
+
+    def __init__(
+        self, text: Text, settings: SequenceSettings, count: int, *, shuffled: bool, model: EvalModel, batch: int
+    ) -> None:
+        self.tokens, self.spans, self.settings = *text, settings
+        self.prompts = [model.tokenizer.encode(prompt) for prompt in read_prompts(model.root)]
+        # Whether pairs are cut from documents, and the minimum tokens of a passage.
+        self.is_cut, self.shortest = text.spans.shape[1] == 2, min(PASSAGE[0], settings.length // 8)
+        if self.is_cut:
+            inner, borders = text.spans.ravel(), np.flatnonzero(text.tokens == model.tokenizer.separator)
+            pieces = np.arange(0, len(text.tokens), PIECE * settings.span)
+            edges = np.unique(np.concatenate([inner, borders, borders + 1, pieces]))
+            is_inside = np.searchsorted(inner, edges[:-1], side="right") % 2 == 1
+            self.spans = np.stack([edges[:-1], edges[1:]], axis=1)[is_inside & (np.diff(edges) >= 2 * self.shortest)]
+        firsts, self.positive = np.unique(self.spans[:, 0 if self.is_cut else 2], return_inverse=True)
+        if (size := len(firsts)) < 2:
+            message = f"The text {'to train on' if shuffled else 'held out'} has fewer than two documents or positives."
+            raise DataError(message, f"Pass more text; documents require {2 * self.shortest} tokens.")
+        self.epoch, self.count = (size - size % batch or size, count) if shuffled else (size, min(count, size))
+
+    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
+        """Return ``input_ids``, padded with `IGNORE_INDEX`, and for windows ``position_ids``: both (texts, length)."""
+        settings, length, largest = self.settings, self.settings.length, self.settings.span - self.settings.length
+        draw, (epoch, index) = settings.generator(POSITION, number), divmod(number, self.epoch)
+        chosen = settings.generator(ORDER, epoch).permutation(self.positive.max() + 1)[index]
+        spans = draw.choice(self.spans[self.positive == chosen]).reshape(-1, 2)
+        texts = [self.tokens[start:stop] for start, stop in spans]
+        if self.is_cut:
+            size = int(draw.integers(self.shortest, min(PASSAGE[1], len(texts[0]) // 2) + 1))
+            passage = int(draw.integers(len(texts[0]) - size + 1)) + np.arange(size)
+            texts = [texts[0][passage], np.delete(texts[0], passage) if draw.random() < REMOVED else texts[0]]
+        ids, positions = np.full((len(texts), length), IGNORE_INDEX), np.tile(np.arange(length), (len(texts), 1))
+        for row, text in enumerate(texts):
+            before, first = [*settings.special_before, *self.prompts[min(row, 1)]], 0
+            size = length - len(before) - len(settings.special_after)
+            if row and (self.is_cut or largest):
+                first = int(draw.integers(max(len(text) - size, 0) + 1))
+                offset = draw.integers(1 - length, largest + length).clip(0, largest)
+                positions[row, len(settings.special_before) :] += offset
+            content = [*before, *text[first : first + size], *settings.special_after]
+            ids[row, : len(content)] = content
+        item = {"input_ids": ids} | ({"position_ids": positions} if largest else {})
+        return {name: torch.from_numpy(values) for name, values in item.items()}

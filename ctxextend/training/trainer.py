@@ -32,7 +32,7 @@ from ctxextend.models.load import quiet_transformers
 from ctxextend.progress import Progress
 from ctxextend.training.memory import checkpoint_layers, shard
 from ctxextend.training.setup import TrainingSetup
-from ctxextend.training.train_data import IGNORE_INDEX
+from ctxextend.training.train_data import IGNORE_INDEX, SequenceDataset
 from ctxextend.training.training_run import SAVE, RunFolder, TrainingInterrupted, TrainResult
 
 WARMUP = 0.05  # warmup steps of the learning rate, as a share of all steps
@@ -219,7 +219,7 @@ class NotFiniteError(Exception):
 class RunTrainer(Trainer):
     """A Trainer that reads its data in order, saves only trainable parameters, and saves atomically."""
 
-    def __init__(self, callback: "RunCallback", arguments: TrainingArguments, sequences: Any) -> None:
+    def __init__(self, callback: "RunCallback", arguments: TrainingArguments, sequences: SequenceDataset) -> None:
         self.setup, self.folder = callback.setup, callback.folder
         model, held_out = self.setup.objective, self.setup.held_out
         super().__init__(model, arguments, train_dataset=sequences, eval_dataset=held_out, callbacks=[callback])
