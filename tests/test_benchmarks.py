@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 import ctxextend
 from benchmarks import __main__ as benchmarks
-from benchmarks import checkpoints, convert, real, rotary
+from benchmarks import checkpoints, convert, long_range, real, rotary
 from benchmarks.checkpoints import TABLE, Shape, write
 from benchmarks.files import cmp_command, read_header
 from benchmarks.measure import Cost, Row, alternate, measure, measure_json, python
@@ -184,6 +184,24 @@ def test_convert_writes_every_scheme(tmp_path: Path) -> None:
     assert types == {**dict.fromkeys(convert.SCHEMES, "gpt2"), "rotary": "gpt_neox", "ALiBi": "falcon"}
     with safe_open(tmp_path / "none" / "model.safetensors", "np") as file:
         assert (np.ptp(file.get_tensor("transformer.wpe.weight"), axis=0) == 0).all()
+
+
+def test_documents_repeat_their_choices_only_beyond_the_length() -> None:
+    texts = [
+        "A text. Some of the words are in it, and more of them are here. One two",
+        "one two six ten cat dog cow pig red",
+    ]
+    length, repetitions = 16, []
+    for seed in (0, 1):
+        for document in long_range.documents(texts, lambda text: len(text.split()), length, 3, seed):
+            words = document.split()
+            repetition = words[: len(words) // long_range.REPEATED]
+            assert words == repetition * long_range.REPEATED
+            assert len(repetition) > length
+            repetitions.append(repetition)
+    choices, note = ({tuple(words[part]) for words in repetitions} for part in (slice(8), slice(8, None)))
+    assert len(choices) == 6
+    assert len(note) == 1
 
 
 def test_real_prints_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
