@@ -35,8 +35,8 @@ _MODULES = {
     "plan.plan": "ResizePlan ResizeResult plan_resize resize",
     "tables.method_facts": "Method",
     "tables.methods": "list_methods register_method",
-    "training.train": "train",
-    "training.training_run": "TrainResult TrainingInterrupted",
+    "training.train": "plan_training train",
+    "training.training_run": "DeviceMemory TrainResult TrainingInterrupted TrainingPlan",
     "verification.checks": "Check",
     "verification.verify": "Verification verify",
 }

@@ -32,7 +32,7 @@ from ctxextend.plan.plan import ResizePlan, ResizeResult
 from ctxextend.progress import Progress
 from ctxextend.recipe import Recipe
 from ctxextend.tables.method_facts import Method
-from ctxextend.training.training_run import TrainingInterrupted, TrainResult
+from ctxextend.training.training_run import DeviceMemory, TrainingInterrupted, TrainingPlan, TrainResult
 from ctxextend.verification.checks import Check
 from ctxextend.verification.verify import Verification
 from ctxextend.version import __version__
@@ -46,6 +46,7 @@ __all__ = [
     "ConversionPlan",
     "CtxextendError",
     "DataError",
+    "DeviceMemory",
     "Evaluation",
     "EvaluationInterrupted",
     "FamilyTable",
@@ -68,6 +69,7 @@ __all__ = [
     "TrainResult",
     "TrainingError",
     "TrainingInterrupted",
+    "TrainingPlan",
     "UnsupportedModelError",
     "Verification",
     "VerificationError",
@@ -82,6 +84,7 @@ __all__ = [
     "list_families",
     "list_methods",
     "plan_resize",
+    "plan_training",
     "register_method",
     "resize",
     "run",
@@ -305,6 +308,9 @@ def list_methods() -> list[Method]:
 
 def register_method(name: str, function: Callable[..., Any]) -> None:
     """Register a function as a method that `resize`, `extend_model` and `compare` accept by name."""
+
+def plan_training(recipe: Recipe, output: str | PathLike[str] | None = None, *, force: bool = False) -> TrainingPlan:
+    """Check the training of a recipe, which must not resize or convert, and estimate its memory."""
 
 def train(
     reference: str | PathLike[str],

@@ -35,6 +35,7 @@ ARGUMENTS = [
     "convert tiny-gpt2 --scheme rotary --to 4x --verify",
     "convert tiny-gpt2 --scheme alibi --to 512 --dry-run",
     "train tiny-gpt2-256 --data texts.jsonl --steps 1 -o trained-again",
+    "train tiny-gpt2-256 --data texts.jsonl --steps 1 --dry-run",
     "inspect tiny-gpt2 tiny-gpt2-256",
     "inspect tiny-gpt2 --rows 120:130",
     "verify tiny-gpt2-256 --base tiny-gpt2",

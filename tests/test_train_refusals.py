@@ -66,13 +66,14 @@ TEXTS = {
         ("--data book.txt --window-skip", 2, "--window-skip requires --window"),
     ],
 )
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
 def test_train_rejects_invalid_data_and_flags_before_it_loads_the_model(
-    flags: str, code: int, message: str, gpt2: Path, monkeypatch: pytest.MonkeyPatch
+    dry_run: tuple[str, ...], flags: str, code: int, message: str, gpt2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ctxextend.training.train.load_eval_model", lambda *_: pytest.fail("a model was loaded"))
     for name, text in TEXTS.items():
         Path(name).write_bytes(text)
-    done = invoke("train", gpt2, "--steps", 2, *flags.split(), "-o", "out")
+    done = invoke("train", gpt2, "--steps", 2, *flags.split(), "-o", "out", *dry_run)
     assert done.exit_code == code
     assert message in " ".join(done.stderr.split())
     assert not list(Path.cwd().glob("out*"))
@@ -212,7 +213,8 @@ def test_train_warns_of_new_rows_that_no_sequence_reaches(gpt2: Path) -> None:
 
 def test_train_json_matches_its_schema(gpt2: Path) -> None:
     Draft202012Validator.check_schema(SCHEMA)
-    assert set(SCHEMA["properties"]) == {*SCHEMA["required"], "pushed_to"}
+    result = SCHEMA["$defs"]["result"]
+    assert set(result["properties"]) == {*result["required"], "pushed_to"}
     assert SCHEMA["additionalProperties"] is False
     result = json.loads(train(gpt2, "out", "--window", 8, "--window-skip", "--json").stdout)
     errors = [f"{error.json_path}: {error.message}" for error in Draft202012Validator(SCHEMA).iter_errors(result)]

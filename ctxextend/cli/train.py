@@ -10,6 +10,7 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.options import files, learning, text
 from ctxextend.cli.output import Output, ignore_ctrl_c
+from ctxextend.cli.tables import Page
 from ctxextend.errors import counted, size_text, time_text
 from ctxextend.json_output import to_json
 
@@ -63,6 +64,7 @@ def train(
     subfolder: options.Subfolder = None,
     variant: options.Variant = None,
     push_to_hub: options.PushToHub = None,
+    dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -84,6 +86,18 @@ def train(
     kind = "pairs" if pairs is not None else "passages" if contrastive else None
     settings = options.from_flags(Train, flags, data=data or (pairs,) * (pairs is not None), contrastive=kind)
     recipe = Recipe(options.from_flags(CheckpointRef, flags), train=settings)
+    if dry_run:
+        from ctxextend.training.train import plan_training
+
+        planned, page = plan_training(recipe, output, force=force), Page()
+        sink.note(*planned.notes)
+        sink.warning(*planned.warnings)
+        counts = f"{planned.model_parameters:,}", f"{planned.parameters:,} ({planned.trainable})"
+        lines = [(counted(memory.devices, "device"), str(memory)) for memory in planned.memory]
+        page.values([*zip(("parameters", "trained"), counts, strict=True), *lines])
+        sink.screen(page.lines)
+        sink.result("train", planned, planned.warnings)
+        return
     result = execute(sink, recipe, None, output, force=force, resume=resume)
     sink.result("train", to_json(result.training) | push(sink, result.output, push_to_hub), result.warnings)
 

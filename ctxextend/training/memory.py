@@ -1,11 +1,15 @@
 """Memory and devices of training: micro-batch sizes, chunked loss, recomputed activations."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
+from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
@@ -13,9 +17,11 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ctxextend.errors import TrainingError
+from ctxextend.evaluation.eval_model import ENCODER, MASKED, EvalModel, prepare_inputs
 from ctxextend.models.devices import open_device
 from ctxextend.recipe import Train
-from ctxextend.training.train_data import IGNORE_INDEX
+from ctxextend.training.train_data import IGNORE_INDEX, PREDICTED
+from ctxextend.training.training_run import DeviceMemory
 
 try:
     from accelerate import PartialState
@@ -26,6 +32,8 @@ except ImportError as error:
 LAUNCHED = {"ACCELERATE_USE_FSDP": "accelerate's FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}  # by their variables
 CPU_TOKENS, ACCELERATOR_TOKENS = 4096, 16_384  # maximum tokens per micro-batch: larger ones are not faster
 CHUNK_LOGITS = 2**24  # maximum logits per chunk of the loss: 64 MiB of float32, 333 tokens with GPT-2's vocabulary
+DEVICES = (1, 2, 4, 8)  # numbers of them for which memory is estimated
+PROCESS, HEAP = 650_000_000, 1.1  # on a CPU: bytes of a process without tensors, and memory per byte of activations
 MULTI_OP_ACTIVATIONS = (  # activation functions of transformers that consist of several operations
     *("NewGELUActivation", "FastGELUActivation", "QuickGELUActivation", "AccurateGELUActivation"),
     *("ClippedGELUActivation", "ReLUSquaredActivation", "LaplaceActivation"),
@@ -76,6 +84,61 @@ def micro_batch_sizes(devices: PartialState, settings: Train, length: int) -> li
         return [size]
     largest, maximum = settings.batch_size // count, CPU_TOKENS if devices.device.type == "cpu" else ACCELERATOR_TOKENS
     return [size for size in range(largest, 0, -1) if largest % size == 0 and (size == 1 or size * length <= maximum)]
+
+
+def estimate_memory(
+    model: EvalModel, tables: list[torch.Tensor], settings: Train, length: int, teacher: int
+) -> Iterator[DeviceMemory]:
+    """Yield the peak memory of each device by number of devices; no values are read, and `teacher` is in bytes.
+
+    A trained parameter also takes its gradient and, in float32, AdamW's two moments, the best value (on a CPU, or
+    sharded) and, in half precision, a copy and its gradient. Sharding divides all this, but not trained `tables`, and
+    gathers what is in no block, and a block at a time. Activations are what autograd saves; with sharding, the inputs
+    of blocks, and what one block saves.
+
+    Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 3; sharding is its stage 3.
+    """
+    network, config, saved = model.model, model.model.config.get_text_config(), list[dict[int, Any]]()
+    device, is_half, values = network.device, network.dtype != torch.float32, [*network.parameters()]
+    on_cpu, is_mixed = device.type == "cpu", settings.precision != "fp32" and not is_half
+
+    def save(value: torch.Tensor) -> torch.Tensor:
+        saved[-1][value.untyped_storage()._cdata] = value.untyped_storage()
+        return value
+
+    def size(values: Iterable[torch.Tensor], state: int | None = None) -> int:
+        extra = [value.nbytes + state * value.numel() if state and value.requires_grad else 0 for value in values]
+        return sum(value.nbytes for value in values) + sum(extra)
+
+    for batch in (1, 2):  # weights are saved too, but do not grow with the batch
+        saved.append({})
+        ids = torch.zeros((batch, length), dtype=torch.int64, device=device)
+        with saved_tensors_hooks(save, lambda value: value), torch.autocast(device.type, torch.bfloat16, is_mixed):
+            network.train().base_model(**prepare_inputs(network, ids))
+    less, more = (sum(storage.nbytes() for storage in storages.values()) for storages in saved)
+    activations = recomputed = more - less
+    blocks = [[*block.parameters()] for block in network.modules() if isinstance(block, GradientCheckpointingLayer)]
+    if blocks:
+        inputs = (len(blocks) + 1) * length * config.hidden_size * network.dtype.itemsize
+        recomputed = inputs + activations // len(blocks)
+    whole, inside = ({id(value) for value in part} for part in (tables, chain(*blocks)))
+    sharded = [value for value in values if id(value) not in whole]
+    # Weights are gathered, and gradients reduced, through buffers; malloc hardly reuses the memory of blocks.
+    outer, *inner = map(size, ([value for value in sharded if id(value) not in inside], *blocks))
+    gathered = 3 * outer + (2 * sum(inner) if on_cpu else 3 * max(inner, default=0))
+    labels = length * {MASKED: PREDICTED, ENCODER: 0.0}.get(model.kind, 1.0)
+    (heap, fixed), state = (HEAP, PROCESS + teacher) if on_cpu else (1, teacher), 8 + 8 * is_half
+    best = 4 * (settings.save == "best")
+    for count in DEVICES:
+        with suppress(TrainingError):
+            devices: Any = SimpleNamespace(num_processes=count, device=device)
+            batch = micro_batch_sizes(devices, settings, length)[0]
+            loss = 8 * min(CHUNK_LOGITS, batch * labels * config.vocab_size)  # of two chunks of logits
+            copied = sum(value.nbytes for value in values if value.requires_grad) * (count > 1)  # by DDP
+            each = fixed + size(values, state + best * on_cpu) + copied + heap * (batch * activations + loss)
+            fsdp = fixed + size(tables, state + best) + size(sharded, state + best) / count + gathered
+            fsdp += heap * (batch * recomputed + loss)
+            yield DeviceMemory(count, batch, round(each), round(fsdp) if count > 1 else None)
 
 
 def chunked_loss(head: torch.nn.Linear, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -321,7 +321,7 @@ class TrainingSetup:
 
 def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teacher: EvalModel | None) -> TrainingSetup:
     """Prepare a loaded model for training, in place; `names` are from `match_parameters`."""
-    settings, table, position_ids = task.settings, task.files.table, task.span > task.length
+    settings, position_ids = task.settings, task.span > task.length
     eval_model.check_vocabulary(model, np.array([text.tokens.max() for text in (task.train, task.held_out)], np.int64))
     objective: torch.nn.Module
     is_encoder, weight = model.kind == ENCODER, settings.distill
@@ -343,6 +343,20 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
         objective = LanguageModeling(model, teacher if weight else None, weight or 0.0, position_ids=position_ids)
     if isinstance(objective, LanguageModeling):
         objective.short_positions = task.short_positions
+    trainable = choose_parameters(model, names, task)
+    masking = Masking.for_model(model) if model.kind == MASKED else None
+    lengths, tokenizer = (task.length, task.span), model.tokenizer
+    sequences = SequenceSettings(
+        tokenizer.before, tokenizer.after, *lengths, model.kind, masking, settings.window_skip, settings.seed
+    )
+    lr = settings.lr or _learning_rate(trainable, settings, model)
+    dataset = partial(PairDataset, model=model, batch=settings.batch_size) if settings.contrastive else SequenceDataset
+    return TrainingSetup(task, model, objective, trainable, sequences, lr, dataset)
+
+
+def choose_parameters(model: EvalModel, names: Mapping[str, str], task: TrainingTask) -> TrainableParameters:
+    """Freeze all but the parameters to train, and disable dropout, in place; see `set_up`."""
+    settings, table = task.settings, task.files.table
     reachable = task.span - (model.kind == CAUSAL)  # a causal model predicts nothing from its last position
     if task.rows is not None and not task.rows[model.reserved_rows :][:reachable].any():
         first = int(task.rows.argmax()) - model.reserved_rows
@@ -356,14 +370,7 @@ def set_up(model: EvalModel, names: Mapping[str, str], task: TrainingTask, teach
     disable_dropout(model.model)
     if task.length > LONG_SEQUENCE:
         checkpoint_activations(model.model)
-    masking = Masking.for_model(model) if model.kind == MASKED else None
-    lengths, tokenizer = (task.length, task.span), model.tokenizer
-    sequences = SequenceSettings(
-        tokenizer.before, tokenizer.after, *lengths, model.kind, masking, settings.window_skip, settings.seed
-    )
-    lr = settings.lr or _learning_rate(trainable, settings, model)
-    dataset = partial(PairDataset, model=model, batch=settings.batch_size) if settings.contrastive else SequenceDataset
-    return TrainingSetup(task, model, objective, trainable, sequences, lr, dataset)
+    return trainable
 
 
 def _all_names(model: EvalModel, names: Mapping[str, str], settings: Train) -> Mapping[str, str]:

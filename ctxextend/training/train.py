@@ -9,9 +9,12 @@ from functools import cached_property
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 from numpy.typing import NDArray
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ctxextend.checkpoints.atomic_output import atomic_folder, check_disk_space, check_output, nearest_existing_parent
 from ctxextend.checkpoints.folder import Checkpoint
@@ -22,7 +25,7 @@ from ctxextend.errors import SourceError, TrainingError, counted, printable
 from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_eval_model, open_files
 from ctxextend.held_out import shared_texts
-from ctxextend.models.devices import torch_threads
+from ctxextend.models.devices import open_device, torch_threads
 from ctxextend.models.load import match_parameters
 from ctxextend.plan import output_files
 from ctxextend.plan.find_tables import open_model
@@ -32,18 +35,19 @@ from ctxextend.recipe import FROZEN, RECIPE_FILE, TRAINABLE, CheckpointRef, Reci
 from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe_values, yaml_text
 from ctxextend.report.figures import public_name, training_figure, write_figure
 from ctxextend.text_data import check_texts, empty_files, path_names
-from ctxextend.training.memory import open_devices
+from ctxextend.training.memory import estimate_memory, open_devices
 from ctxextend.training.setup import (
     TrainableParameters,
     TrainingSetup,
     TrainingTask,
+    choose_parameters,
     find_new_rows,
     find_short_positions,
     open_task,
     set_up,
 )
 from ctxextend.training.trainer import run_training
-from ctxextend.training.training_run import SAVE, RunFolder, TrainResult, open_run_folder
+from ctxextend.training.training_run import SAVE, RunFolder, TrainingPlan, TrainResult, open_run_folder
 from ctxextend.version import __version__
 
 DTYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}  # safetensors' names of the dtypes of --dtype
@@ -209,6 +213,43 @@ def train_recipe(
             weights.write(others | _curve_and_runs(result, folder), path, force=force)
             folder.remove()
     return result
+
+
+def plan_training(recipe: Recipe, output: str | os.PathLike[str] | None = None, *, force: bool = False) -> TrainingPlan:
+    """Check the training of a recipe, which must not resize or convert, and estimate its memory.
+
+    No weights are loaded, only temporary files are written, and of a long text, only the start is read.
+
+    Raises:
+        CtxextendError: As `train`, if the run could not start.
+    """
+    opened, settings = open_model(recipe.checkpoint), recipe.train
+    assert settings is not None
+    path = output_path(output, Path(f"{opened.checkpoint.source.name}-trained"))
+    check_output(path, opened.checkpoint.protected, dict.fromkeys(opened.checkpoint.files, 0), force=force)
+    for paths in filter(None, (settings.data, settings.eval_data) * (settings.contrastive != "pairs")):
+        check_texts(paths, settings.text_field)
+    files, provenance = open_files(opened), read_provenance(opened.checkpoint)
+    base = find_base(provenance, settings.base, opened.ref.tokenizer)
+    settings = replace(settings, trainable=settings.trainable or ("all" if settings.contrastive else None))
+    settings, notes = files.choose_trainable(settings)
+    rows = find_new_rows(files, base) if settings.trainable == "new" else None
+    devices: Any = SimpleNamespace(device=open_device(settings.device), num_processes=1, is_main_process=True)
+    with TemporaryDirectory() as folder:
+        task = open_task(files, replace(settings, steps=1), devices, RunFolder(Path(folder)), rows, provenance)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model, teacher = load_eval_model(files, task.dtype, settings.device), 0
+        model.model.tie_weights()  # tensors without values lose this when a model is moved
+        trains_rows = files.has_rows and settings.trainable not in FROZEN
+        names = match_parameters(model.model, files.checkpoint, [files.table] * trains_rows)
+        if base and (settings.distill or model.kind == ENCODER):
+            other = open_eval_model(base.ref, task.dtype, base.hashes, settings.device).model
+            teacher = other.num_parameters() * other.dtype.itemsize
+        trainable = choose_parameters(model, names, task)
+        tables = [model.model.get_parameter(names[name]) for _, name in files.tables if name in trainable.names]
+        memory = tuple(estimate_memory(model, tables, task.settings, task.length, teacher))
+    facts = trainable.count, model.model.num_parameters(), str(task.settings.precision), memory
+    return TrainingPlan(path, recipe.checkpoint.source, str(settings.trainable), *facts, notes, task.warnings)
 
 
 def _summary(setup: TrainingSetup) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ctxextend.checkpoints import atomic_output
-from ctxextend.errors import TrainingError
+from ctxextend.errors import TrainingError, size_text
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.recipe_file import MACHINE_KEYS
 
@@ -184,3 +184,33 @@ class TrainResult(Result, shows="source output steps loss_before loss_after"):
         """Tokens trained on per second, excluding evaluations."""
         evaluating = sum(line.get("eval_runtime", 0.0) for line in self.log)
         return self.tokens / (self.seconds - evaluating) if self.seconds > evaluating else math.nan
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """The estimated peak memory of each of several devices."""
+
+    devices: int
+    per_device_batch_size: int  # the micro-batch
+    bytes: int
+    fsdp_bytes: int | None  # with ``--fsdp``; None for one device
+
+    def __str__(self) -> str:
+        sharded = f" each, {size_text(self.fsdp_bytes)} with --fsdp" if self.fsdp_bytes else ""
+        return f"{size_text(self.bytes)}{sharded}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainingPlan(Result, shows="source parameters memory"):
+    """What a training run would train, and the memory that it would need."""
+
+    output: Path  # the folder that a run would write
+    source: str  # the reference of the checkpoint, as the user passed it
+    trainable: str  # one of `TRAINABLE`
+    parameters: int  # trainable parameters
+    model_parameters: int  # all parameters
+    precision: str  # of the computation
+    memory: tuple[DeviceMemory, ...]  # one for each number of devices that the batch can be split across
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...] = field(metadata=not_in_json)
+    dry_run: bool = True

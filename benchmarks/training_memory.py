@@ -1,0 +1,136 @@
+"""Measure the peak memory of training runs, and compare it with the estimate of `train --dry-run`.
+
+    python -m benchmarks.training_memory [--only NAME ...] [--folder DIR]
+
+Prints a JSON object with a row per run: the estimate and the measured peak of a process, in 10^6 bytes. Weights and
+text are random, which does not affect memory. A run has two steps, because AdamW's moments exist only after the first.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import CTXEXTEND, ENVIRONMENT, measure, measure_json, python
+
+__all__ = ["CASES", "Case", "run_case"]
+
+# Arguments: folder, model type, dtype, and the config as JSON.
+CREATE = """
+import json, sys, torch, transformers
+from pathlib import Path
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+folder, model_type, dtype = Path(sys.argv[1]), sys.argv[2], getattr(torch, sys.argv[3])
+config = transformers.AutoConfig.for_model(model_type, **json.loads(sys.argv[4]))
+is_masked = model_type in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+auto = transformers.AutoModelForMaskedLM if is_masked else transformers.AutoModelForCausalLM
+auto.from_config(config).to(dtype).save_pretrained(folder)
+words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(1000))]
+tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+names = {"unk_token": "[UNK]", "pad_token": "[PAD]"}
+if is_masked:
+    ids = [("[CLS]", 2), ("[SEP]", 3)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
+    names |= {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+"""
+
+# Shapes of GPT-2 small, BERT base, and SmolLM-135M with fewer layers.
+GPT2 = {"n_positions": 1024}
+LONG_GPT2 = {"n_positions": 4096}
+BERT = {"max_position_embeddings": 512}
+LLAMA = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 4, "num_attention_heads": 9}
+LLAMA |= {"num_key_value_heads": 3, "vocab_size": 49152, "tie_word_embeddings": True, "max_position_embeddings": 512}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training run."""
+
+    model_type: str
+    config: dict[str, Any]
+    flags: tuple[str, ...]
+    per_device_batch_size: int = 1
+    dtype: str = "float32"
+    devices: int = 1
+    accumulated: int = 1  # micro-batches per step
+
+
+ALL, POSITIONS = ("--trainable", "all"), ("--trainable", "positions")
+SHORT_GPT2 = {"n_layer": 4, "n_positions": 512}
+CASES = {
+    "gpt2-1024-positions-1": Case("gpt2", GPT2, POSITIONS),
+    "gpt2-1024-positions-4": Case("gpt2", GPT2, POSITIONS, 4),
+    "gpt2-4096-positions-1": Case("gpt2", LONG_GPT2, POSITIONS),
+    "gpt2-1024-all-1": Case("gpt2", GPT2, ALL),
+    "gpt2-4096-all-1": Case("gpt2", LONG_GPT2, ALL),
+    "gpt2-1024-all-1-ddp": Case("gpt2", GPT2, ALL, devices=2),
+    "gpt2-1024-all-1-fsdp": Case("gpt2", GPT2, (*ALL, "--fsdp"), devices=2),
+    "bert-512-positions-4": Case("bert", BERT, POSITIONS, 4),
+    "bert-512-all-1": Case("bert", BERT, ALL),
+    "gpt2-4-layers-all-1": Case("gpt2", SHORT_GPT2, ALL),
+    "gpt2-4-layers-all-1-accumulated": Case("gpt2", SHORT_GPT2, ALL, accumulated=2),
+    "gpt2-4-layers-all-1-bf16": Case("gpt2", SHORT_GPT2, (*ALL, "--precision", "bf16"), dtype="bfloat16"),
+    "gpt2-4-layers-positions-1-bf16": Case("gpt2", SHORT_GPT2, (*POSITIONS, "--precision", "bf16"), dtype="bfloat16"),
+    "gpt2-4-layers-all-1-ddp": Case("gpt2", SHORT_GPT2, ALL, devices=2),
+    "gpt2-4-layers-all-1-fsdp": Case("gpt2", SHORT_GPT2, (*ALL, "--fsdp"), devices=2),
+    "gpt2-4-layers-positions-1-fsdp": Case("gpt2", SHORT_GPT2, (*POSITIONS, "--fsdp"), devices=2),
+    "gpt2-4-layers-window-128-all-4": Case("gpt2", SHORT_GPT2, (*ALL, "--window", "128"), 4),
+    "llama-512-all-1": Case("llama", LLAMA, ALL),
+}
+
+
+def run_case(case: Case, folder: Path) -> dict[str, Any]:
+    """Create a checkpoint, estimate the memory of a training run on it, and measure it; sizes are in bytes."""
+    measure(python(CREATE, folder / "model", case.model_type, case.dtype, json.dumps(case.config)))
+    length = case.config.get("n_positions") or case.config["max_position_embeddings"]
+    draw = random.Random(0)
+    for name, windows in (("text.txt", 8), ("held-out.txt", 2)):
+        (folder / name).write_text(" ".join(f"w{draw.randrange(1000)}" for _ in range(windows * length)))
+    batch = case.per_device_batch_size * case.devices * case.accumulated
+    flags = ["--data", folder / "text.txt", "--eval-data", folder / "held-out.txt", "--json", "-o", folder / "trained"]
+    flags += ["--steps", 2, "--eval-every", 2, "--save-every", 2, "--batch-size", batch, *case.flags]
+    flags += ["--per-device-batch-size", case.per_device_batch_size]
+    arguments = ["train", folder / "model", *flags]
+    launched = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", case.devices, "-m", "ctxextend"]
+    row: dict[str, Any] = {}
+    try:
+        done = subprocess.run([*map(str, [*CTXEXTEND, *arguments, "--dry-run"])], env=ENVIRONMENT, capture_output=True)
+        row["estimated"] = json.loads(done.stdout)["memory"]
+    except (ValueError, KeyError):
+        row["error"] = done.stderr.decode()[-300:]
+    cost, result = measure_json([*(CTXEXTEND if case.devices == 1 else launched), *arguments])
+    return row | {"measured": result["peak_bytes"], "seconds": round(cost.seconds)}
+
+
+def main() -> None:
+    """Measure the chosen runs."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.training_memory",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
+    parser.add_argument("--folder", type=Path, default=Path("build"), metavar="DIR", help="folder for temporary files")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    rows = {}
+    for name in arguments.only:
+        folder = Path(tempfile.mkdtemp(dir=arguments.folder)).resolve()
+        try:
+            rows[name] = run_case(CASES[name], folder)
+        finally:
+            shutil.rmtree(folder)
+        print(name, rows[name], file=sys.stderr, flush=True)
+    print(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
