@@ -2,24 +2,35 @@
 
     python -m benchmarks.training_memory [--only NAME ...] [--folder DIR]
 
-Prints a JSON object with a row per run: the estimate and the measured peak of a process, in 10^6 bytes. Weights and
-text are random, which does not affect memory. A run has two steps, because AdamW's moments exist only after the first.
+Writes `benchmarks/results/training_memory.json`, in bytes, and `.md`; runs not named in --only keep their rows.
+Weights and text are random, which does not affect memory. A run has two steps: AdamW's moments exist after the first.
+It takes 1.5 hours on one core, most of it for the two runs in bfloat16, which a CPU may lack.
 """
 
 import argparse
 import json
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import CTXEXTEND, ENVIRONMENT, measure, measure_json, python
+from benchmarks.measure import CTXEXTEND, measure, measure_json, python
 
-__all__ = ["CASES", "Case", "run_case"]
+__all__ = ["CASES", "RESULTS", "Case", "page", "run_case"]
+
+RESULTS = Path(__file__).parent / "results" / "training_memory"
+TITLE = """# Memory of training
+
+Peak memory of a process on a CPU (Linux, x86-64, torch 2.13, one thread), and the estimate of `train --dry-run`, in MB.
+Written by `python -m benchmarks.training_memory`. With two devices, two processes share the work (gloo).
+
+"""
+HEADER = """| model | positions | flags | devices | sequences per step and device | estimated | measured | ratio |
+|---|---:|---|---:|---:|---:|---:|---:|
+"""
 
 # Arguments: folder, model type, dtype, and the config as JSON.
 CREATE = """
@@ -87,8 +98,8 @@ CASES = {
 }
 
 
-def run_case(case: Case, folder: Path) -> dict[str, Any]:
-    """Create a checkpoint, estimate the memory of a training run on it, and measure it; sizes are in bytes."""
+def run_case(case: Case, folder: Path) -> dict[str, int]:
+    """Create a checkpoint, estimate the peak memory of a process that trains it, and measure it, in bytes."""
     measure(python(CREATE, folder / "model", case.model_type, case.dtype, json.dumps(case.config)))
     length = case.config.get("n_positions") or case.config["max_position_embeddings"]
     draw = random.Random(0)
@@ -100,14 +111,23 @@ def run_case(case: Case, folder: Path) -> dict[str, Any]:
     flags += ["--per-device-batch-size", case.per_device_batch_size]
     arguments = ["train", folder / "model", *flags]
     launched = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", case.devices, "-m", "ctxextend"]
-    row: dict[str, Any] = {}
-    try:
-        done = subprocess.run([*map(str, [*CTXEXTEND, *arguments, "--dry-run"])], env=ENVIRONMENT, capture_output=True)
-        row["estimated"] = json.loads(done.stdout)["memory"]
-    except (ValueError, KeyError):
-        row["error"] = done.stderr.decode()[-300:]
-    cost, result = measure_json([*(CTXEXTEND if case.devices == 1 else launched), *arguments])
-    return row | {"measured": result["peak_bytes"], "seconds": round(cost.seconds)}
+    _, plan = measure_json([*CTXEXTEND, *arguments, "--dry-run"])
+    _, result = measure_json([*(CTXEXTEND if case.devices == 1 else launched), *arguments])
+    memory = next(memory for memory in plan["memory"] if memory["devices"] == case.devices)
+    return {"estimated": memory["fsdp_bytes" if "--fsdp" in case.flags else "bytes"], "measured": result["peak_bytes"]}
+
+
+def page(rows: dict[str, dict[str, int]]) -> str:
+    """Return a page with a line for each run."""
+    lines = []
+    for name, row in rows.items():
+        case, (estimated, measured) = CASES[name], (row["estimated"], row["measured"])
+        length = case.config.get("n_positions") or case.config["max_position_embeddings"]
+        layers = case.config.get("n_layer") or case.config.get("num_hidden_layers", 12)
+        flags, batch = " ".join(case.flags), case.per_device_batch_size * case.accumulated
+        shape = f"{case.model_type}, {layers} layers, {case.dtype} | {length} | `{flags}` | {case.devices} | {batch}"
+        lines.append(f"| {shape} | {estimated / 1e6:,.0f} | {measured / 1e6:,.0f} | {estimated / measured:.2f} |")
+    return f"{TITLE}{HEADER}" + "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -121,7 +141,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build"), metavar="DIR", help="folder for temporary files")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    rows = {}
+    data = RESULTS.with_suffix(".json")
+    rows = json.loads(data.read_text()) if data.exists() else {}
     for name in arguments.only:
         folder = Path(tempfile.mkdtemp(dir=arguments.folder)).resolve()
         try:
@@ -129,7 +150,9 @@ def main() -> None:
         finally:
             shutil.rmtree(folder)
         print(name, rows[name], file=sys.stderr, flush=True)
-    print(json.dumps(rows, indent=1))
+        rows = {name: rows[name] for name in CASES if name in rows}
+        data.write_text(json.dumps(rows, indent=1) + "\n")
+        RESULTS.with_suffix(".md").write_text(page(rows))
 
 
 if __name__ == "__main__":

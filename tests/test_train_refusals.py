@@ -213,9 +213,9 @@ def test_train_warns_of_new_rows_that_no_sequence_reaches(gpt2: Path) -> None:
 
 def test_train_json_matches_its_schema(gpt2: Path) -> None:
     Draft202012Validator.check_schema(SCHEMA)
-    result = SCHEMA["$defs"]["result"]
-    assert set(result["properties"]) == {*result["required"], "pushed_to"}
-    assert SCHEMA["additionalProperties"] is False
+    schema = SCHEMA["$defs"]["result"]
+    assert set(schema["properties"]) == {*schema["required"], "pushed_to"}
+    assert schema["additionalProperties"] is False
     result = json.loads(train(gpt2, "out", "--window", 8, "--window-skip", "--json").stdout)
     errors = [f"{error.json_path}: {error.message}" for error in Draft202012Validator(SCHEMA).iter_errors(result)]
     assert errors == []
