@@ -40,7 +40,7 @@ class ResizeError(CtxextendError):
 
 
 class MethodError(ResizeError):
-    """The method does not apply to the model's position scheme; exit code 2."""
+    """The method or flag does not apply to the model; exit code 2."""
 
 
 class OutputError(CtxextendError):

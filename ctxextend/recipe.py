@@ -234,6 +234,8 @@ class Train:
     # ``new`` (rows), ``positions`` (the table; default), ``all-but-positions`` (default of fixed sinusoids) or ``all``
     # (default of rotary positions, which have no rows)
     trainable: str | None = None
+    lora: int | None = None  # rank of low-rank adapters (LoRA), trained with the table or, with all-but-positions, only
+    save_adapter: bool = False  # with `lora`: save a PEFT adapter for the checkpoint instead of merged weights
     lr: float | None = None  # peak learning rate; the default depends on `trainable`
     weight_decay: float = 0.0  # weight decay of AdamW, ≥ 0
     batch_size: int = 8  # sequences per optimizer step, over all devices
@@ -260,14 +262,20 @@ class Train:
 
     @property
     def trains_weights(self) -> bool:
-        """Whether tensors other than position tables are trained."""
-        return self.trainable in ("all-but-positions", "all")
+        """Whether parameters other than position tables are trained."""
+        return self.lora is not None or self.trainable in ("all-but-positions", "all")
+
+    @property
+    def trained_text(self) -> str:
+        """What is trained, as text; `trainable` is set."""
+        text, adapters = TRAINABLE[str(self.trainable)], f"adapters of rank {self.lora}"
+        return text if not self.lora else adapters if self.trainable in FROZEN else f"{text} and {adapters}"
 
     def __post_init__(self) -> None:
         errors = [
             *_count_errors(self, MIN_LENGTH, "seq_len", "window"),
             *_count_errors(self, 1, "steps", "batch_size", "per_device_batch_size"),
-            *_count_errors(self, 1, "eval_every", "save_every", "threads"),
+            *_count_errors(self, 1, "eval_every", "save_every", "threads", "lora"),
             *_count_errors(self, 0, "seed"),
             *_choice_errors("trainable", self.trainable, (*TRAINABLE,)),
             *_choice_errors("precision", self.precision, PRECISIONS),
@@ -290,6 +298,12 @@ class Train:
             errors.append(ResizeError(reason, "Lower --window, or remove it."))
         if self.window_skip and self.contrastive:
             errors.append(ResizeError("--window-skip cannot be used with --contrastive or --pairs.", "Remove it."))
+        if self.lora is not None and self.trainable == "all":
+            message = "--lora trains adapters instead of all weights, so it cannot be used with --trainable all."
+            errors.append(ResizeError(message, "Remove one of them."))
+        if self.save_adapter and (self.lora is None or self.dtype):
+            problem = "cannot be used with --dtype" if self.lora else "requires --lora"
+            errors.append(ResizeError(f"--save-adapter {problem}.", "Remove it." if self.lora else "Add --lora R."))
         if self.window_skip and self.window is None:
             errors.append(ResizeError("--window-skip requires --window.", "Add --window."))
         if self.per_device_batch_size is not None and self.batch_size % self.per_device_batch_size:

@@ -353,6 +353,11 @@ def _non_defaults(settings: Any) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
 
 
+def any_layer(name: str) -> str:
+    """Return a tensor name with ``*`` instead of the numbers of its layers, as recipes list adapted tensors."""
+    return re.sub(r"\b[0-9]+\b", "*", name)
+
+
 @dataclass(frozen=True)
 class Provenance:
     """How an output was created, according to its recipe."""
@@ -361,6 +366,7 @@ class Provenance:
     settings: Resize  # how it was resized; after training only, its length
     convert: Convert | None = None  # how it was converted, if it was
     trainable: str | None = None  # what was trained: one of `TRAINABLE`, or None
+    adapted: frozenset[str] = frozenset()  # tensors that adapters changed, with ``*`` for layers
     method: str | None = None  # the (first) method that created rows; None if it is not known
     # The name of a method that is not registered; `settings` has another one, and rows cannot be reproduced.
     unregistered: str | None = None
@@ -378,7 +384,7 @@ class Provenance:
         parts = {part for part in (self.trainable, self.before.trainable) if part}
         is_all = len(parts) > 1 and "all-but-positions" in parts
         trained = "all" if is_all else max(parts, key=[*TRAINABLE].index, default=None)
-        return (self, *replace(self.before, trainable=trained).chain)
+        return (self, *replace(self.before, trainable=trained, adapted=self.adapted | self.before.adapted).chain)
 
 
 def read_provenance(checkpoint: Checkpoint) -> Provenance | None:
@@ -436,6 +442,8 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, depth: in
         names = (text.partition(":")[0] for text in (str(facts.get("method")), *methods.values()))
         if depth > MAX_NESTING:
             raise RecipeError(f"more than {MAX_NESTING} nested recipes.")
+        adapted = frozenset(map(str, facts["trained"]["adapted"] if recipe.train and recipe.train.lora else ()))
+        trainable = (recipe.train.trainable or "positions") if recipe.train else None
         rows = dict[str, Any]()
         for key, table in _tables(facts).items():
             counts = table.get("rows_before"), table.get("rows_after")
@@ -445,7 +453,8 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, depth: in
             # Training keeps the length.
             settings=recipe.resize or Resize(recipe.convert.to if recipe.convert else facts["max_len"]),
             convert=recipe.convert,
-            trainable=(recipe.train.trainable or "positions") if recipe.train else None,
+            trainable=None if adapted and trainable == "all-but-positions" else trainable,
+            adapted=adapted,
             method=next((name for name in names if unregistered or name in (*METHODS, TRUNCATE)), None),
             unregistered=unregistered,
             methods=methods,

@@ -127,9 +127,10 @@ def test_train_rejects_sharding_that_would_not_shard(source: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainable", ["new", "all"])
+@pytest.mark.parametrize("trainable", ["new", "all", "adapters"])
 def test_train_fsdp_shards_blocks_and_gives_the_losses_of_one_process(trainable: str, source: Path) -> None:
-    flags = ("--trainable", trainable, "--per-device-batch-size", 1)
+    flags = ("--lora", 4) if trainable == "adapters" else ("--trainable", trainable)
+    flags = (*flags, "--per-device-batch-size", 1)
     assert invoke("train", source, *FLAGS, *flags, "-o", "one").exit_code == 0
     done = launch(2, source, *flags, "--fsdp", "-o", "two", "--json")
     assert Path("two").exists(), done.stderr
@@ -141,12 +142,13 @@ def test_train_fsdp_shards_blocks_and_gives_the_losses_of_one_process(trainable:
     )
     classes = {name: kinds for *kinds, name in (line.split() for line in done.stderr.splitlines() if ".weight" in line)}
     assert classes.pop(WPE) == ["Tensor", "Parameter"]
-    expected = ["DTensor", "DTensor" if trainable == "all" else "NoneType"]
     assert len(classes) > 8
-    assert all(kinds == expected for kinds in classes.values()), classes
+    for name, kinds in classes.items():
+        is_trained = trainable == "all" or "lora_" in name
+        assert kinds == ["DTensor", "DTensor" if is_trained else "NoneType"], name
     check_equal_losses(Path("one"), Path("two"))
     one, two = (load_file(f"{name}/model.safetensors") for name in ("one", "two"))
-    for name in (WPE, "transformer.wte.weight"):
+    for name in (WPE, "transformer.wte.weight", "transformer.h.0.mlp.c_fc.weight"):
         torch.testing.assert_close(one[name], two[name], atol=1e-5, rtol=0)
     if trainable == "new":
         assert changed_tensors(source, Path("two")) == {WPE}

@@ -17,6 +17,7 @@ def convert(
     encoder_only: Annotated[bool, basic("--encoder-only", "Drop the head, if it cannot be converted.")] = False,
     train: Annotated[list[str] | None, basic("--train PATH", "Then train on this text; requires --steps.")] = None,
     steps: Annotated[int | None, basic("--steps N", "Optimizer steps (other settings: use train or run).")] = None,
+    lora: Annotated[int | None, basic("--lora R", "With --train: also train adapters of rank R.")] = None,
     model_type: options.ModelType = None,
     output: Annotated[Path | None, options.output_folder("<name>-<scheme>-<N>")] = None,
     revision: options.Revision = None,

@@ -97,6 +97,7 @@ Trainable = Annotated[
     Literal["new", "positions", "all-but-positions", "all"] | None,
     learning("--trainable P", "new, positions, all-but-positions, all.", "by table"),
 ]
+Lora = Annotated[int | None, learning("--lora R", "Also train adapters of rank R (LoRA).")]
 SeqLen = Annotated[int | None, learning("--seq-len L", "Sequence length in positions.", "all")]
 Window = Annotated[int | None, learning("--window W", "Tokens per window, placed at random.", "L")]
 LearningRate = Annotated[float | None, learning("--lr X", "Peak learning rate.", "set by --trainable")]
@@ -179,6 +180,8 @@ def training_flags(flags: Mapping[str, Any]) -> "Train | None":
     data, steps = flags["train"], flags["steps"]
     if bool(data) != (steps is not None):
         raise typer.BadParameter("--train and --steps must be used together. Add the other, or remove both.")
+    if not data and flags["lora"] is not None:
+        raise typer.BadParameter("--lora requires --train. Add --train and --steps, or remove --lora.")
     if data and flags["verify"]:
         raise typer.BadParameter("--verify cannot be used with --train. Remove one of them.")
     return from_flags(Train, flags, data=data, copy_code=None) if data else None

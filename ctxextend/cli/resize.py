@@ -43,6 +43,7 @@ def resize(
     edit_only: Annotated[bool, files("--edit-only", "Write the edited small files, and no weights.")] = False,
     train: Annotated[list[str] | None, basic("--train PATH", "Then train on this text; requires --steps.")] = None,
     steps: Annotated[int | None, basic("--steps N", "Optimizer steps (other settings: use train or run).")] = None,
+    lora: Annotated[int | None, basic("--lora R", "With --train: also train adapters of rank R.")] = None,
     output: Annotated[Path | None, options.output_folder("<name>-<N>")] = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,

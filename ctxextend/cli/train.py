@@ -31,6 +31,7 @@ def train(
     window: options.Window = None,
     window_skip: Annotated[bool, learning("--window-skip", "Skip positions once in each window (PoSE).")] = False,
     trainable: options.Trainable = None,
+    lora: options.Lora = None,
     lr: options.LearningRate = None,
     weight_decay: Annotated[float, learning("--weight-decay X", "AdamW's weight decay.")] = 0.0,
     batch_size: options.StepBatch = None,
@@ -51,6 +52,7 @@ def train(
     dtype: Annotated[
         Literal["fp32", "bf16", "fp16"] | None, files("--dtype T", "Output dtype: fp32, bf16 or fp16.", "as in MODEL")
     ] = None,
+    save_adapter: Annotated[bool, files("--save-adapter", "Save a PEFT adapter instead of merged weights.")] = False,
     copy_code: options.CopyCode = False,
     force: options.Force = False,
     model_type: options.ModelType = None,
@@ -173,7 +175,7 @@ def execute(
         )
     if result.output is not None:
         sink.data(str(result.output))
-    if trained is not None and result.evaluation is None:
+    if trained is not None and result.evaluation is None and not (recipe.train and recipe.train.save_adapter):
         folder = shlex.quote(str(result.output))
         sink.next_steps(f"ctxextend evaluate {folder} --data TEXT", f"ctxextend inspect {folder}")
     return result

@@ -155,12 +155,16 @@ class ModelFiles(OpenedModel):
     def choose_trainable(self, settings: Train) -> tuple[Train, tuple[str, ...]]:
         """Fill in what to train: by default the table, or all else if it is sinusoidal. Also return notes."""
         (location, name), requested = self.tables[0], settings.trainable
+        if settings.contrastive and not (requested or settings.lora):
+            return replace(settings, trainable="all"), ()
         if scheme := location.table.scheme:
             reason = f"{scheme} positions have no rows to train"
             if requested in ("new", "positions"):
-                raise TrainingError(f"--trainable {requested}: {reason}.", "Use --trainable all.")
-            notes = [] if requested else [f"{reason[0].upper()}{reason[1:]}: all weights are trained."]
-            return replace(settings, trainable="all"), tuple(notes)
+                hint = "Remove --trainable." if settings.lora else "Use --trainable all."
+                raise TrainingError(f"--trainable {requested}: {reason}.", hint)
+            everything, weights = ("all-but-positions", "adapters") if settings.lora else ("all", "all weights")
+            notes = [] if requested else [f"{reason[0].upper()}{reason[1:]}: {weights} are trained."]
+            return replace(settings, trainable=everything), tuple(notes)
         file, reason = self.checkpoint.names.get(name), f"transformers does not train {name}"
         if requested == "all-but-positions":
             return settings, ()
@@ -171,7 +175,7 @@ class ModelFiles(OpenedModel):
             reason = f"{name} equals its formula (train it with --trainable positions)"
         elif requested in ("new", "positions"):
             raise TrainingError(f"--trainable {requested}: {reason}.", "Use --trainable all-but-positions.")
-        note = f"{reason}, so it stays frozen: all other weights are trained."
+        note = f"{reason}, so it stays frozen: {'adapters' if settings.lora else 'all other weights'} are trained."
         return replace(settings, trainable="all-but-positions"), (note,)
 
     @property

@@ -208,13 +208,19 @@ def find_short_positions(task: TrainingTask, base: BaseCheckpoint | None) -> int
 class TrainableParameters:
     """The trainable parameters of a model, `names` by tensor; all others are frozen.
 
-    `rows` is a mask of the trainable rows of the parameter `table`, shape (rows,); None is all.
+    `rows` is a mask of the trainable rows of the parameter `table`, shape (rows,); None is all. `adapters` are the
+    names of layers with an adapter, by the tensor of their weight.
     """
 
     def __init__(
-        self, model: torch.nn.Module, names: Mapping[str, str], table: str, rows: NDArray[np.bool_] | None
+        self,
+        model: torch.nn.Module,
+        names: Mapping[str, str],
+        table: str,
+        rows: NDArray[np.bool_] | None,
+        adapters: Mapping[str, str],
     ) -> None:
-        self.model, self.names, self.table, self.rows = model, names, table, rows
+        self.model, self.names, self.table, self.rows, self.adapters = model, names, table, rows, adapters
         model.requires_grad_(False)
         for name in names.values():
             model.get_parameter(name).requires_grad_(True)
@@ -362,11 +368,22 @@ def choose_parameters(model: EvalModel, names: Mapping[str, str], task: Training
         first = int(task.rows.argmax()) - model.reserved_rows
         message = f"--seq-len {task.span} does not reach any new row: the first is at position {first}."
         raise TrainingError(message, f"Use a --seq-len above {first + (model.kind == CAUSAL)}, or remove it.")
-    trained = _all_names(model, names, settings) if settings.trains_weights else {table: names[table]}
-    if settings.trainable in FROZEN:
+    adapters, is_frozen = dict[str, str](), settings.trainable in FROZEN
+    if settings.lora is None:
+        trained = {**_all_names(model, names, settings)} if settings.trains_weights else {table: names[table]}
+    else:
+        from ctxextend.training.adapters import add_adapters
+
+        adapters = add_adapters(model, names, settings)
+        if settings.save_adapter and not is_frozen and not names[table].endswith(".weight"):
+            message = f"{table} is not the weight of a module, so a PEFT adapter cannot contain it."
+            raise TrainingError(message, "Save merged weights: remove --save-adapter.")
+        trained = {name: name for name, value in model.model.named_parameters() if value.requires_grad}
+        trained |= {} if is_frozen else {table: names[table]}
+    if is_frozen:
         tables = {id(model.model.get_parameter(names[name])) for _, name in task.files.tables if name in names}
         trained = {name: value for name, value in trained.items() if id(model.model.get_parameter(value)) not in tables}
-    trainable = TrainableParameters(model.model, trained, names.get(table, ""), task.rows)
+    trainable = TrainableParameters(model.model, trained, names.get(table, ""), task.rows, adapters)
     disable_dropout(model.model)
     if task.length > LONG_SEQUENCE:
         checkpoint_activations(model.model)
@@ -396,4 +413,6 @@ def _learning_rate(trainable: TrainableParameters, settings: Train, model: EvalM
     if rate and not settings.trains_weights:
         return rate
     encoder_rate = CONTRASTIVE_RATE if settings.contrastive else ENCODER_RATE
-    return encoder_rate if model.kind == ENCODER else RATE * (WIDTH / weight.shape[1]) ** 0.5
+    all_weights = encoder_rate if model.kind == ENCODER else RATE * (WIDTH / weight.shape[1]) ** 0.5
+    # Adapters learn best at 10 times that rate (Schulman et al. 2025, "LoRA Without Regret"); the table needs its.
+    return min(10 * all_weights, rate if rate and not is_frozen else math.inf) if settings.lora else all_weights

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -21,7 +22,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
-from ctxextend.errors import SourceError, TrainingError, counted, printable
+from ctxextend.errors import ResizeError, SourceError, TrainingError, counted, printable
 from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_eval_model, open_files
 from ctxextend.held_out import shared_texts
@@ -31,8 +32,8 @@ from ctxextend.plan import output_files
 from ctxextend.plan.find_tables import open_model
 from ctxextend.plan.plan import ResizePlan, output_path, table_hash
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import FROZEN, RECIPE_FILE, TRAINABLE, CheckpointRef, Recipe, Train, accepts_settings, split_ref
-from ctxextend.recipe_file import TABLE_KEYS, find_base, read_provenance, recipe_values, yaml_text
+from ctxextend.recipe import FROZEN, RECIPE_FILE, CheckpointRef, Recipe, Train, accepts_settings, split_ref
+from ctxextend.recipe_file import TABLE_KEYS, any_layer, find_base, read_provenance, recipe_values, yaml_text
 from ctxextend.report.figures import public_name, training_figure, write_figure
 from ctxextend.text_data import check_texts, empty_files, path_names
 from ctxextend.training.memory import estimate_memory, open_devices
@@ -125,6 +126,9 @@ def train_recipe(
     """Resize or convert a checkpoint if there is a plan, then train and save it; see `train`."""
     settings = recipe.train
     assert settings is not None
+    if settings.save_adapter and (plan is not None or recipe.evaluate is not None):
+        message = "--save-adapter cannot be combined with other steps: an adapter belongs to an existing checkpoint."
+        raise ResizeError(message, "Run the other steps first, then ctxextend train MODEL --lora R --save-adapter.")
     devices = open_devices(settings.device, fsdp=settings.fsdp)
     with ExitStack() as stack:
         with devices.main_process_first():
@@ -158,8 +162,6 @@ def train_recipe(
                 opened = opened.with_code() if recipe.copies_code else opened
             files, provenance = open_files(opened), read_provenance(opened.checkpoint)
             base = find_base(provenance, settings.base, opened.ref.tokenizer)
-            if settings.contrastive:
-                settings = replace(settings, trainable=settings.trainable or "all")
             settings, notes = files.choose_trainable(settings)
             rows = find_new_rows(files, base) if settings.trainable == "new" else None
             task = open_task(files, settings, devices, folder, rows, provenance, notify)
@@ -169,9 +171,9 @@ def train_recipe(
         trains_rows = files.has_rows and settings.trainable not in FROZEN
         names = match_parameters(model.model, opened.checkpoint, [files.table] * trains_rows)
         was_converted = provenance is not None and any(step.convert for step in provenance.chain)
-        if was_converted and model.kind == ENCODER and not settings.contrastive:
+        if was_converted and model.kind == ENCODER and not (settings.contrastive or settings.lora):
             task = replace(task, settings=replace(task.settings, lr=settings.lr or ENCODER_LR))
-        elif settings.distill is None and (base if settings.contrastive else was_converted):
+        elif settings.distill is None and (base if settings.contrastive else was_converted and model.kind != ENCODER):
             weight = CONTRASTIVE_DISTILL if settings.contrastive else DISTILL
             task = replace(task, settings=replace(task.settings, distill=weight))
         if base and (task.settings.distill or (model.kind == ENCODER and not settings.contrastive)):
@@ -182,6 +184,8 @@ def train_recipe(
                 hint = "Pass it with --base" + ("." if model.kind == ENCODER else ", or train without: --distill 0.")
                 raise TrainingError(message, hint) from error
         setup = set_up(model, names, task, teacher)
+        adapted = sorted({any_layer(name) for name in setup.trainable.adapters})  # recorded in the recipe, for verify
+        task = replace(task, provenance={**task.provenance, **({"adapted": adapted} if adapted else {})})
         weights = TrainedWeights(opened.checkpoint, setup.trainable, settings.dtype)
         notes = (source.checkpoint.source.notes if plan is None else ()) + notes
         notes += tuple(empty_files((*settings.data, *settings.eval_data)))
@@ -190,7 +194,7 @@ def train_recipe(
             notify(text)
         if devices.is_main_process:  # the new weights are written while up to two saved states exist
             saves = dict.fromkeys((f"{SAVE}1", f"{SAVE}2"), setup.trainable.save_bytes)
-            sizes = {name: layout.size for name, layout in weights.layouts.items()}
+            sizes = {name: layout.size for name, layout in weights.layouts.items() if not settings.save_adapter}
             check_disk_space(nearest_existing_parent(path), sizes | saves)
         with torch_threads(model.model, settings.threads):
             result = run_training(setup, folder, progress, notify)
@@ -206,11 +210,22 @@ def train_recipe(
             before = dict(provenance.values) if provenance else {}
             texts = {
                 RECIPE_FILE: _recipe(recipe, before, task, result, hashes),
-                output_files.CARD_FILE: _card(recipe, files, result),
+                output_files.CARD_FILE: _card(filled, files, result),
                 LOG_FILE: "".join(f"{json.dumps(line)}\n" for line in result.log),
             }
             others = {name: text.encode("utf-8", output_files.UNDECODED) for name, text in texts.items()}
-            weights.write(others | _curve_and_runs(result, folder), path, force=force)
+            others |= _curve_and_runs(result, folder)
+            if settings.save_adapter:
+                from ctxextend.training.adapters import save_adapter
+
+                sizes = {name: len(content) for name, content in others.items()}
+                with atomic_folder(path, opened.checkpoint.protected, sizes, force=force) as staged:
+                    tables = {setup.trainable.table: weights.tensor(files.table)} if trains_rows else {}
+                    save_adapter(setup.trainable, tables, opened.ref, staged)
+                    for name, content in others.items():
+                        (staged / name).write_bytes(content)
+            else:
+                weights.write(others, path, force=force)
             folder.remove()
     return result
 
@@ -231,7 +246,6 @@ def plan_training(recipe: Recipe, output: str | os.PathLike[str] | None = None, 
         check_texts(paths, settings.text_field)
     files, provenance = open_files(opened), read_provenance(opened.checkpoint)
     base = find_base(provenance, settings.base, opened.ref.tokenizer)
-    settings = replace(settings, trainable=settings.trainable or ("all" if settings.contrastive else None))
     settings, notes = files.choose_trainable(settings)
     rows = find_new_rows(files, base) if settings.trainable == "new" else None
     devices: Any = SimpleNamespace(device=open_device(settings.device), num_processes=1, is_main_process=True)
@@ -254,8 +268,9 @@ def plan_training(recipe: Recipe, output: str | os.PathLike[str] | None = None, 
 
 def _summary(setup: TrainingSetup) -> str:
     task, settings = setup.task, setup.task.settings
+    what = settings.trained_text if settings.lora else settings.trainable
     return (
-        f"{counted(setup.trainable.count, 'trainable parameter')} ({settings.trainable}), "
+        f"{counted(setup.trainable.count, 'trainable parameter')} ({what}), "
         f"{counted(settings.steps, 'step')} of {counted(settings.batch_size, 'sequence')} of {task.length:,} tokens, "
         f"micro-batch {task.micro_batches[0]} on {counted(task.devices.num_processes, 'device')}"
         f"{', sharded' if settings.fsdp else ''}, "
@@ -308,6 +323,11 @@ class TrainedWeights:
     def tensor(self, name: str) -> NDArray[Any]:
         """Return a tensor; frozen rows are copied from the source unless the dtype changes."""
         file, dtype = self.checkpoint.names[name], numpy_dtype(self._dtype(name))
+        if path := self.trainable.adapters.get(name):
+            layer: Any = self.trainable.model.get_submodule(path)
+            a, b = (self.trainable.value(f"{path}.lora_{part}.default.weight").double() for part in "AB")
+            delta = layer.scaling["default"] * (a.T @ b.T if layer.fan_in_fan_out else b @ a)
+            return np.asarray(read_floats(file, name).astype(np.float64) + delta.numpy()).astype(dtype)
         if name not in self.trainable.names:
             return read_floats(file, name).astype(dtype)
         parameter = self.trainable.names[name]
@@ -325,7 +345,8 @@ class TrainedWeights:
         """The layout of every weights file that changes or is renamed."""
         before = self.checkpoint.entries
         dtypes = {name: self._dtype(name) for name in before}
-        names = [name for name in before if name in self.trainable.names or dtypes[name] != before[name].dtype]
+        trained = self.trainable.names.keys() | self.trainable.adapters.keys()
+        names = [name for name in before if name in trained or dtypes[name] != before[name].dtype]
         return plan_layouts(self.checkpoint, {name: before[name].shape for name in names}, dtypes=dtypes)
 
     def write(self, others: Mapping[str, bytes], output: Path, *, force: bool) -> None:
@@ -355,7 +376,8 @@ def _recipe(
             trained |= {name: items[:MAX_LISTED], f"{name}_not_listed": len(items) - MAX_LISTED}
     if task.planned_steps != task.settings.steps:
         trained["planned_steps"] = task.planned_steps
-    trained["versions"] = {name: version(name) for name in ("torch", "transformers", "accelerate")}
+    libraries = ("torch", "transformers", "accelerate", *["peft"] * bool(task.settings.lora))
+    trained["versions"] = {name: version(name) for name in libraries}
     if recipe.resize is not None or recipe.convert is not None:
         provenance = before.pop("provenance")
         for table in provenance.get("tables", ()):
@@ -375,25 +397,26 @@ def _recipe(
     return yaml_text(values | {"provenance": provenance | {"trained": trained}}, result.output)
 
 
-def _card(recipe: Recipe, files: ModelFiles, result: TrainResult) -> str:
+def _card(settings: Train, files: ModelFiles, result: TrainResult) -> str:
     """Return the model card, without statements of the old one that no longer apply."""
     checkpoint, card = files.checkpoint, output_files.read_card(files.checkpoint)
     if card is not None:
         card = card.replace(LOG_POINTER, "").replace(output_files.UNTRAINED.format(files.max_len), "Before training:")
-    data = ", ".join(f"`{printable(public_name(path))}`" for path in recipe.train.data) if recipe.train else ""
+    data = ", ".join(f"`{printable(public_name(path))}`" for path in settings.data)
     placed = f" at random positions below {result.seq_len:,}" * (result.window < result.seq_len)
     after = f", {result.loss_after:.4f} after step {result.saved_step} (these weights)"
     after = after if result.saved_step else "; no later evaluation was lower, so these are the untrained weights"
     objective = OBJECTIVES[result.objective]
     other = OBJECTIVES["kept" if result.objective == "contrastive" else "distilled"]
     objective += f" and, with weight {result.distill:g}, {other}" if result.distill else ""
+    trained = settings.trained_text
     section = (
         f"## Trained at {result.seq_len}\n\n"
-        f"Trained with ctxextend {__version__} {objective}: {TRAINABLE[result.trainable]} "
+        f"Trained with ctxextend {__version__} {objective}: {trained} "
         f"({counted(result.parameters, 'parameter')}), {counted(result.steps, 'step')} of "
         f"{counted(result.batch_size, 'sequence')} of {result.window:,} tokens{placed}, on {data}; peak learning rate "
         f"{result.lr:.3g}. Held-out loss: {result.loss_before:.4f} before training{after}."
         f"{LOG_POINTER}{output_files.RECIPE_POINTER}\n"
     )
     title, base_model = printable(result.output.name), output_files.known_base_model(checkpoint)
-    return output_files.model_card(card, base_model, title=title, section=section)
+    return output_files.model_card(card, base_model, is_adapter=settings.save_adapter, title=title, section=section)

@@ -130,6 +130,7 @@ def _result(trainer: "RunTrainer", callback: "RunCallback", per_device_batch_siz
         objective=of_encoder if setup.model.kind == ENCODER else setup.model.kind,
         distill=settings.distill or 0.0,
         trainable=str(settings.trainable),
+        lora=settings.lora,
         parameters=setup.trainable.count,
         steps=step,
         batch_size=settings.batch_size,

@@ -148,6 +148,7 @@ class TrainResult(Result, shows="source output steps loss_before loss_after"):
     objective: str  # ``causal``, ``masked``, ``distilled`` or ``contrastive``
     distill: float  # weight of distillation next to another objective; 0 without
     trainable: str  # one of `TRAINABLE`
+    lora: int | None  # rank of adapters, in addition to a table
     parameters: int  # trainable parameters
     steps: int  # optimizer steps
     batch_size: int  # sequences per step, over all devices

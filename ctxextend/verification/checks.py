@@ -3,7 +3,7 @@
 import filecmp
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +28,7 @@ from ctxextend.plan.output_files import CARD_FILE
 from ctxextend.plan.plan import ResizePlan
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import FROZEN, RECIPE_FILE, TRAINABLE
-from ctxextend.recipe_file import Provenance, learned_before
+from ctxextend.recipe_file import Provenance, any_layer, learned_before
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
 from ctxextend.tables.rotary import frequencies
 from ctxextend.tables.stats import describe_rows
@@ -54,6 +54,7 @@ class ExpectedResize:
     notes: tuple[str, ...] = ()
     chain: tuple[Provenance, ...] = ()  # its recipe and those of its base checkpoints, newest first
     unregistered: str | None = None  # the method that its recipe names, if it is not registered
+    adapted: frozenset[str] = frozenset()  # tensors that adapters changed, with ``*`` for layers
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Check:
 
 def run_checks(expected: ExpectedResize, resized: Checkpoint, progress: Progress) -> list[Check]:
     """Compare the files of a resized checkpoint with those that the resize should have written."""
-    tensors, plan = check_tensors(expected.plan, resized, progress), expected.plan
+    tensors, plan = check_tensors(expected.plan, resized, progress, expected.adapted), expected.plan
     if expected.trainable in ("all-but-positions", "all"):
         kind = "conversion" if isinstance(plan, ConversionPlan) else "resize"
         reason = f"{TRAINABLE[expected.trainable]} were trained according to the recipe, so this is not a pure {kind}"
@@ -76,8 +77,10 @@ def run_checks(expected: ExpectedResize, resized: Checkpoint, progress: Progress
     return [tensors, check_tables(expected, resized), check_files(plan, resized)]
 
 
-def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no_progress) -> Check:
-    """Compare name, dtype, shape and bytes of all tensors except the tables, and check the position buffers."""
+def check_tensors(
+    plan: ResizePlan, resized: Checkpoint, progress: Progress = no_progress, adapted: Collection[str] = ()
+) -> Check:
+    """Compare tensors except the tables, and only name, dtype and shape of `adapted` ones; check position buffers."""
     base = plan.checkpoint
     changed = {*(table.name for table in plan.tables), *plan.dropped, *(buffer.name for buffer in plan.rebuilt_buffers)}
     kept = [(file.entries[name], file) for name, file in base.names.items() if name not in changed]
@@ -94,7 +97,8 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
         expected = file.header.get(METADATA)
         if metadata.get(name, expected) != expected:
             wrong.append(f"{name} has __metadata__ {metadata[name]}, expected {expected}")
-    same = [(entry, file) for entry, file in kept if not mismatches[entry.name]]
+    skipped = {entry.name for entry, _ in kept if any_layer(entry.name) in adapted}
+    same = [(entry, file) for entry, file in kept if not mismatches[entry.name] and entry.name not in skipped]
     total = sum(entry.size for entry, _ in same)
     # One thread reads while the other compares; one tensor at a time if they are computed in memory.
     pool = ThreadPoolExecutor(1 if isinstance(plan, ConversionPlan) else 2)
@@ -112,6 +116,7 @@ def check_tensors(plan: ResizePlan, resized: Checkpoint, progress: Progress = no
         counts = ", ".join(f"{count} {how}" for how, count in plan.conversion.counts.items())
         identical = "compared with" if wrong else "are byte-identical to"
         summary = f"{len(same):,} tensors {identical} those computed from the base ({total:,} bytes): {counts}"
+    summary += f"; {len(skipped):,} with adapters not compared" * bool(skipped)
     return Check("tensors", not wrong, (*wrong, summary))
 
 

@@ -45,6 +45,7 @@ class Verification(Result, shows="conclusion"):
     method: str | None  # method that created the rows, ``truncate``, or None if unknown
     trainable: str | None  # what was trained according to the recipe: one of `TRAINABLE`, or None
     checks: tuple[Check, ...]  # in the order they ran
+    adapted: tuple[str, ...] = ()  # tensors that adapters changed according to the recipe, with ``*`` for layers
     notes: tuple[str, ...] = ()  # for example how the method was determined
     what: str = field(default="resized", metadata=not_in_json)  # a key of `CHANGED`, ``converted`` or ``same``
 
@@ -72,13 +73,15 @@ class Verification(Result, shows="conclusion"):
             rows = "new rows" if self.trainable == "new" else "rows"
             changes = f" only in its position table ({'resized, ' * (self.what == 'resized')}{rows} trained)"
         elif self.what == "converted":
-            tensors = "every tensor is the stated rearrangement or sum of the base's"
+            kind = "every tensor without an adapter" if self.adapted else "every tensor"
+            tensors = f"{kind} is the stated rearrangement or sum of the base's"
             return f"Verified: {self.resized} is a conversion of {self.base}: {tensors}."
-        elif self.what == "same":
+        elif self.what == "same" and not self.adapted:
             return f"Verified: {self.resized} matches {self.base} (nothing was resized)."
         else:
-            changes = f" only in its {CHANGED[self.what]}"
-        return f"Verified: {self.resized} differs from {self.base}{changes}."
+            changes = f" only in its {CHANGED[self.what]}" if self.what != "same" else " only"
+        adapters = " and" * (changes != " only") + " in tensors with adapters" if self.adapted else ""
+        return f"Verified: {self.resized} differs from {self.base}{changes}{adapters}."
 
 
 @accepts_settings(CheckpointRef)
@@ -135,11 +138,12 @@ def verify_resized(
     plan, trainable = expected.plan, expected.trainable
     is_conversion = isinstance(plan, ConversionPlan)
     method = None if expected.how == CLOSEST or is_conversion else expected.unregistered or plan.method
-    notes = (*expected.notes, TRAINING_UNVERIFIED) if trainable else expected.notes
+    adapted = tuple(sorted(expected.adapted))
+    notes = (*expected.notes, TRAINING_UNVERIFIED) if trainable or adapted else expected.notes
     what = "resized" if any(table.is_changed for table in plan.stored) else "fixed" if plan.edits else "same"
     what = "rotary" if what == "fixed" and any(table.rope for table in plan.tables) else what
     what = "converted" if is_conversion else what
-    return Verification(ref.source, reference, method, trainable, tuple(checks), notes, what)
+    return Verification(ref.source, reference, method, trainable, tuple(checks), adapted, notes, what)
 
 
 def _failed(ref: CheckpointRef, reference: str, name: str, error: errors.CtxextendError) -> Verification:
@@ -178,10 +182,11 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
     recipe, reasons = read_provenance(resized), list[str]()
     chain = recipe.chain if recipe else ()  # the newest recipe that applies to this base counts
     for index, step in enumerate(chain):
+        recorded = step.trainable, "from the recipe", (), chain[index:], step.unregistered, step.adapted
         try:
             if step.convert is not None:
                 conversion = plan_conversion(model, step.convert)
-                return ExpectedResize(conversion, step.trainable, "from the recipe", (), chain[index:])
+                return ExpectedResize(conversion, *recorded)
             plan = plan_model(model, step.settings, step.methods)
             _ = plan.chosen  # raises if the rows do not equal the recorded formula
         except (errors.ResizeError, errors.UnsupportedModelError) as error:
@@ -191,7 +196,7 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
         rows = [((unknown | {**step.rows})[table.name][0], table.rows_before) for table in plan.tables]
         other = [stated for stated, actual in rows if stated != actual]
         if not other:
-            return ExpectedResize(plan, step.trainable, "from the recipe", (), chain[index:], step.unregistered)
+            return ExpectedResize(plan, *recorded)
         reasons.append(f"The recipe is for a table with {other[0]} rows.")
     return _try_methods(model, resized, (f"{[*reasons, 'No recipe found.'][0]} All methods were tried.",))
 
