@@ -37,6 +37,7 @@ ALLOWED = {
         "torch",
         "transformers",
         "accelerate",
+        "peft",
         "safetensors",
         "sentence_transformers",
         "ml_dtypes",

@@ -251,7 +251,7 @@ def plan_training(recipe: Recipe, output: str | os.PathLike[str] | None = None, 
     devices: Any = SimpleNamespace(device=open_device(settings.device), num_processes=1, is_main_process=True)
     with TemporaryDirectory() as folder:
         task = open_task(files, replace(settings, steps=1), devices, RunFolder(Path(folder)), rows, provenance)
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         model, teacher = load_eval_model(files, task.dtype, settings.device), 0
         model.model.tie_weights()  # tensors without values lose this when a model is moved
         trains_rows = files.has_rows and settings.trainable not in FROZEN
@@ -259,7 +259,8 @@ def plan_training(recipe: Recipe, output: str | os.PathLike[str] | None = None, 
         if base and (settings.distill or model.kind == ENCODER):
             other = open_eval_model(base.ref, task.dtype, base.hashes, settings.device).model
             teacher = other.num_parameters() * other.dtype.itemsize
-        trainable = choose_parameters(model, names, task)
+    trainable = choose_parameters(model, names, task)  # adapters have values: peft cannot move those without
+    with mode:
         tables = [model.model.get_parameter(names[name]) for _, name in files.tables if name in trainable.names]
         memory = tuple(estimate_memory(model, tables, task.settings, task.length, teacher))
     facts = trainable.count, model.model.num_parameters(), str(task.settings.precision), memory
