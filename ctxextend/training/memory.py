@@ -33,7 +33,7 @@ LAUNCHED = {"ACCELERATE_USE_FSDP": "accelerate's FSDP", "ACCELERATE_USE_DEEPSPEE
 CPU_TOKENS, ACCELERATOR_TOKENS = 4096, 16_384  # maximum tokens per micro-batch: larger ones are not faster
 CHUNK_LOGITS = 2**24  # maximum logits per chunk of the loss: 64 MiB of float32, 333 tokens with GPT-2's vocabulary
 DEVICES = (1, 2, 4, 8)  # numbers of them for which memory is estimated
-PROCESS, HEAP = 650_000_000, 1.1  # on a CPU: bytes of a process without tensors, and memory per byte of activations
+PROCESS = 650_000_000  # bytes of a process on a CPU without tensors
 MULTI_OP_ACTIVATIONS = (  # activation functions of transformers that consist of several operations
     *("NewGELUActivation", "FastGELUActivation", "QuickGELUActivation", "AccurateGELUActivation"),
     *("ClippedGELUActivation", "ReLUSquaredActivation", "LaplaceActivation"),
@@ -127,7 +127,7 @@ def estimate_memory(
     outer, *inner = map(size, ([value for value in sharded if id(value) not in inside], *blocks))
     gathered = 3 * outer + (2 * sum(inner) if on_cpu else 3 * max(inner, default=0))
     labels = length * {MASKED: PREDICTED, ENCODER: 0.0}.get(model.kind, 1.0)
-    (heap, fixed), state = (HEAP, PROCESS + teacher) if on_cpu else (1, teacher), 8 + 8 * is_half
+    fixed, state = teacher + PROCESS * on_cpu, 8 + 8 * is_half
     best = 4 * (settings.save == "best")
     for count in DEVICES:
         with suppress(TrainingError):
@@ -135,9 +135,9 @@ def estimate_memory(
             batch = micro_batch_sizes(devices, settings, length)[0]
             loss = 8 * min(CHUNK_LOGITS, batch * labels * config.vocab_size)  # of two chunks of logits
             copied = sum(value.nbytes for value in values if value.requires_grad) * (count > 1)  # by DDP
-            each = fixed + size(values, state + best * on_cpu) + copied + heap * (batch * activations + loss)
-            fsdp = fixed + size(tables, state + best) + size(sharded, state + best) / count + gathered
-            fsdp += heap * (batch * recomputed + loss)
+            each = size(values, state + best * on_cpu) + copied + batch * activations + fixed + loss
+            fsdp = size(tables, state + best) + size(sharded, state + best) / count + gathered + batch * recomputed
+            fsdp += fixed + loss
             yield DeviceMemory(count, batch, round(each), round(fsdp) if count > 1 else None)
 
 
