@@ -13,7 +13,7 @@ from benchmarks.training_memory import CASES, RESULTS, page, run_case
 from ctxextend import plan_training, resize
 from ctxextend.models.devices import peak_memory
 from ctxextend.recipe import CheckpointRef, Recipe, Train
-from tests import pico
+from tests import pico, tiny
 from tests.trainings import NEW, OLD, invoke, make_encoder, make_resized, make_source
 from tests.word_tokenizer import add_tokenizer, text_of
 
@@ -48,6 +48,13 @@ def make_header(folder: Path, model_type: str, config: dict[str, Any], dtype: to
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + end)
     return add_tokenizer(folder, special_tokens=masked)
+
+
+def make_small(folder: Path, model_type: str) -> Path:
+    """Save a small masked language model of a type."""
+    config = tiny.shrink(tiny.make_config(model_type))
+    transformers.AutoModelForMaskedLM.from_config(config).save_pretrained(folder)  # type: ignore[no-untyped-call]
+    return add_tokenizer(folder, special_tokens=True)
 
 
 def test_train_dry_run_states_parameters_and_memory_and_writes_nothing(tmp_path: Path) -> None:
@@ -114,6 +121,20 @@ def test_plan_training_keeps_half_precision(tmp_path: Path) -> None:
     found = [plan(half, precision=precision, batch_size=1) for precision in ("fp32", "bf16")]
     saved = found[0].memory[0].bytes - found[1].memory[0].bytes
     assert saved == pytest.approx(2 * found[0].model_parameters, rel=0.2)  # frozen weights take two bytes, not four
+
+
+@pytest.mark.parametrize("model_type", ["roformer", "big_bird"])
+def test_plan_training_estimates_models_with_computed_buffers_or_tied_biases(model_type: str, tmp_path: Path) -> None:
+    source = make_small(tmp_path / model_type, model_type)
+    found = plan(source, batch_size=1, seq_len=16, trainable="all-but-positions")
+    assert 0 < found.parameters <= found.model_parameters
+
+
+def test_train_dry_run_says_that_a_model_reads_values(tmp_path: Path) -> None:
+    source = make_small(tmp_path / "xlm", "xlm")
+    done = invoke("train", source, "--data", "book.txt", "--steps", 1, "--dry-run")
+    assert done.exit_code == 1
+    assert "Cannot estimate the memory of xlm models without weights" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("name", RECORDED)

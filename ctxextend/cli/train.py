@@ -95,8 +95,8 @@ def train(
         sink.note(*planned.notes)
         sink.warning(*planned.warnings)
         counts = f"{planned.model_parameters:,}", f"{planned.parameters:,} ({planned.trainable})"
-        lines = [(counted(memory.devices, "device"), str(memory)) for memory in planned.memory]
-        page.values([*zip(("parameters", "trained"), counts, strict=True), *lines])
+        page.values(zip(("parameters", "trained"), counts, strict=True))
+        page.values((counted(memory.devices, "device"), str(memory)) for memory in planned.memory)
         sink.screen(page.lines)
         sink.result("train", planned, planned.warnings)
         return

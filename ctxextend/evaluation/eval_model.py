@@ -308,7 +308,8 @@ def load_eval_model(files: ModelFiles, precision: str = "auto", device: str | No
     notes, stated = checkpoint.notes, checkpoint.model_class
     if kind == ENCODER and stated is not None and stated.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel")):
         notes = (*notes, f"{checkpoint.root} has no LM head of {stated}, so it is evaluated as an encoder.")
-    values = name, checkpoint.root, model_type, kind, loaded.model.to(device_used), files.tokenizer, files.max_len
+    model = loaded.model if loaded.model.device.type == device_used.type else loaded.model.to(device_used)
+    values = name, checkpoint.root, model_type, kind, model, files.tokenizer, files.max_len
     return EvalModel(*values, notes, files.reserved_rows, files.trainings)
 
 

@@ -1,6 +1,7 @@
 """Load checkpoints with transformers and run them; torch and transformers are imported on first use."""
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
     """Load a checkpoint in a torch dtype, with a transformers class: AutoModel if it is None or not public."""
     import torch
     import transformers
+    from torch._guards import active_fake_mode
 
     loader: Any = getattr(transformers, model_class or "", None) or transformers.AutoModel
     torch.manual_seed(0)  # missing weights are initialised at random: the same for every checkpoint
@@ -54,6 +56,12 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
     if checkpoint.config_file in checkpoint.generated:  # a nanoGPT file, which transformers cannot read
         flags["state_dict"] = {name: to_tensor(read_floats(file, name)) for name, file in checkpoint.names.items()}
         folder, flags["config"] = None, transformers.AutoConfig.for_model(**checkpoint.config)
+    if active_fake_mode() is not None:  # tensors without values; in layers, files may name and shape weights otherwise
+        config = flags.get("config") or transformers.AutoConfig.from_pretrained(str(folder))
+        model = (getattr(loader, "_from_config", None) or loader.from_config)(config, dtype=flags["dtype"])
+        found = {id(model.get_parameter(name)) for name in match_parameters(model, checkpoint, ()).values()}
+        others = [name for name, value in model.named_parameters() if id(value) not in found]
+        return LoadedModel(model.train(False), tuple(n for n in others if not re.search(r"\.\d+\.", n)), (), ())
     with quiet_transformers():
         try:
             model, info = loader.from_pretrained(folder, **flags)

@@ -32,7 +32,6 @@ except ImportError as error:
 LAUNCHED = {"ACCELERATE_USE_FSDP": "accelerate's FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}  # by their variables
 CPU_TOKENS, ACCELERATOR_TOKENS = 4096, 16_384  # maximum tokens per micro-batch: larger ones are not faster
 CHUNK_LOGITS = 2**24  # maximum logits per chunk of the loss: 64 MiB of float32, 333 tokens with GPT-2's vocabulary
-DEVICES = (1, 2, 4, 8)  # numbers of them for which memory is estimated
 PROCESS = 650_000_000  # bytes of a process on a CPU without tensors
 MULTI_OP_ACTIVATIONS = (  # activation functions of transformers that consist of several operations
     *("NewGELUActivation", "FastGELUActivation", "QuickGELUActivation", "AccurateGELUActivation"),
@@ -116,28 +115,24 @@ def estimate_memory(
         with saved_tensors_hooks(save, lambda value: value), torch.autocast(device.type, torch.bfloat16, is_mixed):
             network.train().base_model(**prepare_inputs(network, ids))
     less, more = (sum(storage.nbytes() for storage in storages.values()) for storages in saved)
-    activations = recomputed = more - less
     blocks = [[*block.parameters()] for block in network.modules() if isinstance(block, GradientCheckpointingLayer)]
-    if blocks:
-        inputs = (len(blocks) + 1) * length * config.hidden_size * network.dtype.itemsize
-        recomputed = inputs + activations // len(blocks)
+    activations, inputs = more - less, len(blocks) * length * config.hidden_size * network.dtype.itemsize
     whole, inside = ({id(value) for value in part} for part in (tables, chain(*blocks)))
     sharded = [value for value in values if id(value) not in whole]
     # Weights are gathered, and gradients reduced, through buffers; malloc hardly reuses the memory of blocks.
     outer, *inner = map(size, ([value for value in sharded if id(value) not in inside], *blocks))
     gathered = 3 * outer + (2 * sum(inner) if on_cpu else 3 * max(inner, default=0))
     labels = length * {MASKED: PREDICTED, ENCODER: 0.0}.get(model.kind, 1.0)
-    fixed, state = teacher + PROCESS * on_cpu, 8 + 8 * is_half
-    best = 4 * (settings.save == "best")
-    for count in DEVICES:
+    fixed, state, best = teacher + PROCESS * on_cpu, 8 + 8 * is_half, 4 * (settings.save == "best")
+    for count in (1, 2, 4, 8):
         with suppress(TrainingError):
             devices: Any = SimpleNamespace(num_processes=count, device=device)
             batch = micro_batch_sizes(devices, settings, length)[0]
             loss = 8 * min(CHUNK_LOGITS, batch * labels * config.vocab_size)  # of two chunks of logits
             copied = sum(value.nbytes for value in values if value.requires_grad) * (count > 1)  # by DDP
             each = size(values, state + best * on_cpu) + copied + batch * activations + fixed + loss
-            fsdp = size(tables, state + best) + size(sharded, state + best) / count + gathered + batch * recomputed
-            fsdp += fixed + loss
+            fsdp = size(tables, state + best) + size(sharded, state + best) / count + gathered + fixed + loss
+            fsdp += batch * (inputs + activations / max(len(blocks), 1))
             yield DeviceMemory(count, batch, round(each), round(fsdp) if count > 1 else None)
 
 

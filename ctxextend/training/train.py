@@ -22,7 +22,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
-from ctxextend.errors import ResizeError, SourceError, TrainingError, counted, printable
+from ctxextend.errors import ResizeError, SourceError, TrainingError, counted, one_line, printable
 from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_eval_model, open_files
 from ctxextend.held_out import shared_texts
@@ -251,9 +251,8 @@ def plan_training(recipe: Recipe, output: str | os.PathLike[str] | None = None, 
     devices: Any = SimpleNamespace(device=open_device(settings.device), num_processes=1, is_main_process=True)
     with TemporaryDirectory() as folder:
         task = open_task(files, replace(settings, steps=1), devices, RunFolder(Path(folder)), rows, provenance)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with devices.device, FakeTensorMode(allow_non_fake_inputs=True) as mode:
         model, teacher = load_eval_model(files, task.dtype, settings.device), 0
-        model.model.tie_weights()  # tensors without values lose this when a model is moved
         trains_rows = files.has_rows and settings.trainable not in FROZEN
         names = match_parameters(model.model, files.checkpoint, [files.table] * trains_rows)
         if base and (settings.distill or model.kind == ENCODER):
@@ -262,7 +261,11 @@ def plan_training(recipe: Recipe, output: str | os.PathLike[str] | None = None, 
     trainable = choose_parameters(model, names, task)  # adapters have values: peft cannot move those without
     with mode:
         tables = [model.model.get_parameter(names[name]) for _, name in files.tables if name in trainable.names]
-        memory = tuple(estimate_memory(model, tables, task.settings, task.length, teacher))
+        try:
+            memory = tuple(estimate_memory(model, tables, task.settings, task.length, teacher))
+        except RuntimeError as error:  # such as an operation that depends on values
+            message = f"Cannot estimate the memory of {model.model_type} models without weights: {one_line(error)}"
+            raise TrainingError(message, "Measure it with --steps 1.") from error
     facts = trainable.count, model.model.num_parameters(), str(task.settings.precision), memory
     return TrainingPlan(path, recipe.checkpoint.source, str(settings.trainable), *facts, notes, task.warnings)
 

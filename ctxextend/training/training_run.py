@@ -197,8 +197,7 @@ class DeviceMemory:
     fsdp_bytes: int | None  # with ``--fsdp``; None for one device
 
     def __str__(self) -> str:
-        sharded = f" each, {size_text(self.fsdp_bytes)} with --fsdp" if self.fsdp_bytes else ""
-        return f"{size_text(self.bytes)}{sharded}"
+        return size_text(self.bytes) + (f" each, {size_text(self.fsdp_bytes)} with --fsdp" if self.fsdp_bytes else "")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
