@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from ctxextend import resize
+from ctxextend import compare, resize
 from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.recipe import CheckpointRef
 from ctxextend.training.memory import disable_dropout
@@ -70,15 +70,22 @@ def test_train_learns_to_find_documents_by_their_passages() -> None:
     assert result["loss_after"] < 0.9 * result["loss_before"]
 
 
-@pytest.mark.parametrize("name", ["pairs.jsonl", "negatives.tsv"])
-def test_train_learns_pairs_of_a_file_at_random_positions(name: str) -> None:
-    result = run(name.replace(".", "-"), "--pairs", name, "--window", 24, "--per-device-batch-size", 4)
+def test_train_learns_pairs_of_a_file_at_random_positions() -> None:
+    result = run("negatives", "--pairs", "negatives.tsv", "--window", 24, "--per-device-batch-size", 4)
     assert (result["objective"], result["window"]) == ("contrastive", 24)
     assert result["loss_after"] < 0.9 * result["loss_before"]
-    recipe = Path(name.replace(".", "-"), "ctxextend.yaml").read_text()
+    recipe = Path("negatives", "ctxextend.yaml").read_text()
     assert "objective: contrastive" in recipe
-    assert f"name: {name}" in recipe
-    assert "to find the text of each pair" in Path(name.replace(".", "-"), "README.md").read_text()
+    assert "name: negatives.tsv" in recipe
+    assert "to find the text of each pair" in Path("negatives", "README.md").read_text()
+
+
+def test_train_computes_similarities_in_float32() -> None:
+    exact = run("fp32", "--pairs", "pairs.jsonl", "--steps", 1)
+    rounded = run("bf16", "--pairs", "pairs.jsonl", "--steps", 1, "--precision", "bf16", "--per-device-batch-size", 4)
+    assert rounded["precision"] == "bf16"
+    assert rounded["loss_before"] == pytest.approx(exact["loss_before"], rel=0.02)
+    assert rounded["loss_before"] * 128 % 1  # bfloat16 has steps of 1/128 from 1 to 2, and larger ones above
 
 
 def test_train_reads_pairs_from_both_formats_alike() -> None:
@@ -188,6 +195,8 @@ def test_train_refuses_contrastive_training_that_cannot_work(tmp_path: Path) -> 
         '{"anchor": "w1", "positive": "w2"}\n{"anchor": "w1", "positive": "w2", "negative": "w3"}\n'
     )
     Path(tmp_path, "empty.tsv").write_text("w1\t \n")
+    with pytest.raises(TypeError, match="contrastive"):
+        compare("long", 64, "texts.jsonl", contrastive="passages")  # type: ignore[call-arg]
     for code, source, flags, message in (
         (2, "long", (), "No training text."),
         (2, "long", ("--pairs", "pairs.tsv", "--data", "texts.jsonl"), "--pairs cannot be used with --data"),

@@ -94,8 +94,9 @@ def train(
         planned, page = plan_training(recipe, output, force=force), Page()
         sink.note(*planned.notes)
         sink.warning(*planned.warnings)
-        counts = f"{planned.model_parameters:,}", f"{planned.parameters:,} ({planned.trainable})"
-        page.values(zip(("parameters", "trained"), counts, strict=True))
+        adapters = f", adapters of rank {lora}" if lora else ""
+        trained = f"{planned.parameters:,} ({planned.trainable}{adapters})"
+        page.values([("parameters", f"{planned.model_parameters:,}"), ("trained", trained)])
         page.values((counted(memory.devices, "device"), str(memory)) for memory in planned.memory)
         sink.screen(page.lines)
         sink.result("train", planned, planned.warnings)

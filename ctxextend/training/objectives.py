@@ -224,7 +224,8 @@ class Contrastive(torch.nn.Module):
         embedded: Any = torch.cat([embed(self.model, *part) for part in parts])
         anchors, *others = embedded.split(pairs)
         self.ranking.gather_across_devices = self.training and torch.distributed.is_initialized()
-        loss: torch.Tensor = self.ranking.compute_loss_from_embeddings([anchors, *others], None)
+        with torch.autocast(input_ids.device.type, enabled=False):  # similarities are float32, too
+            loss: torch.Tensor = self.ranking.compute_loss_from_embeddings([anchors, *others], None)
         if self.teacher is not None and self.training:
             teacher = self.teacher.model.to(input_ids.device).eval()
             with torch.no_grad():

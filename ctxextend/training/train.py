@@ -255,7 +255,9 @@ def plan_training(recipe: Recipe, output: str | os.PathLike[str] | None = None, 
         model, teacher = load_eval_model(files, task.dtype, settings.device), 0
         trains_rows = files.has_rows and settings.trainable not in FROZEN
         names = match_parameters(model.model, files.checkpoint, [files.table] * trains_rows)
-        if base and (settings.distill or model.kind == ENCODER):
+        was_converted = provenance is not None and any(step.convert for step in provenance.chain)
+        is_distilled = settings.distill or (settings.distill is None and (was_converted or model.kind == ENCODER))
+        if base and is_distilled:
             other = open_eval_model(base.ref, task.dtype, base.hashes, settings.device).model
             teacher = other.num_parameters() * other.dtype.itemsize
     trainable = choose_parameters(model, names, task)  # adapters have values: peft cannot move those without
