@@ -434,7 +434,7 @@ def test_resize_supports_names_that_are_not_utf8(make_pico: MakePico, tmp_path: 
 
 
 def test_public_names_exist_and_have_docstrings() -> None:
-    assert len(ctxextend.__all__) == len(set(ctxextend.__all__)) == 49
+    assert len(ctxextend.__all__) == len(set(ctxextend.__all__)) == 52
     for name in ctxextend.__all__:
         value = getattr(ctxextend, name)
         assert isinstance(value, str) or value.__doc__
