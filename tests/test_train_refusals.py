@@ -70,7 +70,7 @@ TEXTS = {
 def test_train_rejects_invalid_data_and_flags_before_it_loads_the_model(
     dry_run: tuple[str, ...], flags: str, code: int, message: str, gpt2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ctxextend.training.train.load_eval_model", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("ctxextend.evaluation.eval_model.load_eval_model", lambda *_: pytest.fail("a model was loaded"))
     for name, text in TEXTS.items():
         Path(name).write_bytes(text)
     done = invoke("train", gpt2, "--steps", 2, *flags.split(), "-o", "out", *dry_run)

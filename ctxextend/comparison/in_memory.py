@@ -129,5 +129,5 @@ def open_trainer(files: ModelFiles, plan: ResizePlan, train: Train, base: EvalMo
     if devices.num_processes > 1:
         message = "Comparing with training runs in one process, but torchrun or accelerate started several."
         raise TrainingError(message, "Run without them, or train each method with its recipe.")
-    task = open_task(replace(files, rows=plan.tables[0].rows_after), train, devices, run_folder)
+    task = open_task(replace(files, rows=plan.tables[0].rows_after), train, devices, run_folder, is_base=True)
     return InMemoryTrainer(task, run_folder, base)

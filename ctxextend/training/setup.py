@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 from torch.distributed.tensor import DTensor
 
 from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
-from ctxextend.errors import CheckpointError, CtxextendError, DataError, TrainingError, counted, flag_name
+from ctxextend.errors import CheckpointError, CtxextendError, DataError, SourceError, TrainingError, counted, flag_name
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import read_pooling
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, ModelFiles
 from ctxextend.held_out import NO_HELD_OUT, HeldOut, read_ids, text_key, trained_on_warnings, trained_texts
+from ctxextend.models.load import match_parameters
 from ctxextend.plan.find_tables import describe_table, open_model
 from ctxextend.recipe import FROZEN, MIN_LENGTH, Train
-from ctxextend.recipe_file import BaseCheckpoint, Provenance, learned_before
+from ctxextend.recipe_file import BaseCheckpoint, Provenance, find_base, learned_before, read_provenance
 from ctxextend.tables.apply import learned_rows
 from ctxextend.training import train_data
 from ctxextend.training.memory import checkpoint_activations, disable_dropout, micro_batch_sizes
@@ -38,6 +39,9 @@ TABLE_RATE, CAUSAL_TABLE_RATE = 0.05, 0.2
 RATE, WIDTH = 3e-4, 768  # peak learning rate of all weights at GPT-2 small's width; narrower models tolerate more
 ENCODER_RATE = 2e-5  # peak learning rate of all weights of an encoder, whose embeddings should change little
 CONTRASTIVE_RATE = 5e-5  # the same in contrastive training, measured on MiniLM
+ENCODER_LR = 1e-4  # the same of an encoder after a conversion: better than 2e-5 and 2e-4 on MiniLM
+DISTILL = 4.0  # default weight after a conversion: better than 1 after 100 steps on gpt2-byte-128 and tiny-gpt2
+CONTRASTIVE_DISTILL = 5.0  # default weight in contrastive training, measured on MiniLM
 LONG_SEQUENCE = 1024  # tokens above which activations are recomputed to save memory
 # Size of the held-out set: maximum tokens; in short runs, where evaluation would take most of the time, sequences per
 # training step, and their minimum.
@@ -57,8 +61,11 @@ class TrainingTask:
     held_out: Text
     provenance: Mapping[str, Any]  # for the recipe: files of ``data`` and ``eval_data``, ``held_out`` windows
     planned_steps: int  # the steps of the first start; a resumed run may have others
+    notes: tuple[str, ...]  # about what is trained
+    warnings: tuple[str, ...]  # if the held-out text was trained on before, or new rows stay untrained
     rows: NDArray[np.bool_] | None = None  # mask of the table's trainable rows, shape (rows,); None is all
-    warnings: tuple[str, ...] = ()  # if the held-out text was trained on before, or new rows stay untrained
+    base: BaseCheckpoint | None = None  # None if unknown
+    was_converted: bool = False  # to another position scheme, according to its recipe
     short_positions: int | None = None  # those that the base has; None if unknown, or if sequences use no others
 
     @property
@@ -87,12 +94,16 @@ def open_task(
     settings: Train,
     devices: "PartialState",
     folder: RunFolder,
-    rows: NDArray[np.bool_] | None = None,
-    provenance: Provenance | None = None,
     notify: Callable[[str], None] = lambda text: None,
+    *,
+    is_base: bool = False,  # whether no recipe describes what to train, because it is the base with other tables
 ) -> TrainingTask:
     """Fill in unset settings, and tokenize the text into the run folder unless it is there already."""
     source, maximum, special = files.ref.source, files.max_len, files.tokenizer.num_special
+    provenance = None if is_base else read_provenance(files.checkpoint)
+    base = None if is_base else find_base(provenance, settings.base, files.ref.tokenizer)
+    settings, notes = files.choose_trainable(settings)
+    rows = _new_rows(files, base) if settings.trainable == "new" and not is_base else None
     minimum = max(MIN_LENGTH, special + 2)
     for label, length in (("--seq-len", settings.seq_len), ("--window", settings.window), ("A sequence of", minimum)):
         if length is not None and length > maximum:
@@ -158,8 +169,10 @@ def open_task(
     names, planned_steps = [file["name"] for file in seen], folder.planned_steps or settings.steps
     warnings = trained_on_warnings(source, names, f"{NO_HELD_OUT} text with --eval-data.")
     warnings += _untrained_row_warnings(files, settings, provenance)
-    data = train, held_out, facts
-    return TrainingTask(files, settings, devices, micro_batches, *data, planned_steps, rows, tuple(warnings))
+    was_converted = provenance is not None and any(step.convert for step in provenance.chain)
+    short_positions = _short_positions(files, base, span)
+    data = train, held_out, facts, planned_steps, notes, tuple(warnings)
+    return TrainingTask(files, settings, devices, micro_batches, *data, rows, base, was_converted, short_positions)
 
 
 def _untrained_row_warnings(files: ModelFiles, settings: Train, provenance: Provenance | None) -> Iterator[str]:
@@ -174,7 +187,7 @@ def _untrained_row_warnings(files: ModelFiles, settings: Train, provenance: Prov
             )
 
 
-def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None) -> NDArray[np.bool_]:
+def _new_rows(files: ModelFiles, base: BaseCheckpoint | None) -> NDArray[np.bool_]:
     """Return a mask of new rows, shape (rows,), from recipes or by comparing with the base; reserved rows are False."""
     name, reserved = files.ref.source, files.reserved_rows
     try:
@@ -196,16 +209,16 @@ def find_new_rows(files: ModelFiles, base: BaseCheckpoint | None) -> NDArray[np.
     return np.concatenate([np.zeros(reserved, np.bool_), ~learned])
 
 
-def find_short_positions(task: TrainingTask, base: BaseCheckpoint | None) -> int | None:
+def _short_positions(files: ModelFiles, base: BaseCheckpoint | None, span: int) -> int | None:
     """Return `TrainingTask.short_positions`, from recipes or, of a base that the user named, from its files."""
     length: Any = None
     if base is not None and base.chain:
-        facts, rows = base.chain[-1].values.get("provenance") or {}, base.chain[-1].rows.get(task.files.table)
-        length = rows[0] - task.files.reserved_rows if rows else facts.get("max_len_before")  # of a conversion
+        facts, rows = base.chain[-1].values.get("provenance") or {}, base.chain[-1].rows.get(files.table)
+        length = rows[0] - files.reserved_rows if rows else facts.get("max_len_before")  # of a conversion
     elif base is not None:
         opened = open_model(base.ref)
         length = opened.tables[0].location.positions(describe_table(opened.checkpoint, opened.tables[0])[0][0])
-    return length if isinstance(length, int) and 0 < length < task.span else None
+    return length if isinstance(length, int) and 0 < length < span else None
 
 
 class TrainableParameters:
@@ -321,6 +334,27 @@ class TrainingSetup:
         """The sequences of the held-out loss: the same for every batch size, and for a resumed run."""
         count = min(max(EVAL_TOKENS // self.task.length, 1), max(EVAL_PER_STEP * self.task.planned_steps, MIN_EVAL))
         return self.dataset(self.task.held_out, self.sequences, count, shuffled=False)
+
+
+def load_task(task: TrainingTask) -> tuple[TrainingTask, EvalModel, Names, EvalModel | None]:
+    """Fill in settings that depend on the kind of the model; also return the model, `match_parameters`, the teacher."""
+    files, settings, base = task.files, task.settings, task.base
+    # A sharded model is loaded on the CPU: none of the devices may hold all of it.
+    model, teacher = eval_model.load_eval_model(files, task.dtype, "cpu" if settings.fsdp else settings.device), None
+    trains_rows, is_encoder = files.has_rows and settings.trainable not in FROZEN, model.kind == ENCODER
+    names = match_parameters(model.model, files.checkpoint, [files.table] * trains_rows)
+    if task.was_converted and is_encoder and not (settings.contrastive or settings.lora):
+        settings = replace(settings, lr=settings.lr or ENCODER_LR)
+    elif settings.distill is None and (base if settings.contrastive else task.was_converted and not is_encoder):
+        settings = replace(settings, distill=CONTRASTIVE_DISTILL if settings.contrastive else DISTILL)
+    if base and (settings.distill or (is_encoder and not settings.contrastive)):
+        try:
+            teacher = eval_model.open_eval_model(base.ref, task.dtype, base.hashes, settings.device)
+        except SourceError as error:
+            message = f"Cannot distil from the base checkpoint of {files.ref.source}: {error.message}"
+            hint = "Pass it with --base" + ("." if is_encoder else ", or train without: --distill 0.")
+            raise TrainingError(message, hint) from error
+    return replace(task, settings=settings), model, names, teacher
 
 
 def set_up(model: EvalModel, names: Names, task: TrainingTask, teacher: EvalModel | None) -> TrainingSetup:

@@ -22,18 +22,17 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
-from ctxextend.errors import ResizeError, SourceError, TrainingError, counted, one_line, printable
+from ctxextend.errors import ResizeError, TrainingError, counted, one_line, printable
 from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
-from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_eval_model, open_files
+from ctxextend.evaluation.eval_model import ModelFiles, open_files
 from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import open_device, torch_threads
-from ctxextend.models.load import match_parameters
 from ctxextend.plan import output_files
 from ctxextend.plan.find_tables import open_model
 from ctxextend.plan.plan import ResizePlan, output_path, table_hash
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import FROZEN, RECIPE_FILE, CheckpointRef, Recipe, Train, accepts_settings, split_ref
-from ctxextend.recipe_file import TABLE_KEYS, any_layer, find_base, read_provenance, recipe_values, yaml_text
+from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, accepts_settings, split_ref
+from ctxextend.recipe_file import SECTIONS, TABLE_KEYS, any_layer, read_provenance, recipe_values, yaml_text
 from ctxextend.report.figures import public_name, training_figure, write_figure
 from ctxextend.text_data import check_texts, empty_files, path_names
 from ctxextend.training.memory import estimate_memory, open_devices
@@ -42,8 +41,7 @@ from ctxextend.training.setup import (
     TrainingSetup,
     TrainingTask,
     choose_parameters,
-    find_new_rows,
-    find_short_positions,
+    load_task,
     open_task,
     set_up,
 )
@@ -56,9 +54,6 @@ CONFIG_KEYS = ("dtype", "torch_dtype")  # config keys of the dtype; older versio
 
 LOSSES = ("loss_before", "loss_after", "loss_last", "loss_best", "best_step", "saved_step")  # also in the recipe
 RECORDED = ("objective", "parameters", "tokens", "devices", *LOSSES)
-DISTILL = 4.0  # default weight after a conversion: better than 1 after 100 steps on gpt2-byte-128 and tiny-gpt2
-ENCODER_LR = 1e-4  # default peak learning rate of an encoder after a conversion: better than 2e-5 and 2e-4 on MiniLM
-CONTRASTIVE_DISTILL = 5.0  # default weight in contrastive training, measured on MiniLM
 MAX_LISTED = 200  # maximum number of text files that a recipe lists, to keep it short
 OBJECTIVES = {
     "causal": "to predict the next token",
@@ -142,17 +137,14 @@ def train_recipe(
             folder = RunFolder.for_output(path)
             if devices.is_main_process:
                 check_output(path, source.checkpoint.protected, dict.fromkeys(source.checkpoint.files, 0), force=force)
-                steps = {name: getattr(recipe, name) for name in ("resize", "convert", "train")}
-                steps["source"] = recipe.checkpoint
-                values = {name: asdict(step) for name, step in steps.items() if step is not None}
+                steps = {"source": recipe.checkpoint, **{name: getattr(recipe, name) for name in SECTIONS}}
+                values = {name: asdict(step) for name, step in steps.items() if step and name != "evaluate"}
                 named = {f"{name}.{key}": value for name, step in values.items() for key, value in step.items()}
                 named[f"sha256 of {source.tables[0].name}"] = hashes.get("sha256_before")
                 named["fingerprint of all weights"] = source.checkpoint.weights_fingerprint()
                 folder = stack.enter_context(open_run_folder(path, named, resume=resume, force=force))
-                if folder.save is None:
-                    is_text = settings.contrastive != "pairs"  # pairs are checked when they are read
-                    for paths in filter(None, (settings.data, settings.eval_data) * is_text):
-                        check_texts(paths, settings.text_field)
+                if folder.save is None and settings.contrastive != "pairs":  # these are checked when they are read
+                    check_texts((*settings.data, *settings.eval_data), settings.text_field)
             if plan is not None:
                 resized = folder.path / "resized"
                 if not resized.exists():
@@ -161,33 +153,13 @@ def train_recipe(
                 opened = replace(open_model(ref), ref=source.ref)  # messages show the reference that the user passed
                 opened = opened.with_code() if recipe.copies_code else opened
             files, provenance = open_files(opened), read_provenance(opened.checkpoint)
-            base = find_base(provenance, settings.base, opened.ref.tokenizer)
-            settings, notes = files.choose_trainable(settings)
-            rows = find_new_rows(files, base) if settings.trainable == "new" else None
-            task = open_task(files, settings, devices, folder, rows, provenance, notify)
-            task = replace(task, short_positions=find_short_positions(task, base))
-        # A sharded model is loaded on the CPU: none of the devices may hold all of it.
-        model, teacher = load_eval_model(files, task.dtype, "cpu" if settings.fsdp else settings.device), None
-        trains_rows = files.has_rows and settings.trainable not in FROZEN
-        names = match_parameters(model.model, opened.checkpoint, [files.table] * trains_rows)
-        was_converted = provenance is not None and any(step.convert for step in provenance.chain)
-        if was_converted and model.kind == ENCODER and not (settings.contrastive or settings.lora):
-            task = replace(task, settings=replace(task.settings, lr=settings.lr or ENCODER_LR))
-        elif settings.distill is None and (base if settings.contrastive else was_converted and model.kind != ENCODER):
-            weight = CONTRASTIVE_DISTILL if settings.contrastive else DISTILL
-            task = replace(task, settings=replace(task.settings, distill=weight))
-        if base and (task.settings.distill or (model.kind == ENCODER and not settings.contrastive)):
-            try:
-                teacher = open_eval_model(base.ref, task.dtype, base.hashes, settings.device)
-            except SourceError as error:
-                message = f"Cannot distil from the base checkpoint of {opened.ref.source}: {error.message}"
-                hint = "Pass it with --base" + ("." if model.kind == ENCODER else ", or train without: --distill 0.")
-                raise TrainingError(message, hint) from error
-        setup = set_up(model, names, task, teacher)
+            task = open_task(files, settings, devices, folder, notify)
+        task, model, names, teacher = load_task(task)
+        settings, setup = task.settings, set_up(model, names, task, teacher)
         adapted = sorted({any_layer(name) for name in setup.trainable.adapters})  # recorded in the recipe, for verify
         task = replace(task, provenance={**task.provenance, **({"adapted": adapted} if adapted else {})})
         weights = TrainedWeights(opened.checkpoint, setup.trainable, settings.dtype)
-        notes = (source.checkpoint.source.notes if plan is None else ()) + notes
+        notes = (source.checkpoint.source.notes if plan is None else ()) + task.notes
         notes += tuple(empty_files((*settings.data, *settings.eval_data)))
         notes += ("Nothing to resume: training starts at step 0.",) * (resume and folder.save is None)
         for text in (*notes, *(f"Warning: {text}" for text in task.warnings), _summary(setup)):
@@ -220,7 +192,11 @@ def train_recipe(
 
                 sizes = {name: len(content) for name, content in others.items()}
                 with atomic_folder(path, opened.checkpoint.protected, sizes, force=force) as staged:
-                    tables = {setup.trainable.table: weights.tensor(files.table)} if trains_rows else {}
+                    tables = (
+                        {setup.trainable.table: weights.tensor(files.table)}
+                        if files.table in setup.trainable.names
+                        else {}
+                    )
                     save_adapter(setup.trainable, tables, opened.ref, staged)
                     for name, content in others.items():
                         (staged / name).write_bytes(content)
@@ -242,34 +218,25 @@ def plan_training(recipe: Recipe, output: str | os.PathLike[str] | None = None, 
     assert settings is not None
     path = output_path(output, Path(f"{opened.checkpoint.source.name}-trained"))
     check_output(path, opened.checkpoint.protected, dict.fromkeys(opened.checkpoint.files, 0), force=force)
-    for paths in filter(None, (settings.data, settings.eval_data) * (settings.contrastive != "pairs")):
-        check_texts(paths, settings.text_field)
-    files, provenance = open_files(opened), read_provenance(opened.checkpoint)
-    base = find_base(provenance, settings.base, opened.ref.tokenizer)
-    settings, notes = files.choose_trainable(settings)
-    rows = find_new_rows(files, base) if settings.trainable == "new" else None
+    if settings.contrastive != "pairs":
+        check_texts((*settings.data, *settings.eval_data), settings.text_field)
     devices: Any = SimpleNamespace(device=open_device(settings.device), num_processes=1, is_main_process=True)
     with TemporaryDirectory() as folder:
-        task = open_task(files, replace(settings, steps=1), devices, RunFolder(Path(folder)), rows, provenance)
+        settings = replace(settings, steps=1, fsdp=False)
+        task = open_task(open_files(opened), settings, devices, RunFolder(Path(folder)))
     with devices.device, FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        model, teacher = load_eval_model(files, task.dtype, settings.device), 0
-        trains_rows = files.has_rows and settings.trainable not in FROZEN
-        names = match_parameters(model.model, files.checkpoint, [files.table] * trains_rows)
-        was_converted = provenance is not None and any(step.convert for step in provenance.chain)
-        is_distilled = settings.distill or (settings.distill is None and (was_converted or model.kind == ENCODER))
-        if base and is_distilled:
-            other = open_eval_model(base.ref, task.dtype, base.hashes, settings.device).model
-            teacher = other.num_parameters() * other.dtype.itemsize
+        task, model, names, other = load_task(task)
+        teacher = other.model.num_parameters() * other.model.dtype.itemsize if other else 0
     trainable = choose_parameters(model, names, task)  # adapters have values: peft cannot move those without
     with mode:
-        tables = [model.model.get_parameter(names[name]) for _, name in files.tables if name in trainable.names]
+        tables = [model.model.get_parameter(names[name]) for _, name in task.files.tables if name in trainable.names]
         try:
             memory = tuple(estimate_memory(model, tables, task.settings, task.length, teacher))
         except RuntimeError as error:  # such as an operation that depends on values
             message = f"Cannot estimate the memory of {model.model_type} models without weights: {one_line(error)}"
             raise TrainingError(message, "Measure it with --steps 1.") from error
     facts = trainable.count, model.model.num_parameters(), str(task.settings.precision), memory
-    return TrainingPlan(path, recipe.checkpoint.source, str(settings.trainable), *facts, notes, task.warnings)
+    return TrainingPlan(path, recipe.checkpoint.source, str(task.settings.trainable), *facts, task.notes, task.warnings)
 
 
 def _summary(setup: TrainingSetup) -> str:

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
-from torch.utils.data import Sampler, SequentialSampler, default_collate
+from torch.utils.data import default_collate
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from ctxextend.checkpoints.atomic_output import SIGNALS, disk_space
@@ -57,7 +57,8 @@ def run_training(
         tables = [setup.trainable.names[name] for _, name in task.files.tables if name in setup.trainable.names]
         shard(setup.objective, tables, task.devices)
     attempts = [(size, False) for size in task.micro_batches] + [(task.micro_batches[-1], True)]
-    with quiet_transformers(), StopRequest() as stop:
+    with quiet_transformers(), StopRequest() as stop, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         for per_device_batch_size, is_checkpointed in attempts:
             if is_checkpointed and not checkpoint_layers(setup.objective.model):
                 break
@@ -187,6 +188,7 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
         eval_steps=settings.eval_every or math.ceil(settings.steps / EVALUATIONS),
         eval_on_start=folder.save is None,
         remove_unused_columns=False,
+        train_sampling_strategy="sequential",
         use_cpu=is_cpu,
         bf16=autocast == "bf16",
         fp16=autocast == "fp16",
@@ -242,9 +244,6 @@ class RunTrainer(Trainer):
             self._adam = optimizer  # accelerate wraps it
             self.setup.trainable.attach(optimizer)
         return optimizer
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
-        return SequentialSampler(train_dataset or self.train_dataset)  # type: ignore[arg-type]
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Compute the held-out loss, weighted by tokens (Trainer weights batches equally); keep the best weights."""
@@ -324,9 +323,7 @@ class RunTrainer(Trainer):
         state, optimizer = self._values(), self._adam
         for name, master in self.setup.trainable.masters.items():
             state |= {f"{key} of {name}": value for key, value in optimizer.state[master].items()}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            save(state, checkpoint_id=Path(output_dir) / STATE)
+        save(state, checkpoint_id=Path(output_dir) / STATE)
 
     def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
         """Load what was saved, by any number of processes."""
@@ -341,9 +338,7 @@ class RunTrainer(Trainer):
             zeros = {key: torch.zeros_like(master) for key in ("exp_avg", "exp_avg_sq")} | {"step": torch.zeros(())}
             optimizer.state[master] = zeros
             state |= {f"{key} of {name}": value for key, value in zeros.items()}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            load({name: value for name, value in state.items() if name in saved}, checkpoint_id=path)
+        load({name: value for name, value in state.items() if name in saved}, checkpoint_id=path)
         trainable.load(trainable.masters)
         # The schedule depends on the step only, and not on the planned steps of the interrupted run.
         scheduler: Any = self.lr_scheduler
