@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 import ctxextend
 from benchmarks import __main__ as benchmarks
-from benchmarks import checkpoints, convert, long_range, real, rotary
+from benchmarks import checkpoints, convert, long_range, real, rotary, short_training
 from benchmarks.checkpoints import TABLE, Shape, write
 from benchmarks.files import cmp_command, read_header
 from benchmarks.measure import Cost, Row, alternate, measure, measure_json, python
@@ -202,6 +202,15 @@ def test_documents_repeat_their_choices_only_beyond_the_length() -> None:
     choices, note = ({tuple(words[part]) for words in repetitions} for part in (slice(8), slice(8, None)))
     assert len(choices) == 6
     assert len(note) == 1
+
+
+def test_short_training_holds_out_modules_and_documents_them() -> None:
+    trained_on, held_out = short_training.TRAINED_ON.split(), short_training.HELD_OUT.split()
+    assert not {*trained_on} & {*held_out}
+    texts = [*short_training.documentation("bisect heapq")]
+    assert [text.startswith("Python Library Documentation: module ") for text in texts] == [True, True]
+    assert ["insort" in text for text in texts] == [True, False]
+    assert "\b" not in texts[0]
 
 
 def test_real_prints_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,15 @@ def test_plan_training_of_new_rows_counts_only_these(tmp_path: Path) -> None:
     assert found.parameters == (NEW - OLD) * 8 < found.model_parameters
 
 
+@pytest.mark.parametrize("trainable", ["positions", "all-but-positions"])
+def test_plan_training_counts_adapters_as_a_run_does(trainable: str, tmp_path: Path) -> None:
+    source = make_resized(tmp_path / "gpt2", "gpt2")
+    found = plan(source, trainable=trainable, lora=2)
+    flags = "--steps", 1, "--batch-size", 1, "--trainable", trainable, "--lora", 2, "--json"
+    done = invoke("train", source, "--data", "book.txt", *flags)
+    assert found.parameters == json.loads(done.stdout)["parameters"] > 0
+
+
 def test_plan_training_lists_only_numbers_of_devices_that_share_the_batch(tmp_path: Path) -> None:
     source = make_source(tmp_path / "bert", "bert")
     memory = plan(source, batch_size=4, per_device_batch_size=None).memory
