@@ -298,6 +298,8 @@ class Train:
             errors.append(ResizeError(reason, "Lower --window, or remove it."))
         if self.window_skip and self.contrastive:
             errors.append(ResizeError("--window-skip cannot be used with --contrastive or --pairs.", "Remove it."))
+        if self.contrastive and self.batch_size < 2:
+            errors.append(ResizeError(f"--batch-size must be at least 2 to compare texts, got {self.batch_size}."))
         if self.lora is not None and self.trainable == "all":
             message = "--lora trains adapters instead of all weights, so it cannot be used with --trainable all."
             errors.append(ResizeError(message, "Remove one of them."))

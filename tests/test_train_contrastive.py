@@ -201,6 +201,7 @@ def test_train_refuses_contrastive_training_that_cannot_work(tmp_path: Path) -> 
         (2, "long", (), "No training text."),
         (2, "long", ("--pairs", "pairs.tsv", "--data", "texts.jsonl"), "--pairs cannot be used with --data"),
         (2, "long", ("--pairs", "pairs.tsv", "--window", 24, "--window-skip"), "--window-skip cannot be used with"),
+        (2, "long", ("--pairs", "pairs.tsv", "--batch-size", 1), "--batch-size must be at least 2 to compare texts"),
         (1, tmp_path / "bert", ("--contrastive", "--data", "texts.jsonl"), "apply to encoders without an LM head: "),
         (1, "long", ("--pairs", "missing.tsv"), "missing.tsv cannot be read"),
         (1, "long", ("--pairs", tmp_path / "one.jsonl"), "fewer than two documents or positives"),
