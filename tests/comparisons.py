@@ -85,12 +85,6 @@ def outcome(method: str, best: str | None, scale: float = 1.0) -> Outcome:
     return Outcome(score, delta, Estimate(within, 0.004 if within else 0.0, 3072, 48), found)
 
 
-def norms(length: int = AFTER) -> tuple[float, ...]:
-    """Return norms that decrease from position 0, periodic in the learned length."""
-    positions = (position % BEFORE for position in range(length))
-    return tuple(1.1 + 0.4 * math.exp(-position / 6) + 0.06 * math.sin(position / 3) for position in positions)
-
-
 def recipe(method: str) -> str:
     name, *flags = method.split()
     keep = f"  keep_first: {flags[1]}\n" if flags else ""
@@ -104,7 +98,7 @@ def comparison(methods: tuple[str, ...] = tuple(METHODS), steps: int = 0) -> Com
         untrained = outcome(method, methods[0] if number else None)
         trained = outcome(method, methods[0] if number else None, 0.4) if steps else None
         keeps = METHODS[method][1] == 0
-        rows.append(Row(method, keeps, recipe(method), norms(), untrained, trained, 3.2))
+        rows.append(Row(method, keeps, recipe(method), untrained, trained, 3.2))
     return Comparison(
         "tiny-gpt2",
         "gpt2",
@@ -114,7 +108,6 @@ def comparison(methods: tuple[str, ...] = tuple(METHODS), steps: int = 0) -> Com
         AFTER,
         LOSS,
         losses(0.0, 0.0).losses[SLIDING],
-        norms(BEFORE),
         tuple(rows),
         skipped={"mean": "it cannot create so many rows."},
         steps=steps,
@@ -138,7 +131,7 @@ def encoders() -> Comparison:
         measured = evaluation(method, 0.1 * number, 0.0)
         measured = replace(measured, kind="encoder", positions=None, contexts=None, retrieval=found)
         untrained = Outcome(share(rank, 0.0311), delta, None, measured)
-        rows.append(Row(method, METHODS[method][1] == 0, recipe(method), norms(), untrained, None, 2.5))
+        rows.append(Row(method, METHODS[method][1] == 0, recipe(method), untrained, None, 2.5))
     other = {"source": "minilm", "model_type": "bert", "kind": "encoder", "metric": RECIPROCAL_RANK}
     return replace(comparison(), **other, base=share(0.522, 0.0317), rows=tuple(rows))  # type: ignore[arg-type]
 

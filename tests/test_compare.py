@@ -93,7 +93,7 @@ def test_compare_ranks_encoders_by_retrieval(tmp_path: Path) -> None:
 def test_compare_pairs_windows_and_short_inputs_with_base(source: Path, texts: Path) -> None:
     found = ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, measure=["context"])
     assert (found.metric, found.max_len_before, found.max_len_after) == (LOSS, 16, TO)
-    assert (found.complete, found.table, len(found.norms)) == (True, "transformer.wpe.weight", 16)
+    assert (found.complete, found.table) == (True, "transformer.wpe.weight")
     assert found.base == found.rows[0].final.evaluation.positions.losses["sliding"]  # type: ignore[union-attr]
     best, *others = found.rows
     assert best.final.delta is None
@@ -105,8 +105,6 @@ def test_compare_pairs_windows_and_short_inputs_with_base(source: Path, texts: P
     for row in found.rows:
         assert row.final.short_inputs is not None
         assert (row.final.short_inputs.mean == 0) == row.keeps_learned_rows == (row.method == "copy")
-        assert len(row.norms) == TO
-        assert (row.norms[:16] == found.norms) == row.keeps_learned_rows
 
 
 def test_compare_skips_methods_that_do_not_apply_unless_named(source: Path) -> None:

@@ -355,8 +355,8 @@ def test_training_figure_plots_training_and_held_out_loss(tmp_path: Path) -> Non
 
 
 def test_comparison_panels_show_deltas_and_losses() -> None:
-    deltas, by_position, by_context, norms, passkeys = comparison_panels(comparison())
-    assert [panel.is_small for panel in (deltas, by_position, by_context, norms, passkeys)] == [False] * 3 + [True] * 2
+    deltas, by_position, by_context, passkeys = comparison_panels(comparison())
+    assert [panel.is_small for panel in (deltas, by_position, by_context, passkeys)] == [False] * 3 + [True]
     axes: list[Any] = panel_figure([deltas, by_position, by_context], "").axes
     assert ticks(axes[0].get_yticklabels()) == list(METHODS)
     assert axes[0].patches[1].get_width() == pytest.approx(0.05175)

@@ -85,11 +85,11 @@ def with_outcome(found: Comparison, outcome: Outcome) -> Comparison:
 
 
 def without_small_plots(found: Comparison) -> Comparison:
-    """Remove the data of small plots (norms, passkeys) from a comparison."""
+    """Remove the data of small plots, passkeys, from a comparison."""
     rows = []
     for row in found.rows:
         evaluation = replace(row.untrained.evaluation, passkey=None)
-        rows.append(replace(row, norms=(), untrained=replace(row.untrained, evaluation=evaluation)))
+        rows.append(replace(row, untrained=replace(row.untrained, evaluation=evaluation)))
     return replace(found, rows=tuple(rows))
 
 
@@ -107,10 +107,10 @@ INTERRUPTED = COMPARISONS["compare-interrupted"]
 
 # Results, and the number of plots in their reports.
 REPORTS: dict[str, tuple[Found, int]] = {
-    "plain": (comparison(("linear", "copy", "last")), 2 + 2 + 3 + 3),
-    "trained": (comparison(("bands", "stretch --keep-first 20"), steps=200), 2 + 2 + 2 + 2),
+    "plain": (comparison(("linear", "copy", "last")), 2 + 2 + 3),
+    "trained": (comparison(("bands", "stretch --keep-first 20"), steps=200), 2 + 2 + 2),
     "encoder": (without_small_plots(encoders()), 1 + 2),
-    "one": (comparison(("linear",)), 2 + 1 + 1),
+    "one": (comparison(("linear",)), 2 + 1),
     "evaluation": (EXTENDED, 2 + 1 + 2 + 1),
     "evaluated encoder": (ENCODER, 1 + 2 + 1),
     "tables": ([inspect("tiny-gpt2")], 4),
@@ -203,7 +203,7 @@ def test_report_labels_every_plot_and_uses_css_variables_as_colours(pages: dict[
     labels = [str(attributes["aria-label"]) for _, attributes in tags if attributes.get("role") == "img"]
     assert "Passkey retrieval accuracy (%): copy" in labels
     assert "Loss by position. Data in the table below." in labels
-    assert page.count('<section class="panel') == 5
+    assert page.count('<section class="panel') == 4
     assert page.count('class="numbers"') == 2  # other plots or the ranking show all numbers
     by_position = "".join(list(plots(page))[2].itertext())
     assert "position" in by_position
@@ -381,16 +381,6 @@ def test_report_of_an_unfinished_evaluation(tmp_path: Path) -> None:
     page = page_of(replace(found, rows=tuple(replace(row, untrained=nothing) for row in found.rows)), tmp_path)
     assert "passkey-heading" not in page
     assert "by position" not in page
-
-
-def test_report_of_a_long_table_stays_small(tmp_path: Path) -> None:
-    norms = [1.0 + 0.1 * math.sin(1e4 * position) for position in range(40_000)]
-    norms[20_003], norms[7] = 9.5, math.nan
-    found = comparison(("copy",))
-    row = replace(found.rows[0], norms=tuple(norms))
-    page = page_of(replace(found, rows=(row,), max_len_after=40_000), tmp_path)
-    assert len(page) < 150_000
-    assert "Values beyond the axis limit are clipped." in page
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,6 @@ from ctxextend.recipe_file import TABLE_KEYS, recipe_values, yaml_text
 from ctxextend.tables.apply import read_method
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, ROTARY_METHODS, method_text
 from ctxextend.tables.methods import METHODS
-from ctxextend.tables.stats import norms_and_neighbours
 from ctxextend.text_data import check_paths, path_names
 
 HELD_OUT = (
@@ -218,7 +217,6 @@ class Candidate:
     name: str  # of a method with its settings, if any
     keeps_learned_rows: bool = False
     recipe: str = ""  # YAML that reproduces its checkpoint
-    norms: tuple[float, ...] = ()  # of its rows from position 0 on, shape (m,)
     measured: list[Measurement] = field(default_factory=list)  # untrained, then trained
     seconds: float = 0.0
 
@@ -258,7 +256,7 @@ class ComparisonRun:
         for trainer in (None, self.trainer) if self.trainer else (None,):
             for candidate in self.candidates:
                 started, moved, plan = time.perf_counter(), advance(candidate.name), self.plans[candidate.name]
-                candidate.norms = _norms(self.resized.set_positions(plan).get(self.files.table), plan)
+                self.resized.set_positions(plan)
                 try:
                     with trainer.trained(self.resized, plan, moved) if trainer else nullcontext():
                         evaluation.measure(moved)
@@ -270,7 +268,7 @@ class ComparisonRun:
     def report(self, *, complete: bool) -> Comparison:
         """Return the results so far."""
         model, train = self.resized.model, self.settings.train
-        hold_out, plan = self.settings.hold_out, next(iter(self.plans.values()))
+        hold_out = self.settings.hold_out
         metric = NDCG if self.settings.evaluate.corpus else METRICS[model.kind]
         metric = COSINE if hold_out and model.kind == ENCODER else metric
         fields = measured_fields(self.candidates, metric, self.evaluation, self.started)
@@ -284,7 +282,6 @@ class ComparisonRun:
             table=self.files.table,
             max_len_before=hold_out or self.files.max_len,
             max_len_after=model.max_len,
-            norms=_norms(self.resized.learned.get(self.files.table), plan)[: plan.max_len_after],
             skipped=self.skipped,
             hold_out=hold_out,
             is_quick=self.settings.seconds is not None,
@@ -418,10 +415,6 @@ def _held_out_length(files: ModelFiles, to: int | str | None, hold_out: int) -> 
     return plan.max_len_after
 
 
-def _norms(table: NDArray[Any] | None, plan: ResizePlan) -> tuple[float, ...]:
-    return () if table is None else tuple(norms_and_neighbours(table[plan.tables[0].reserved_rows :])[0].tolist())
-
-
 def measured_fields(candidates: Sequence[Candidate], metric: str, run: EvaluationRun, started: float) -> dict[str, Any]:
     """Return the fields of a `Comparison` that are measured; `run` is the evaluation of any candidate."""
     rows = rank(candidates, metric)
@@ -463,5 +456,5 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
         untrained, trained, *_ = (*map(outcome, candidate.measured, best), None, None)
         if untrained is not None:
             seconds, keeps = round(candidate.seconds, 3), candidate.keeps_learned_rows
-            rows.append(Row(candidate.name, keeps, candidate.recipe, candidate.norms, untrained, trained, seconds))
+            rows.append(Row(candidate.name, keeps, candidate.recipe, untrained, trained, seconds))
     return tuple(sorted(rows, key=lambda row: (row.trained is None, cost(row.final.score.mean))))

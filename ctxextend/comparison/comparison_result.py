@@ -87,7 +87,6 @@ class Row(Result, shows="method keeps_learned_rows"):
     method: str  # its name, with the flags given, if any: ``linear --keep-first 20``; of a checkpoint, its short name
     keeps_learned_rows: bool  # whether learned rows do not change, so that short inputs give identical outputs
     recipe: str  # YAML that reproduces its checkpoint; empty for a checkpoint
-    norms: tuple[float, ...]  # of the rows of its table from position 0 on, shape (m,); empty for a checkpoint
     untrained: Outcome
     trained: Outcome | None  # None without training
     seconds: float
@@ -114,7 +113,6 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     # The base's score on the same text, in sliding windows that overlap by half or with documents in chunks. With
     # held-out rows: the score of the reference rows. None until a method was measured.
     base: Estimate | None
-    norms: tuple[float, ...]  # of the base's rows from position 0 on, shape (n,)
     rows: tuple[Row, ...]  # best first, by `Row.final`
     row_type: str = "method"  # or ``checkpoint``
     hold_out: int | None = None  # the first held-out row, a position; None: the tables are longer than the base's

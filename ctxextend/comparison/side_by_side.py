@@ -144,7 +144,7 @@ class SideBySide:
             rows.append(replace(row, untrained=outcome, checkpoint=self.facts[row.method]))
         values |= {"rows": tuple(rows), "warnings": (*self.warnings, *values["warnings"])}
         lengths = self.short_length, self.settings.length[-1]
-        return Comparison(source, "", kind, "", *lengths, norms=(), row_type="checkpoint", complete=complete, **values)
+        return Comparison(source, "", kind, "", *lengths, row_type="checkpoint", complete=complete, **values)
 
 
 def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> SideBySide:

@@ -343,17 +343,6 @@ def draw_passkey(axes: "Axes", passkey: Passkey, base_max_len: int | None) -> No
         _mark_base_length(axes, within - 0.5)
 
 
-def draw_row_norms(axes: "Axes", before: Sequence[float], after: Sequence[float], colour: str, top: float) -> None:
-    """Draw the row norms of the base, shape (n,), and of a resized table, shape (m,); the axis ends at `top`."""
-    axes.grid(visible=False, axis="x")
-    axes.plot(np.arange(len(before)) + 0.5, before, color=HAIR, linewidth=4)
-    axes.plot(np.arange(len(after)) + 0.5, after, color=colour, linewidth=1)
-    axes.set(xlim=(0, max(len(after), 1)), ylim=(0, top))
-    axes.set_xticks(list(dict.fromkeys((0, min(len(before), len(after)), len(after)))))
-    axes.locator_params(axis="y", nbins=4)
-    _mark_base_length(axes, len(before))
-
-
 def evaluation_panels(evaluation: Evaluation) -> list[Panel]:
     """Return panels of the measured losses by position and context length, passkey accuracy and retrieval."""
     base_max_len, panels = evaluation.base_max_len, list[Panel]()

@@ -1,6 +1,5 @@
 """Self-contained HTML reports of all commands, and the panels of a comparison."""
 
-import math
 import os
 import platform
 import re
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 BASE = "base"
 PATH = re.compile(r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*")  # paths without spaces in a text, but not ``</s>``
-SHOWN_NORMS = 0.98  # share of norms that are not clipped
 SMALL_SIZE = (2.0, 1.25)  # of a plot of a single method, in inches
 SVG_IN_HTML = (  # replacements for inline use: drop size, style, metadata and surplus digits
     (r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", ""),
@@ -106,8 +104,7 @@ def comparison_panels(comparison: Comparison) -> list[Panel]:
     """Return a panel for each measurement."""
     panels = [_deltas(comparison), _losses(comparison, "position"), _losses(comparison, "context")]
     panels += [_retrieval(comparison, "search"), _retrieval(comparison, "retrieval")]
-    panels += [_norms(comparison), _passkeys(comparison)]
-    return [panel for panel in panels if panel is not None]
+    return [panel for panel in (*panels, _passkeys(comparison)) if panel is not None]
 
 
 def _colour(number: int) -> str:
@@ -160,20 +157,6 @@ def _retrieval(comparison: Comparison, by: str) -> Panel | None:
     base = [(figures.RETRIEVAL_LABELS[mode], item) for mode, item in measured[0][2].scores.items() if mode != MODEL]
     modes += [(name, item, {"color": figures.INK, "alpha": 0.25}) for name, item in base]
     return figures.retrieval_panel(by, modes)
-
-
-def _norms(comparison: Comparison) -> Panel | None:
-    measured = [(number, row.method, row.norms) for number, row in enumerate(comparison.rows) if row.norms]
-    if not measured:
-        return None
-    tables = (comparison.norms, *(norms for *_, norms in measured))
-    norms = sorted(norm for table in tables for norm in table if math.isfinite(norm)) or [1.0]
-    limit = figures.upper_limit([0.0, *norms], [0.0, *norms[: int(SHOWN_NORMS * (len(norms) - 1)) + 1]])
-    top, plots = limit or 1.1 * norms[-1] or 1.0, []
-    for number, method, after in measured:
-        draw = partial(figures.draw_row_norms, before=comparison.norms, after=after, colour=_colour(number), top=top)
-        plots.append(Plot(method, draw, SMALL_SIZE, number, is_clipped=limit is not None))
-    return Panel("norms", "Row norms before and after", plots)
 
 
 def _passkeys(comparison: Comparison) -> Panel | None:
