@@ -146,13 +146,10 @@ def compare(
     window: int | None = None,
     window_skip: bool = False,
     trainable: str | None = None,
-    lora: int | None = None,
-    save_adapter: bool = False,
     lr: float | None = None,
     weight_decay: float = 0.0,
     per_device_batch_size: int | None = None,
     eval_data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
-    fsdp: bool = False,
 ) -> Comparison:
     """Rank methods on one model, one text and one seed."""
 

@@ -107,6 +107,12 @@ def test_compare_pairs_windows_and_short_inputs_with_base(source: Path, texts: P
         assert (row.final.short_inputs.mean == 0) == row.keeps_learned_rows == (row.method == "copy")
 
 
+@pytest.mark.parametrize("setting", ["contrastive", "fsdp", "lora", "save_adapter"])
+def test_compare_rejects_settings_of_single_runs(setting: str, source: Path, texts: Path) -> None:
+    with pytest.raises(TypeError, match=setting):
+        ctxextend.compare(source, TO, texts, steps=1, **{setting: 1})  # type: ignore[arg-type]
+
+
 def test_compare_skips_methods_that_do_not_apply_unless_named(source: Path) -> None:
     texts = write_texts(900)
     measured: dict[str, Any] = {"tokens": 300, "measure": ["position"]}

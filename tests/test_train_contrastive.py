@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from ctxextend import compare, resize
+from ctxextend import resize
 from ctxextend.evaluation.eval_model import open_eval_model
 from ctxextend.recipe import CheckpointRef
 from ctxextend.training.memory import disable_dropout
@@ -195,8 +195,6 @@ def test_train_refuses_contrastive_training_that_cannot_work(tmp_path: Path) -> 
         '{"anchor": "w1", "positive": "w2"}\n{"anchor": "w1", "positive": "w2", "negative": "w3"}\n'
     )
     Path(tmp_path, "empty.tsv").write_text("w1\t \n")
-    with pytest.raises(TypeError, match="contrastive"):
-        compare("long", 64, "texts.jsonl", contrastive="passages")  # type: ignore[call-arg]
     for code, source, flags, message in (
         (2, "long", (), "No training text."),
         (2, "long", ("--pairs", "pairs.tsv", "--data", "texts.jsonl"), "--pairs cannot be used with --data"),

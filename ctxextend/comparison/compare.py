@@ -47,7 +47,10 @@ ALL = "all"  # every method of the registry with its defaults
 
 # Settings of the evaluation, and those of training that apply to written output only.
 EVAL_SETTINGS = {item.name for item in fields(Evaluate)} - {"data", "base", "no_base", "batch_size"}
-UNCOMPARED = ("eval_every", "save_every", "save", "report_to", "dtype", "copy_code", "distill", "contrastive")
+UNCOMPARED = (
+    *("eval_every", "save_every", "save", "report_to", "dtype", "copy_code", "distill", "contrastive"),
+    *("lora", "save_adapter", "fsdp"),
+)
 
 
 class ComparisonInterrupted(KeyboardInterrupt):
