@@ -47,7 +47,7 @@ FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 WIDTH = 100
 SECONDS = re.compile(r"\b\d+(?:\.\d+)? m?s\b")
 # Lines of `train` with losses, speed and memory.
-TRAINED = re.compile(r"^(?:held-out|evaluated|trained|About) .*$", re.MULTILINE)
+TRAINED = re.compile(r"^(?:held-out|evaluated|trained) .*$", re.MULTILINE)
 NUMBERS = re.compile(r"\d[\d.,]*(?: [MG]B)?")
 # The evaluated text is Python's documentation, which differs between versions.
 EVALUATION = re.compile(r"^\$ ctxextend (?:evaluate|compare) .*?^```$", re.DOTALL | re.MULTILINE)

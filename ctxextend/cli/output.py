@@ -14,7 +14,7 @@ import typer
 
 from ctxextend.errors import OutputError, RecipeError, printable, size_text, without_tokens
 from ctxextend.json_output import to_json
-from ctxextend.progress import Progress, no_progress, with_estimate
+from ctxextend.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from ctxextend.comparison.comparison_result import Comparison
@@ -33,11 +33,6 @@ STYLES: dict[str, dict[str, Any]] = {  # keyword arguments of `typer.style`
 }
 
 
-def is_other_process() -> bool:
-    """Whether torchrun or accelerate started this process with a rank other than 0."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
-
-
 @dataclass(frozen=True)
 class Output:
     """Prints the results, notes and errors of a command."""
@@ -45,7 +40,10 @@ class Output:
     as_json: bool = False  # one JSON object on stdout instead of text
     quiet: bool = False  # only errors on stderr
     is_path_only: bool = False  # only the output's path on stdout; screens go to stderr
-    silent: bool = field(default_factory=is_other_process)  # only errors on stderr; the process of rank 0 prints
+    # Only errors on stderr: of the processes of torchrun or accelerate, that of rank 0 prints.
+    silent: bool = field(
+        default_factory=lambda: os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
+    )
 
     def __post_init__(self) -> None:
         if self.quiet or not sys.stderr.isatty():  # huggingface_hub draws its own bars
@@ -125,7 +123,7 @@ class Output:
     def progress(self, action: str, unit: str = "bytes") -> Iterator[Progress]:
         """Show a progress bar with speed and remaining time on a terminal."""
         if self.quiet or self.silent or not sys.stderr.isatty():
-            yield no_progress if self.quiet or self.silent else with_estimate(no_progress, self.note)
+            yield no_progress
             return
         from rich import progress as bars
         from rich.console import Console
@@ -140,7 +138,7 @@ class Output:
                 speed = (f"{size_text(rate)}/s" if unit == "bytes" else f"{rate:,.0f} {unit}/s") if rate else ""
                 bar.update(task, advance=advance, total=total, description=f"{action} {label}".rstrip(), speed=speed)
 
-            yield with_estimate(update, self.note)
+            yield update
 
 
 def styled(line: Pieces, *, colour: bool) -> str:
