@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +14,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from ctxextend import ResizeError, TrainingError, evaluate, progress, resize, train
+from ctxextend import ResizeError, TrainingError, evaluate, resize, train
 from ctxextend.cli.app import build_app
 from ctxextend.models import devices
-from ctxextend.progress import no_progress, with_estimate
 from ctxextend.training.memory import open_devices
 from tests.pico import Pico
 from tests.trainings import write_book
@@ -32,17 +30,16 @@ TINY = torch.nn.Linear(10, 10)
 
 
 def cgroups(root: Path, own: str, **files: str) -> Path:
-    """Create /proc and /sys with cgroup files; in their names, ``_`` is ``/``, ``__`` a dot and ``+`` an underscore."""
+    """Create /proc and /sys with cgroup files; in their names, ``_`` is ``/`` and ``__`` a dot."""
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/cgroup").write_text(own)
     for name, text in files.items():
-        path = root / "sys/fs/cgroup" / name.replace("__", ".").replace("_", "/").replace("+", "_")
+        path = root / "sys/fs/cgroup" / name.replace("__", ".").replace("_", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n")
     return root
 
 
-V1 = "5:memory:/a\n4:cpu,cpuacct:/box/inner\n0::/\n"
 QUOTAS: list[tuple[str, dict[str, str], int]] = [
     ("0::/box/inner\n", {"box_inner_cpu__max": "150000 100000"}, 2),
     ("0::/box/inner\n", {"box_inner_cpu__max": "max 100000", "box_cpu__max": "100000 100000"}, 1),
@@ -51,9 +48,7 @@ QUOTAS: list[tuple[str, dict[str, str], int]] = [
     ("0::/not/mounted\n", {"cpu__max": "200000 100000"}, 2),
     ("0::/box\n", {"box_cpu__max": "max 100000"}, 8),
     ("0::/box\n", {"box_cpu__max": "900000 100000"}, 8),
-    (V1, {"cpu_box_cpu__cfs+quota+us": "250000", "cpu_box_cpu__cfs+period+us": "100000"}, 3),
-    (V1, {"cpu_cpu__cfs+quota+us": "50000", "cpu_cpu__cfs+period+us": "50000"}, 1),
-    (V1, {"cpu_box_cpu__cfs+quota+us": "-1", "cpu_box_cpu__cfs+period+us": "100000"}, 8),
+    ("5:memory:/a\n0::/\n", {"cpu__max": "100000 100000"}, 1),
 ]
 
 
@@ -162,50 +157,6 @@ def test_recipe_of_an_output_omits_device_and_threads() -> None:
 
 
 # ---- time estimates
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [
-        (0.1, []),
-        (0.2, []),
-        (1.0, ["2 min"]),
-        (8.0, ["13 min"]),
-        (80.0, ["2 h 11 min"]),
-    ],
-)
-def test_with_estimate_reports_once_if_more_than_a_minute_is_left(
-    seconds: float, expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, messages = [100.0], list[str]()
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    advance = with_estimate(no_progress, messages.append)
-    now[0] += 500  # the first step is a warm-up
-    for _ in range(100):
-        advance(10, 1000)
-        now[0] += seconds
-    assert messages == [f"About {left} left." for left in expected]
-
-
-def test_with_estimate_prints_in_a_pipe_but_not_with_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "ESTIMATE_AFTER", 0.0)
-    monkeypatch.setattr(progress, "MIN_REPORTED", 0.0)
-    write_book()
-    arguments = [
-        "evaluate",
-        "tiny-gpt2",
-        "--data",
-        "book.txt",
-        "--tokens",
-        "512",
-        "--threads",
-        "1",
-        "--batch-size",
-        "1",
-    ]
-    done = CliRunner().invoke(build_app(), arguments)
-    assert done.stderr.count("About 0 min left.\n") == 1
-    assert "min left" not in CliRunner().invoke(build_app(), [*arguments, "--quiet"]).stderr
 
 
 def test_evaluate_hides_messages_of_transformers(make_pico: Callable[..., Pico]) -> None:

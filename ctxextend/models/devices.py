@@ -23,16 +23,12 @@ def available_cpus(root: Path = Path("/")) -> int:
     minimum: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cgroups = root / "proc/self/cgroup"
     for line in cgroups.read_text().splitlines() if cgroups.exists() else ():  # Linux only
-        _, controllers, group = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        top = root / "sys/fs/cgroup" / ("cpu" if controllers else "")  # cgroups v1 or v2
-        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-        # Parent groups limit too. In a container, the process's group may be visible only as the root.
-        for folder in (top / group.strip("/") / "-").parents:
-            with suppress(OSError, ValueError):  # ValueError: "max"
-                quota, period = (int(value) for file in files for value in (folder / file).read_text().split())
-                minimum = min(minimum, quota / period if quota > 0 else minimum)  # -1: no limit
+        if line.startswith("0::"):  # version 2; parent groups limit too
+            # In a container, the process's group may be visible only as the root.
+            for folder in (root / "sys/fs/cgroup" / line[3:].strip("/") / "-").parents:
+                with suppress(OSError, ValueError):  # ValueError: "max"
+                    quota, period = map(int, (folder / "cpu.max").read_text().split())
+                    minimum = min(minimum, quota / period)
     return math.ceil(minimum)
 
 
