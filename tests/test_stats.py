@@ -76,7 +76,6 @@ def test_measure_small_tables() -> None:
     assert cross.eigenvalues == pytest.approx([0.5, 0.5])
     assert cross.effective_rank == pytest.approx(2)
     assert cross.mean_norm == 0
-    assert (cross.components_for(0.5), cross.components_for(0.95)) == (1, 2)
 
 
 @pytest.mark.parametrize("width", [1, 7, 64])
@@ -94,8 +93,6 @@ def test_measure_equals_plain_formulas(rows: int, width: int) -> None:
     assert found.eigenvalues[:size] == pytest.approx(expected[:size], abs=1e-12)
     assert found.eigenvalues[size:] == pytest.approx(0, abs=1e-12)
     assert found.effective_rank == pytest.approx(expected.sum() ** 2 / (expected**2).sum())
-    cumulative = np.cumsum(expected) / expected.sum()
-    assert found.components_for(0.95) == int(np.flatnonzero(cumulative >= 0.95 - 1e-9)[0]) + 1
     for index, component in enumerate(found.components):
         assert component.share == pytest.approx(expected[index] / expected.sum())
         assert 2 <= component.period <= 2 * rows + 1e-9
@@ -148,7 +145,7 @@ def test_measure_accepts_constant_tables(value: float) -> None:
     assert found.zeros == (rows if value == 0 else ())
     assert found.nonfinite == (() if np.isfinite(value) else rows)
     assert found.worst_neighbours == (0 if value == 2 else None)
-    assert (found.norm_variation, found.effective_rank, found.components_for(0.95)) == (0, 0, 0)
+    assert (found.norm_variation, found.effective_rank) == (0, 0)
     assert (found.components, found.mean_norm) == ((), 4 if value == 2 else 0)
     assert outliers_of(found) == {}
     assert find_seams(found, {2}) == {}

@@ -52,7 +52,6 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
             "norm": {**_summary(stats.finite_norms), "variation": stats.norm_variation},
             "neighbour_cosine": {**_summary(cosines), "worst_row": None if worst is None else worst + first},
             "effective_rank": stats.effective_rank,
-            "components_for_95_percent": stats.components_for(0.95),
             "components": stats.components,
             "mean_row_norm": stats.mean_norm,
             "outliers": [{"row": position + first, "reason": reason} for position, reason in self.outliers.items()],

@@ -80,11 +80,6 @@ class TableStats:
         shares = self.eigenvalues / self.eigenvalues[0]
         return float(shares.sum() ** 2 / np.square(shares).sum())
 
-    def components_for(self, share: float) -> int:
-        """Return how many leading components explain a share (0 to 1) of the variance."""
-        total = self.eigenvalues.sum()
-        return int(np.searchsorted(np.cumsum(self.eigenvalues) / total, share - 1e-12) + 1) if total > 0 else 0
-
 
 def measure(table: Table) -> TableStats:
     """Compute statistics of a table, shape (n, d), any float dtype, without reserved rows, in float64."""
