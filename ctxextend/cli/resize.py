@@ -66,14 +66,12 @@ def resize(
     flags = locals()
     from ctxextend.plan.find_tables import open_model
     from ctxextend.plan.plan import plan_model
-    from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Recipe, Resize
+    from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize
 
     if data and method not in (None, DEFAULT_METHOD):
         raise typer.BadParameter("--data requires --method auto, the default. Remove --method, or --data.")
     if hold_out is not None and not data:
         raise typer.BadParameter("--hold-out requires --data. Add --data, or remove --hold-out.")
-    if hold_out is not None and hold_out < MIN_LENGTH:
-        raise typer.BadParameter(f"--hold-out must be at least {MIN_LENGTH}, got {hold_out}.")
     if hold_out is not None and (keep_first is not None or drop_last):
         raise typer.BadParameter("--hold-out chooses all settings. Remove --keep-first and --drop-last, or --hold-out.")
     training = options.training_flags(flags)

@@ -119,28 +119,18 @@ def calibrate_model(
         run.measure(advance)
         return run.scores
 
-    if run.base is not None:
-        run.run_base(advance)
+    run.run_base(advance)
     rows = resized.learned[table.name][table.reserved_rows :]  # settings refer to the rows of the first table
     source = rows[: len(rows) - settings.drop_last].astype(np.float64)
-    search = Search(source, table.rows_after - table.reserved_rows, settings, measure, sign)
-    search.is_only = len(plan.tables) == 1
+    is_only, positions = len(plan.tables) == 1, table.rows_after - table.reserved_rows
+    search = Search(source, positions, settings, measure, sign, is_only)
     with torch_threads(base.model, text.threads):
         best = search.run()
     trials = {candidate: Trial(candidate.settings, mean(scores)) for candidate, scores in search.scores.items()}
     first = next(iter(trials))
-    return Calibration(
-        metric=metric,
-        before=trials[first],
-        after=trials[best],
-        improvement=search.improvement(best, first),
-        trials=tuple(trials.values()),
-        windows=len(search.scores[first]),
-        length=resized.model.max_len,
-        seconds=round(time.perf_counter() - started, 3),
-        notes=(*base.notes, *run.notes),
-        warnings=run.warnings,
-    )
+    found = trials[first], trials[best], search.improvement(best, first), tuple(trials.values())
+    facts = len(search.scores[first]), resized.model.max_len, round(time.perf_counter() - started, 3)
+    return Calibration(metric, *found, *facts, (*base.notes, *run.notes), run.warnings)
 
 
 def _open_run(model: EvalModel, base: EvalModel, text: Evaluate) -> EvaluationRun:
@@ -165,8 +155,8 @@ class Search:
     requested: Resize
     measure: Callable[[Resize], tuple[Values, ...]]  # returns the scores of each window or document, each of shape (k,)
     sign: int  # 1 if lower scores are better, else -1
-    scores: dict[Resize, tuple[Values, ...]] = field(default_factory=dict)  # of each trial, in order
     is_only: bool = False  # whether there is one table; with more, each estimates `within`
+    scores: dict[Resize, tuple[Values, ...]] = field(default_factory=dict)  # of each trial, in order
 
     def run(self) -> Resize:
         """Return the best settings: sigma is tuned first, then the range to tile, then the gains."""

@@ -150,7 +150,7 @@ class Compare:
         if hold_out is None and to is None:
             raise ResizeError("--to or --hold-out is missing.", "Pass a longer context length, such as --to 4x.")
         if hold_out is not None and hold_out < MIN_LENGTH:
-            raise ResizeError(f"--hold-out must be at least {MIN_LENGTH}, got {hold_out}.")
+            raise MethodError(f"--hold-out must be at least {MIN_LENGTH}, got {hold_out}.")
         used = [name for name in ("steps", "length", "measure", "corpus") if (given | {"steps": steps}).get(name)]
         if hold_out is not None and used:
             reason = f"--{used[0]} cannot be used with --hold-out, which measures untrained methods its own way."
@@ -277,14 +277,10 @@ class ComparisonRun:
         fields = measured_fields(self.candidates, metric, self.evaluation, self.started)
         rows = fields["rows"]
         fields["warnings"] += tuple(self.failures)
+        facts = self.files.ref.source, model.model_type, model.kind, self.files.table
         return Comparison(
+            *(*facts, hold_out or self.files.max_len, model.max_len),
             **fields,
-            source=self.files.ref.source,
-            model_type=model.model_type,
-            kind=model.kind,
-            table=self.files.table,
-            max_len_before=hold_out or self.files.max_len,
-            max_len_after=model.max_len,
             skipped=self.skipped,
             hold_out=hold_out,
             is_quick=self.settings.seconds is not None,

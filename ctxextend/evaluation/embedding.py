@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.filenames import stays_inside
-from ctxextend.checkpoints.folder import load_modules
+from ctxextend.checkpoints.folder import MODULES, load_modules
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.source import points_outside
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.evaluation.eval_model import SENTENCE_MODULES, EvalModel, batches, needs_only_text, prepare_inputs
+from ctxextend.evaluation.eval_model import EvalModel, batches, needs_only_text, prepare_inputs
 from ctxextend.held_out import Ids
 
 if TYPE_CHECKING:
@@ -33,18 +33,13 @@ POOLING_FLAGS = {
 KNOWN_MODULES = ("Transformer", "Pooling", "Normalize", "Dropout")
 
 
-def _weighted_mean(states: "torch.Tensor") -> "torch.Tensor":
-    weights = states.new_ones(states.shape[1]).cumsum(0)
-    return weights @ states / weights.sum()
-
-
 # From the hidden states of unpadded texts, (texts, tokens, d), to their embeddings, (texts, d).
 POOLINGS: Mapping[str, "Callable[[torch.Tensor], torch.Tensor]"] = {
     "cls": lambda states: states[:, 0],
     "max": lambda states: states.amax(dim=1),
     "mean": lambda states: states.mean(dim=1),
     "mean_sqrt_len_tokens": lambda states: states.sum(dim=1) / states.shape[1] ** 0.5,
-    "weightedmean": _weighted_mean,
+    "weightedmean": lambda states: (weights := states.new_ones(states.shape[1]).cumsum(0)) @ states / weights.sum(),
     "lasttoken": lambda states: states[:, -1],
 }
 
@@ -111,7 +106,7 @@ def normalize(vectors: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 
 def read_pooling(root: Path) -> tuple[str, ...]:
     """Return the poolings of a sentence-transformers folder as names of `POOLINGS`; other folders use the mean."""
-    path = root / SENTENCE_MODULES
+    path = root / MODULES
     if not path.is_file():
         return (DEFAULT_POOLING,)
     folders, unknown = [], []

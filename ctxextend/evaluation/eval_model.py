@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.folder import MODULES, Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.errors import CheckpointError, DataError, TrainingError, UnsupportedModelError, one_line
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 # Kinds of models: causal language model, masked language model, text encoder without an LM head.
 CAUSAL, MASKED, ENCODER = "causal", "masked", "encoder"
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-SENTENCE_MODULES = "modules.json"  # marks a folder of sentence-transformers
 PASS_BASE = "Pass the base checkpoint with --base (evaluate.base in a recipe)."
 COMPARED_TOKENS = 512  # tokens of the text by which two tokenizers are compared
 TOKENS_PER_BATCH = 4096  # unless a batch size is given
@@ -318,7 +317,7 @@ def _load(checkpoint: Checkpoint, model_type: str, dtype: str) -> tuple[str, Loa
     from transformers.models.auto import modeling_auto as auto
 
     stated = checkpoint.model_class
-    if not (checkpoint.root / SENTENCE_MODULES).is_file():
+    if not (checkpoint.root / MODULES).is_file():
         # The config may still state a decoder-only class of an encoder-decoder model type.
         is_seq2seq = model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
         if is_seq2seq and stated not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():

@@ -93,14 +93,8 @@ def _report_layers(
     rotates, trained = inverse > 0, trained_length(rope, lengths[0])  # other pairs are the same at every position
     after, before = (2 * math.pi / values[rotates] for values in (inverse, frequencies(plain, dim, max_len).inverse))
     turns, trained_turns = positions / after, trained / before * (1 + ROUNDING)
+    is_partial, was_partial, is_slowed = turns < 1, trained_turns < 1, after > before * (1 + ROUNDING)
     settings = layers.layers, layers.is_local, rope, trained, positions, attention_factor
-    return RopeReport(
-        *settings,
-        wavelengths=after,
-        unscaled_wavelengths=before,
-        partial_turns=int((turns < 1).sum()),
-        trained_partial_turns=int((trained_turns < 1).sum()),
-        slowed=int((after > before * (1 + ROUNDING)).sum()),
-        slowdown=float((after / before).max(initial=1)),
-        untrained=int(((trained_turns < 1) & (turns > trained_turns)).sum()),
-    )
+    counts = int(is_partial.sum()), int(was_partial.sum()), int(is_slowed.sum())
+    untrained = int((was_partial & (turns > trained_turns)).sum())
+    return RopeReport(*settings, after, before, *counts, float((after / before).max(initial=1)), untrained)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch.distributed.tensor import DTensor
 
 from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
+from ctxextend.checkpoints.folder import MODULES
 from ctxextend.errors import CheckpointError, CtxextendError, DataError, SourceError, TrainingError, counted, flag_name
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import read_pooling
@@ -375,12 +376,11 @@ def set_up(model: EvalModel, names: Names, task: TrainingTask, teacher: EvalMode
     if settings.contrastive:
         objective = Contrastive(model, teacher if weight else None, weight or 0.0, position_ids=position_ids)
     elif is_encoder and teacher is not None:
-        poolings = read_pooling(model.root) if (model.root / eval_model.SENTENCE_MODULES).is_file() else ()
+        poolings = read_pooling(model.root) if (model.root / MODULES).is_file() else ()
         objective = Distillation(model, teacher, poolings, position_ids=position_ids)
     else:
         objective = LanguageModeling(model, teacher if weight else None, weight or 0.0, position_ids=position_ids)
-    if isinstance(objective, LanguageModeling):
-        objective.short_positions = task.short_positions
+        vars(objective)["short_positions"] = task.short_positions
     trainable = choose_parameters(model, names, task)
     masking = Masking.for_model(model) if model.kind == MASKED else None
     lengths, tokenizer = (task.length, task.span), model.tokenizer

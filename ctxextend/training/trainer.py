@@ -201,8 +201,7 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
     )
     # Otherwise the precision of accelerate's launcher would take precedence.
     arguments.mixed_precision = "no" if autocast == "fp32" else autocast
-    if arguments.n_gpu > 1:  # otherwise Trainer would split a micro-batch across them
-        arguments._n_gpu = 1
+    arguments._n_gpu = min(arguments.n_gpu, 1)  # otherwise Trainer would split a micro-batch across them
     sequences = setup.dataset(setup.task.train, setup.sequences, count, shuffled=True)
     try:
         trainer = RunTrainer(callback, arguments, sequences)

@@ -36,9 +36,14 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
     shared = min(min(table.same_up_to, table.max_len_after) for table in plan.tables)
     shared = min(shared, plan.max_len_before) if conversion else shared
     lengths = sorted({max(shared // 4, 1), max(shared // 2, 1), shared})
+    base_class = base.model_class
+    if conversion:  # the class with the same head as the twin
+        base_type = SOURCE_TYPES[conversion.model.architecture.family.model_type]
+        head = conversion.model_class.removeprefix(conversion.twin.class_name)
+        base_class = base_type.class_name + next(name for name, twin in base_type.heads.items() if twin == head)
     check_loadable(base, NOT_DEEP_HINT)
     try:
-        loaded = load(base, _source_class(conversion) if conversion else base.model_class)
+        loaded = load(base, base_class)
     except CheckpointError as error:
         raise CheckpointError(error.message, NOT_DEEP_HINT) from error
     if conversion:
@@ -66,13 +71,6 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
     if any(not key.startswith("unexpected") for key in base_issues):
         return [*checks, Check("outputs", True, ("not compared: tensors are missing in the base",))]
     return [*checks, *_check_outputs(expected, before, alike)]
-
-
-def _source_class(conversion: Conversion) -> str:
-    """Return the class of a conversion's base that has the same head as the twin."""
-    source_type = SOURCE_TYPES[conversion.model.architecture.family.model_type]
-    head = conversion.model_class.removeprefix(conversion.twin.class_name)
-    return source_type.class_name + next(name for name, twin in source_type.heads.items() if twin == head)
 
 
 def _remove_positions(model: Any, conversion: Conversion) -> None:
