@@ -1,9 +1,9 @@
-# `make demo` and `make test` only need Python 3.10 or newer.
+# `make demo` and `make test` only need Python 3.11 or newer.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test pytest test-slow lint format docs-output bench clean
+.PHONY: demo test pytest test-slow lint format docs docs-output figures dist bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/ctxextend demo
@@ -16,7 +16,7 @@ test: $(VENV)/installed-dev
 pytest: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-# Complete fault injection and other tests that take minutes.
+# Complete fault injection, all blocks of the site, notebooks, distributions, and other tests that take minutes.
 test-slow: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
@@ -29,9 +29,22 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Update the command output in README and docs.
+# Build the site.
+docs: $(VENV)/installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
+
+# Update the output of commands and notebooks in README and docs.
 docs-output: $(VENV)/installed-dev
 	$(BIN)/python -m tests.test_docs
+	$(BIN)/python -m tests.test_notebooks
+
+figures: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.figures
+
+dist: $(VENV)/installed-dev
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
 
 # Fails if a measure misses its target; the table is written anyway.
 bench: $(VENV)/installed-dev

@@ -347,6 +347,14 @@ def test_site_builds_in_strict_mode_and_loads_nothing_from_other_sites(tmp_path:
         assert not loaded, f"{name}: {loaded}"
 
 
+def test_methods_page_has_a_formula_and_a_figure_of_every_method() -> None:
+    page = PAGES["methods.md"].read_text()
+    for method in list_methods():
+        if method.name != DEFAULT_METHOD:
+            assert f"\n**`{method.name}`**: R[" in page
+            assert f"](figures/method-{method.name}.png)" in page
+
+
 def test_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) <= 150
 
