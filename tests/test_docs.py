@@ -4,6 +4,7 @@ Blocks with Hub ids (```sh) run on a local Hub, with small models of the same ty
 """
 
 import io
+import json
 import os
 import re
 import shlex
@@ -61,7 +62,7 @@ FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 WIDTH = 100
 SECONDS = re.compile(r"\b\d+(?:\.\d+)? m?s\b")
 # Lines of `train` with losses, speed and memory.
-TRAINED = re.compile(r"^(?:held-out|evaluated|trained) .*$", re.MULTILINE)
+TRAINED = re.compile(r"^(?:held-out|positions below|evaluated|trained) .*$", re.MULTILINE)
 NUMBERS = re.compile(r"\d[\d.,]*(?: [MG]B)?")
 # The evaluated text is Python's documentation, which differs between versions.
 EVALUATION = re.compile(r"^\$ ctxextend (?:evaluate|compare) .*?^```$", re.DOTALL | re.MULTILINE)
@@ -138,6 +139,18 @@ def runtimes_table() -> str:
     return f"| runtime | {head} | option | source |\n|{'---|' * (len(types) + 3)}\n{body}"
 
 
+def schemes_table() -> str:
+    """Return the cost of a longer context by position scheme, as `benchmarks/schemes.py` measured it."""
+    results = json.loads((ROOT / "benchmarks" / "results" / "schemes.json").read_text())["schemes"]
+    keys = ("base", "untrained", "ratio", "short", "trained_ratio")
+    body = "".join(
+        f"| {name} | `{scheme['method']}` | {' | '.join(scheme[key] for key in keys)} |\n"
+        for name, scheme in results.items()
+    )
+    head = "| scheme | method | base, sliding | at 512, not trained | ratio | on inputs of 128 | both after 100 steps |"
+    return f"{head}\n|---|---|---:|---:|---:|---:|---:|\n{body}"
+
+
 def commands_reference() -> str:
     """Return the usage, summary, arguments and options of every command."""
     group: Any = get_command(build_app())
@@ -165,6 +178,7 @@ GENERATORS = {
     "methods": methods_table,
     "rotary": rotary_methods_table,
     "runtimes": runtimes_table,
+    "schemes": schemes_table,
     "commands": commands_reference,
 }
 
