@@ -124,14 +124,14 @@ def calibrate(
         ctxextend.resize("gpt2", 4096, calibration.method)
 
     Args:
-        reference: As in `plan_resize`.
+        reference: As in `resize`.
         to: New context length in positions, longer than the model's.
         data: As in `evaluate`; at least 8 windows (for an encoder: documents) of the new length.
         method: ``bands``, with the settings that must not change: ``bands:gain=1.2``.
         tokens: Maximum number of tokens to use (at least 8 windows).
         precision, seed, text_field: As in `evaluate`.
         progress: Called with the number of tokens read since the last call, and the maximum total.
-        settings: Other settings of `plan_resize`, by name.
+        settings: Other settings of `resize`, by name.
 
     Raises:
         CtxextendError: As `compare`.
@@ -182,7 +182,7 @@ def compare(
     evaluated before and after training, from the same weights, on the same text in the same order.
 
     Args:
-        reference: As in `plan_resize`.
+        reference: As in `resize`.
         to: New context length in positions. With `hold_out`: of the cut tables, by default the model's own.
         data: As in `evaluate`; with `steps`, the training text.
         methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``; ``all`` (the default without
@@ -192,7 +192,7 @@ def compare(
             were cut off, the reference rows: loss at these positions, or cosine to the reference embeddings.
         progress: Called with the number of tokens read since the last call, the total, and the name of the method.
         settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with `steps`, also fields
-            of `Train` without output, with ``eval_data`` for evaluation; ``revision``, … as in `plan_resize`.
+            of `Train` without output, with ``eval_data`` for evaluation; ``revision``, … as in `resize`.
 
     Raises:
         CtxextendError: As `evaluate` and `train`; a named method does not apply, or `eval_data` is also trained on.
@@ -221,16 +221,16 @@ def convert(
     position row added. Without positions, outputs are equal within float32 rounding. The output needs training.
 
     Args:
-        reference: As in `plan_resize`.
+        reference: As in `resize`.
         scheme: ``"rotary"`` or ``"alibi"``.
-        to: Context length of the output, as in `plan_resize`.
+        to: Context length of the output, as in `resize`.
         output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        settings: Other fields of `Convert` (``theta``, ``encoder_only``); ``revision``, … as in `plan_resize`.
+        settings: Other fields of `Convert` (``theta``, ``encoder_only``); ``revision``, … as in `resize`.
 
     Raises:
         UnsupportedModelError: No model type of transformers computes the same with these positions.
-        CtxextendError: As `plan_resize` and `ResizePlan.execute`.
+        CtxextendError: As `resize` and `ResizePlan.execute`.
     """
 
 def compare_checkpoints(
@@ -259,7 +259,7 @@ def compare_checkpoints(
     by nDCG@10 in a search set. A base that all recipes name reads the text once, in sliding windows or chunks.
 
     Args:
-        references: Checkpoints of one kind (causal, masked, encoder) whose tokenizers agree, each as in `plan_resize`.
+        references: Checkpoints of one kind (causal, masked, encoder) whose tokenizers agree, each as in `resize`.
         data: As in `evaluate`. Of a text that any of them was trained on, only windows that all held out are used.
         progress: Called with the number of tokens read since the last call, the total, and the name of the checkpoint.
         settings: Other fields of `Evaluate`. Windows have the largest ``length``, by default the shortest context.
@@ -301,7 +301,7 @@ def evaluate(
     user without the longer context would.
 
     Args:
-        reference: As in `plan_resize`.
+        reference: As in `resize`.
         data: Files and folders with text: a document per text file, per line of .jsonl or per row of .parquet; or Hub
             datasets, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``. Of files that the checkpoint's recipe lists as
             training data (recognised by content), only the held-out windows are used, or everything with a warning.
@@ -310,7 +310,7 @@ def evaluate(
             set as in BEIR.
         progress: Called with the number of tokens read since the last call, and the total.
         settings: The other fields of `Evaluate`: ``length``, ``tokens``, ``measure``, …; and ``revision``,
-            ``subfolder``, ``variant`` and ``model_type`` as in `plan_resize`.
+            ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
 
     Raises:
         CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is shorter than one
@@ -347,9 +347,9 @@ def inspect(
     disagrees with its table is reported, not rejected.
 
     Args:
-        reference: As in `plan_resize`.
+        reference: As in `resize`.
         part: Inspect only this table (``encoder``, ``decoder``, ...). Defaults to all tables.
-        ref: Fields of the checkpoint reference, as in `plan_resize`.
+        ref: Fields of the checkpoint reference, as in `resize`.
 
     Raises:
         SourceError: The checkpoint does not exist or cannot be reached.
@@ -377,10 +377,10 @@ def extend_model(
 
     Args:
         model: A transformers model of a type in the registry, with or without a head, in any float dtype.
-        to: The new context length in usable positions; see `plan_resize`.
-        method: See `plan_resize`. ``"auto"`` chooses by the model's class: one without an LM head, such as BertModel,
+        to: The new context length in usable positions; see `resize`.
+        method: See `resize`. ``"auto"`` chooses by the model's class: one without an LM head, such as BertModel,
             counts as such even if its checkpoint has one.
-        settings: ``keep_first``, ``drop_last`` and ``part``; see `plan_resize`.
+        settings: ``keep_first``, ``drop_last`` and ``part``; see `resize`.
 
     Raises:
         UnsupportedModelError: The model has no known position table.
@@ -413,7 +413,7 @@ def run(
     Raises:
         RecipeError: The recipe cannot be read or is invalid; the message lists all errors.
         CheckpointError: The source changed after the recipe was written.
-        CtxextendError: As `plan_resize`, `ResizePlan.execute`, `train` and `evaluate`.
+        CtxextendError: As `resize`, `ResizePlan.execute`, `train` and `evaluate`.
         TrainingInterrupted: A signal such as Ctrl-C arrived during training; see `train`.
         RunInterrupted: Ctrl-C was pressed during evaluation; it has the results so far.
     """
@@ -440,19 +440,10 @@ def plan_resize(
     """Plan a resize from a checkpoint's config and headers, without reading weights or writing anything.
 
     Args:
-        reference: A local folder or weights file, the name of a bundled checkpoint, or a Hub id (downloaded if needed).
-        to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1, ``"4k"`` for 4,096,
-            or ``"4x"`` for four times the current length.
-        method: A method name from `list_methods`, optionally with settings, such as ``"bands:sigma=4,gain=1.2"``.
-            Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
-        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``, ``fix_limits``, ``copy_code``) and
-            of `CheckpointRef` (``revision``, …, and ``tensor`` for a custom model type), as keyword arguments.
+        reference, to, method, settings: As in `resize`.
 
     Raises:
-        SourceError: The reference does not exist or cannot be reached.
-        CheckpointError: A file is missing or malformed, or config and table disagree.
-        UnsupportedModelError: The model has no known position table.
-        ResizeError: The length, method or another setting is invalid for this model.
+        CtxextendError: As `resize`, except OutputError.
     """
 
 def resize(
@@ -479,13 +470,22 @@ def resize(
     """Resize the position table of a checkpoint and save the result as a new checkpoint.
 
     Args:
-        reference, to, method: See `plan_resize`.
+        reference: A local folder or weights file, the name of a bundled checkpoint, or a Hub id (downloaded if needed).
+        to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1, ``"4k"`` for 4,096,
+            or ``"4x"`` for four times the current length.
+        method: A method name from `list_methods`, optionally with settings, such as ``"bands:sigma=4,gain=1.2"``.
+            Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
         output: Output folder. Defaults to ``<name>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        settings: Other keyword arguments of `plan_resize`.
+        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``, ``fix_limits``, ``copy_code``) and
+            of `CheckpointRef` (``revision``, …, and ``tensor`` for a custom model type), as keyword arguments.
 
     Raises:
-        CtxextendError: As `plan_resize` and `ResizePlan.execute`.
+        SourceError: The reference does not exist or cannot be reached.
+        CheckpointError: A file is missing or malformed, or config and table disagree.
+        UnsupportedModelError: The model has no known position table.
+        ResizeError: The length, method or another setting is invalid for this model.
+        OutputError: The output exists, or cannot be written.
     """
 
 def list_methods() -> list[Method]:
@@ -572,7 +572,7 @@ def train(
     accelerate, call this in every process; the main process saves.
 
     Args:
-        reference: As in `plan_resize`.
+        reference: As in `resize`.
         data: Text files, folders, .jsonl, .parquet, or Hub datasets as ``hf:OWNER/NAME``.
         steps: Optimizer steps, ≥ 1.
         output: The new folder; by default ``<name>-trained`` in the current folder.
@@ -580,10 +580,10 @@ def train(
         resume: Resume from the last saved state, if there is one.
         progress: Called with the tokens of each step, and its loss.
         settings: Other fields of `Train`: ``trainable``, ``seq_len``, ``window``, ``lr``, …; and
-            ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `plan_resize`.
+            ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
 
     Raises:
-        CtxextendError: As `plan_resize`; or windows are used and the model does not accept position ids.
+        CtxextendError: As `resize`; or windows are used and the model does not accept position ids.
         DataError: The text cannot be read or is too short.
         TrainingError: Training failed to start, resume or finish.
         OutputError: The output or a saved state cannot be written.
@@ -612,9 +612,9 @@ def verify(
 
     Args:
         reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.
-        base: The base checkpoint, as in `plan_resize`. Defaults to the one named in the recipe.
+        base: The base checkpoint, as in `resize`. Defaults to the one named in the recipe.
         deep: Also load both in transformers, run the resized model at its new length, and compare outputs.
-        ref: Fields of the base's checkpoint reference, as in `plan_resize`; they override the recipe.
+        ref: Fields of the base's checkpoint reference, as in `resize`; they override the recipe.
 
     Raises:
         SourceError: A reference does not exist.

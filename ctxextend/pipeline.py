@@ -140,7 +140,7 @@ def run(
     Raises:
         RecipeError: The recipe cannot be read or is invalid; the message lists all errors.
         CheckpointError: The source changed after the recipe was written.
-        CtxextendError: As `plan_resize`, `ResizePlan.execute`, `train` and `evaluate`.
+        CtxextendError: As `resize`, `ResizePlan.execute`, `train` and `evaluate`.
         TrainingInterrupted: A signal such as Ctrl-C arrived during training; see `train`.
         RunInterrupted: Ctrl-C was pressed during evaluation; it has the results so far.
     """

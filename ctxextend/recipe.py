@@ -181,10 +181,9 @@ class Evaluate:
     """How to evaluate a checkpoint at its context length."""
 
     data: tuple[str, ...] = ()  # text files, folders, or Hub datasets (``hf:OWNER/NAME``)
-    # A search set for encoders, as in BEIR: .jsonl or .tsv files of documents, queries and relevance judgements.
-    corpus: str | None = None
-    queries: str | None = None
-    qrels: str | None = None
+    corpus: str | None = None  # documents of a search set for encoders, as in BEIR: .jsonl or .tsv
+    queries: str | None = None  # queries of the search set
+    qrels: str | None = None  # relevance judgements of the search set
     base: str | None = None  # base checkpoint to compare against; defaults to the one in the model's recipe
     no_base: bool = False  # do not compare against the base checkpoint
     length: tuple[int, ...] = ()  # context lengths to measure; defaults to doublings up to the model's length
@@ -240,7 +239,7 @@ class Train:
     weight_decay: float = 0.0  # weight decay of AdamW, ≥ 0
     batch_size: int = 8  # sequences per optimizer step, over all devices
     per_device_batch_size: int | None = None  # micro-batch size per device; defaults to what fits its memory
-    precision: str = "auto"  # see `Evaluate`
+    precision: str = "auto"  # as in `evaluate`
     seed: int = 0  # random seed for data order, masking and positions
     eval_data: tuple[str, ...] = ()  # held-out text; defaults to one window in 20 of `data`, not used for training
     eval_every: int | None = None  # steps between evaluations after the initial one; defaults to a quarter of `steps`
@@ -255,10 +254,10 @@ class Train:
     # or the positive of an anchor in ``pairs``, .jsonl or .tsv files (anchor, positive and maybe negative) in `data`.
     contrastive: str | None = None
     dtype: str | None = None  # dtype of the saved weights: ``fp32``, ``bf16`` or ``fp16``; defaults to the source's
-    copy_code: bool = False  # see `Resize`
+    copy_code: bool = False  # as in `resize`
     fsdp: bool = False  # shard the model across processes, which are started by torchrun or accelerate
-    device: str | None = None  # see `Evaluate`
-    threads: int | None = None  # see `Evaluate`
+    device: str | None = None  # as in `evaluate`
+    threads: int | None = None  # as in `evaluate`
 
     @property
     def trains_weights(self) -> bool:

@@ -1,16 +1,22 @@
 """Additions to the site: the changelog in the root of the repository, the notebooks, and descriptions of fields."""
 
 import ast
+import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import griffe
 from mkdocs.structure.files import File
 
-COMMENT = re.compile(r"  # (.*)$")
+from ctxextend import recipe
+
+# A function that accepts the fields of settings classes by name, and what its docstring says of them.
+ACCEPTS = re.compile(r"^@accepts_settings\((.*)\)\ndef (\w+)", re.MULTILINE)
+SETTINGS = re.compile(r"^    (?:settings|ref): .*(?:\n {8}.*)*", re.MULTILINE)
+DESCRIBED = re.compile(r"^    (\w+(?:, \w+)*): ", re.MULTILINE)
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -40,12 +46,59 @@ def cells(notebook: Path) -> Iterator[str]:
                 yield f"![Output of the cell.](data:image/png;base64,{''.join(image.split())})"
 
 
-class FieldComments(griffe.Extension):
-    """Show the comment after a field of a dataclass as its description."""
+def comment(lines: Sequence[str], first: int, last: int) -> str:
+    """Return the comment on the field in lines `first` to `last`, counted from 1: after it, or in the lines above."""
+    if "  # " in lines[last - 1]:
+        text = lines[last - 1].partition("  # ")[2]
+    else:
+        above = first - 1
+        while above and lines[above - 1].lstrip().startswith("# "):
+            above -= 1
+        text = " ".join(line.strip(" #") for line in lines[above : first - 1])
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
+def field_comments(kind: type) -> dict[str, str]:
+    """Return the comment on each field of a dataclass, inherited ones included."""
+    comments = dict[str, str]()
+    for part in reversed(kind.__mro__[:-1]):
+        source = inspect.getsource(part)
+        (definition,) = ast.parse(source).body
+        for node in definition.body:  # type: ignore[attr-defined]
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                comments[node.target.id] = comment(source.splitlines(), node.lineno, node.end_lineno or node.lineno)
+    return comments
+
+
+def accepted_settings() -> dict[str, dict[str, str]]:
+    """Return the settings that each public function accepts by name, with their comments."""
+    found = dict[str, dict[str, str]]()
+    for path in Path(recipe.__file__).parent.rglob("*.py"):
+        for arguments, function in ACCEPTS.findall(path.read_text("utf-8")):
+            kinds = [kind for name in arguments.split(", ") if isinstance(kind := getattr(recipe, name, None), type)]
+            for kind in reversed(kinds):  # fields of the first class prevail
+                found.setdefault(function, {}).update(field_comments(kind))
+    return found
+
+
+ACCEPTED = accepted_settings()
+
+
+class Descriptions(griffe.Extension):
+    """Describe fields of dataclasses by their comments, and settings by the fields that they are passed on to."""
 
     def on_attribute_instance(self, *, node: Any, attr: Any, **_: Any) -> None:
         """Set the description of an annotated field."""
-        if isinstance(node, ast.AnnAssign) and attr.docstring is None and attr.parent.is_class:
-            line = attr.lines_collection[attr.filepath][attr.endlineno - 1]
-            if comment := COMMENT.search(line):
-                attr.docstring = griffe.Docstring(f"{comment[1][:1].upper()}{comment[1][1:]}.", parent=attr)
+        is_field = isinstance(node, ast.AnnAssign) and attr.parent.is_class and attr.docstring is None
+        if is_field and (text := comment(attr.lines_collection[attr.filepath], attr.lineno, attr.endlineno)):
+            attr.docstring = griffe.Docstring(text, parent=attr)
+
+    def on_function_instance(self, *, func: Any, **_: Any) -> None:
+        """List all settings in the stub of a function, which has them in its signature."""
+        names = [parameter.name for parameter in func.parameters]
+        if func.name in ACCEPTED and func.docstring is not None and not {"settings", "ref"} & {*names}:
+            text = func.docstring.value
+            described = {name for group in DESCRIBED.findall(text) for name in group.split(", ")}
+            names = [name for name in names if name not in described]
+            listed = "\n".join(f"    {name}: {ACCEPTED[func.name].get(name, '')}" for name in names)
+            func.docstring.value = SETTINGS.sub(lambda match: listed, text)

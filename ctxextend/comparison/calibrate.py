@@ -64,14 +64,14 @@ def calibrate(
         ctxextend.resize("gpt2", 4096, calibration.method)
 
     Args:
-        reference: As in `plan_resize`.
+        reference: As in `resize`.
         to: New context length in positions, longer than the model's.
         data: As in `evaluate`; at least 8 windows (for an encoder: documents) of the new length.
         method: ``bands``, with the settings that must not change: ``bands:gain=1.2``.
         tokens: Maximum number of tokens to use (at least 8 windows).
         precision, seed, text_field: As in `evaluate`.
         progress: Called with the number of tokens read since the last call, and the maximum total.
-        settings: Other settings of `plan_resize`, by name.
+        settings: Other settings of `resize`, by name.
 
     Raises:
         CtxextendError: As `compare`.

@@ -81,7 +81,7 @@ def compare(
     evaluated before and after training, from the same weights, on the same text in the same order.
 
     Args:
-        reference: As in `plan_resize`.
+        reference: As in `resize`.
         to: New context length in positions. With `hold_out`: of the cut tables, by default the model's own.
         data: As in `evaluate`; with `steps`, the training text.
         methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``; ``all`` (the default without
@@ -91,7 +91,7 @@ def compare(
             were cut off, the reference rows: loss at these positions, or cosine to the reference embeddings.
         progress: Called with the number of tokens read since the last call, the total, and the name of the method.
         settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with `steps`, also fields
-            of `Train` without output, with ``eval_data`` for evaluation; ``revision``, … as in `plan_resize`.
+            of `Train` without output, with ``eval_data`` for evaluation; ``revision``, … as in `resize`.
 
     Raises:
         CtxextendError: As `evaluate` and `train`; a named method does not apply, or `eval_data` is also trained on.

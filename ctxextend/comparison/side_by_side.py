@@ -48,7 +48,7 @@ def compare_checkpoints(
     by nDCG@10 in a search set. A base that all recipes name reads the text once, in sliding windows or chunks.
 
     Args:
-        references: Checkpoints of one kind (causal, masked, encoder) whose tokenizers agree, each as in `plan_resize`.
+        references: Checkpoints of one kind (causal, masked, encoder) whose tokenizers agree, each as in `resize`.
         data: As in `evaluate`. Of a text that any of them was trained on, only windows that all held out are used.
         progress: Called with the number of tokens read since the last call, the total, and the name of the checkpoint.
         settings: Other fields of `Evaluate`. Windows have the largest ``length``, by default the shortest context.

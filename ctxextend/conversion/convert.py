@@ -385,16 +385,16 @@ def convert(
     position row added. Without positions, outputs are equal within float32 rounding. The output needs training.
 
     Args:
-        reference: As in `plan_resize`.
+        reference: As in `resize`.
         scheme: ``"rotary"`` or ``"alibi"``.
-        to: Context length of the output, as in `plan_resize`.
+        to: Context length of the output, as in `resize`.
         output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        settings: Other fields of `Convert` (``theta``, ``encoder_only``); ``revision``, … as in `plan_resize`.
+        settings: Other fields of `Convert` (``theta``, ``encoder_only``); ``revision``, … as in `resize`.
 
     Raises:
         UnsupportedModelError: No model type of transformers computes the same with these positions.
-        CtxextendError: As `plan_resize` and `ResizePlan.execute`.
+        CtxextendError: As `resize` and `ResizePlan.execute`.
     """
     ref, settings = split_ref(reference, settings)
     return plan_conversion(open_model(ref, check_type), Convert(scheme, to, **settings)).execute(output, force=force)

@@ -60,7 +60,7 @@ def evaluate(
     user without the longer context would.
 
     Args:
-        reference: As in `plan_resize`.
+        reference: As in `resize`.
         data: Files and folders with text: a document per text file, per line of .jsonl or per row of .parquet; or Hub
             datasets, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``. Of files that the checkpoint's recipe lists as
             training data (recognised by content), only the held-out windows are used, or everything with a warning.
@@ -69,7 +69,7 @@ def evaluate(
             set as in BEIR.
         progress: Called with the number of tokens read since the last call, and the total.
         settings: The other fields of `Evaluate`: ``length``, ``tokens``, ``measure``, …; and ``revision``,
-            ``subfolder``, ``variant`` and ``model_type`` as in `plan_resize`.
+            ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
 
     Raises:
         CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is shorter than one

@@ -35,9 +35,9 @@ def inspect(reference: str | os.PathLike[str], *, part: str | None = None, **ref
     disagrees with its table is reported, not rejected.
 
     Args:
-        reference: As in `plan_resize`.
+        reference: As in `resize`.
         part: Inspect only this table (``encoder``, ``decoder``, ...). Defaults to all tables.
-        ref: Fields of the checkpoint reference, as in `plan_resize`.
+        ref: Fields of the checkpoint reference, as in `resize`.
 
     Raises:
         SourceError: The checkpoint does not exist or cannot be reached.

@@ -34,10 +34,10 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
 
     Args:
         model: A transformers model of a type in the registry, with or without a head, in any float dtype.
-        to: The new context length in usable positions; see `plan_resize`.
-        method: See `plan_resize`. ``"auto"`` chooses by the model's class: one without an LM head, such as BertModel,
+        to: The new context length in usable positions; see `resize`.
+        method: See `resize`. ``"auto"`` chooses by the model's class: one without an LM head, such as BertModel,
             counts as such even if its checkpoint has one.
-        settings: ``keep_first``, ``drop_last`` and ``part``; see `plan_resize`.
+        settings: ``keep_first``, ``drop_last`` and ``part``; see `resize`.
 
     Raises:
         UnsupportedModelError: The model has no known position table.

@@ -573,19 +573,10 @@ def plan_resize(
     """Plan a resize from a checkpoint's config and headers, without reading weights or writing anything.
 
     Args:
-        reference: A local folder or weights file, the name of a bundled checkpoint, or a Hub id (downloaded if needed).
-        to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1, ``"4k"`` for 4,096,
-            or ``"4x"`` for four times the current length.
-        method: A method name from `list_methods`, optionally with settings, such as ``"bands:sigma=4,gain=1.2"``.
-            Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
-        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``, ``fix_limits``, ``copy_code``) and
-            of `CheckpointRef` (``revision``, …, and ``tensor`` for a custom model type), as keyword arguments.
+        reference, to, method, settings: As in `resize`.
 
     Raises:
-        SourceError: The reference does not exist or cannot be reached.
-        CheckpointError: A file is missing or malformed, or config and table disagree.
-        UnsupportedModelError: The model has no known position table.
-        ResizeError: The length, method or another setting is invalid for this model.
+        CtxextendError: As `resize`, except OutputError.
     """
     ref, settings = split_ref(reference, settings)
     return plan_model(open_model(ref), Resize(to, method=method, **settings))
@@ -631,13 +622,22 @@ def resize(
     """Resize the position table of a checkpoint and save the result as a new checkpoint.
 
     Args:
-        reference, to, method: See `plan_resize`.
+        reference: A local folder or weights file, the name of a bundled checkpoint, or a Hub id (downloaded if needed).
+        to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1, ``"4k"`` for 4,096,
+            or ``"4x"`` for four times the current length.
+        method: A method name from `list_methods`, optionally with settings, such as ``"bands:sigma=4,gain=1.2"``.
+            Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
         output: Output folder. Defaults to ``<name>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        settings: Other keyword arguments of `plan_resize`.
+        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``, ``fix_limits``, ``copy_code``) and
+            of `CheckpointRef` (``revision``, …, and ``tensor`` for a custom model type), as keyword arguments.
 
     Raises:
-        CtxextendError: As `plan_resize` and `ResizePlan.execute`.
+        SourceError: The reference does not exist or cannot be reached.
+        CheckpointError: A file is missing or malformed, or config and table disagree.
+        UnsupportedModelError: The model has no known position table.
+        ResizeError: The length, method or another setting is invalid for this model.
+        OutputError: The output exists, or cannot be written.
     """
     return plan_resize(reference, to, method, **settings).execute(output, force=force)
 

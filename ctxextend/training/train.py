@@ -85,7 +85,7 @@ def train(
     accelerate, call this in every process; the main process saves.
 
     Args:
-        reference: As in `plan_resize`.
+        reference: As in `resize`.
         data: Text files, folders, .jsonl, .parquet, or Hub datasets as ``hf:OWNER/NAME``.
         steps: Optimizer steps, ≥ 1.
         output: The new folder; by default ``<name>-trained`` in the current folder.
@@ -93,10 +93,10 @@ def train(
         resume: Resume from the last saved state, if there is one.
         progress: Called with the tokens of each step, and its loss.
         settings: Other fields of `Train`: ``trainable``, ``seq_len``, ``window``, ``lr``, …; and
-            ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `plan_resize`.
+            ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
 
     Raises:
-        CtxextendError: As `plan_resize`; or windows are used and the model does not accept position ids.
+        CtxextendError: As `resize`; or windows are used and the model does not accept position ids.
         DataError: The text cannot be read or is too short.
         TrainingError: Training failed to start, resume or finish.
         OutputError: The output or a saved state cannot be written.

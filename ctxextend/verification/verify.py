@@ -96,9 +96,9 @@ def verify(
 
     Args:
         reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.
-        base: The base checkpoint, as in `plan_resize`. Defaults to the one named in the recipe.
+        base: The base checkpoint, as in `resize`. Defaults to the one named in the recipe.
         deep: Also load both in transformers, run the resized model at its new length, and compare outputs.
-        ref: Fields of the base's checkpoint reference, as in `plan_resize`; they override the recipe.
+        ref: Fields of the base's checkpoint reference, as in `resize`; they override the recipe.
 
     Raises:
         SourceError: A reference does not exist.
