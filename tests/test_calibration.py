@@ -118,7 +118,6 @@ def test_resize_auto_with_data_writes_tuned_settings_as_if_requested(source: Pat
     assert values["verified"]
     assert found["trials"][0] == found["before"]
     assert "tuned on 10 windows of 96 tokens in " in done.stderr
-    assert "as given" not in done.stderr
     explicit = invoke("resize", source, "--to", TO, "--method", found["after"]["method"], "--output", "explicit")
     assert explicit.exit_code == 0, explicit.stderr
     Path("texts.jsonl").unlink()

@@ -46,7 +46,7 @@ MIN_NORM = 0.2  # rows at the ends whose norm is below this share of the median 
 COLUMNS = 64  # columns whose spectra are computed at once, to limit memory
 SIGMA: tuple[str, None, Any, Any] = "0 or at least 0.5", None, float, lambda sigma: sigma == 0 or 0.5 <= sigma < np.inf
 # Effect of both methods on inputs beyond the old length.
-SIMILAR = "order is kept, and local structure if there is a high-frequency part, but more positions have similar rows"
+SIMILAR = "order is kept, but rows are more similar to each other than learned ones"
 
 
 def has_free_settings(*, sigma: Any = None, repeat: Any = None, gain: Any = None, **_: Any) -> bool:
@@ -67,21 +67,14 @@ def choose_bands(
         "high_gain": (high if high_gain is None else high_gain) if split.sigma else None,
         "within": (split.head, split.stop),
     }
-    why = "distant rows are dissimilar" if split.is_local else "distant rows are similar"
     if not has_free_settings(gain=gain, **given):
         return method_text("bands", chosen), ""
-    used_gain = f"gain {low:.3g}" + (f", high-gain {chosen['high_gain']:.3g}" if chosen["high_gain"] else "")
-    used_gain += f" ({'as given' if gain is not None else why})"
-    residual = f"{100 * split.high_share:.0f} % residual variance, noise distance {split.noise_distance:.2g}"
-    if not _can_be_split(table[split.head : split.stop]):
-        reason = "bands without a high-frequency part (too few rows, or NaN or infinity): plain interpolation"
-    elif not split.sigma:
-        residual = f" ({residual})" if given.get("sigma") is None else ""
-        reason = f"bands without a high-frequency part{residual}: plain interpolation"
+    gains = f"gain {low:.3g}" + (f", high-gain {chosen['high_gain']:.3g}" if chosen["high_gain"] else "")
+    if split.sigma:
+        reason = f"bands with sigma {split.sigma:.3g}, repeat {split.repeat[0]}:{split.repeat[1]}, {gains}"
     else:
-        reason = f"bands with sigma {split.sigma:.3g} ({residual}), repeat {split.repeat[0]}:{split.repeat[1]}"
-        reason += f" (correlation of its ends {split.match:.2f})"
-    return method_text("bands", chosen), f"{reason}, {used_gain}"
+        reason = f"bands, as interpolation with {gains}: the table has no high-frequency part"
+    return method_text("bands", chosen), reason
 
 
 @method(
