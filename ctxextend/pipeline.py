@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.conversion.convert import plan_conversion
-from ctxextend.errors import RecipeError
+from ctxextend.errors import DataError, RecipeError
 from ctxextend.evaluation.eval_model import check_source
 from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.search import read_search_set
+from ctxextend.held_out import fingerprint, text_key
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Recipe
 from ctxextend.recipe_file import RecipeFile, read_recipe, source_hashes, table_methods
-from ctxextend.text_data import check_texts
+from ctxextend.text_data import check_paths, check_texts
 
 if TYPE_CHECKING:
     from ctxextend.training.training_run import TrainResult
@@ -103,8 +104,16 @@ def run_recipe(
 
 
 def plan_run(file: RecipeFile) -> ResizePlan | None:
-    """Check that the source has the hashes in a recipe, and plan its resize or conversion; nothing is written."""
+    """Check that source and training text are those of a recipe, and plan its resize or conversion; write nothing."""
     recipe, hashes = file.recipe, source_hashes(file.provenance)
+    if recipe.evaluate is not None and recipe.evaluate.data:
+        check_paths(recipe.evaluate.data)
+    texts = check_paths(recipe.train.data) if recipe.train else ()
+    trained = file.provenance.get("trained", {})
+    recorded = () if "data_not_listed" in trained else {text_key(facts) for facts in trained.get("data", ())}
+    if recorded and (changed := [text for text in texts if text_key(fingerprint(text)) not in recorded]):
+        message = f"{changed[0]} has changed since the recipe was written: training on it gives other weights."
+        raise DataError(message, f"Restore it, or train anyway: --set train.data={changed[0]}")
     if recipe.resize is None and recipe.convert is None and not hashes:
         return None
     checkpoint = open_reference(recipe.checkpoint)

@@ -156,6 +156,8 @@ def parse_recipe(text: str, name: str, changes: Sequence[str] = (), folder: Path
         entries |= parsed
         if key in KEYS and KEYS[key].kind is CheckpointRef and key != "tokenizer":
             entries.pop("provenance", None)  # it describes another checkpoint
+        if key == "train.data" and "provenance" in entries:
+            entries["provenance"].value.pop("trained", None)  # of another text
     entries = {path: entry for path, entry in entries.items() if entry.value is not None}
     errors += [entry.error(_unknown(path)) for path, entry in entries.items() if path not in KEYS]
     if "resize" in entries and "convert" in entries:
@@ -373,6 +375,7 @@ class Provenance:
     methods: Mapping[str, str] = field(default_factory=dict)  # per table, if they differ
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # per table, before and after, if recorded
     hashes: Mapping[str, str] = field(default_factory=dict)  # see `source_hashes`
+    written: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each table that was written
     values: Mapping[str, Any] = field(default_factory=dict)  # all values of the recipe
     before: "Provenance | None" = None  # the provenance of `base`, which is recorded by training
 
@@ -460,6 +463,9 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, depth: in
             methods=methods,
             rows=rows,
             hashes=source_hashes(facts),
+            written={
+                name: str(table["sha256_after"]) for name, table in _tables(facts).items() if "sha256_after" in table
+            },
             values=file.values,
             before=None if before is None else parse_provenance(yaml_text(before), name, depth=depth + 1),
         )

@@ -83,8 +83,8 @@ def test_compared_describes_a_difference_of_losses(change: Estimate, text: str) 
     ("mean", "error", "advice", "compared"),
     [
         (-0.1, 0.01, "Use `bands`", "better than the base by 0.100 ± 0.020 nats/token"),
-        (0.1, 0.01, "Keep reading in pieces, or train", "worse than the base by 0.100 ± 0.020 nats/token"),
-        (0.01, 0.02, "Use `bands` or keep reading in pieces", "tied with the base (+0.010 ± 0.040 nats/token)"),
+        (0.1, 0.01, "Keep sliding windows, or train", "worse than the base by 0.100 ± 0.020 nats/token"),
+        (0.01, 0.02, "Use `bands` or keep sliding windows", "tied with the base (+0.010 ± 0.040 nats/token)"),
     ],
 )
 def test_verdict_of_a_quick_comparison(mean: float, error: float, advice: str, compared: str) -> None:
@@ -111,7 +111,7 @@ def test_verdict_of_a_quick_comparison_of_encoders() -> None:
     outcome = replace(row.untrained, evaluation=replace(measured, retrieval=worse))
     result = replace(result, rows=(replace(row, untrained=outcome),), is_quick=True)
     assert comparison_verdict(result, NumberFormat()) == (
-        "Keep reading in pieces, or train: at 512 tokens `bands` has mean reciprocal rank 0.620 ± 0.061 without "
+        "Keep chunks, or train: at 512 tokens `bands` has mean reciprocal rank 0.620 ± 0.061 without "
         "training, and the base in chunks of 128 tokens 0.522 ± 0.063; "
         "`bands` is worse than the base by 0.030 ± 0.020 MRR."
     )

@@ -195,12 +195,12 @@ def test_run_reports_all_errors_of_a_recipe() -> None:
     [
         ("resize: {to: 256}", ["--resume"], "The recipe has no train section, so there is nothing to resume."),
         (
-            "evaluate: {data: book.txt}",
+            "evaluate: {data: recipe.yaml}",
             ["-o", "out"],
             "neither resizes, converts nor trains, so out would not be written.",
         ),
         (
-            "evaluate: {data: book.txt}\noutput: out",
+            "evaluate: {data: recipe.yaml}\noutput: out",
             [],
             "neither resizes, converts nor trains, so out would not be written.",
         ),
@@ -286,6 +286,9 @@ def test_run_reports_partial_results_after_an_interruption(monkeypatch: pytest.M
 
 
 def test_run_dry_run_prints_the_plan_and_writes_nothing() -> None:
+    texts = "a.txt", "b.txt", "c.txt"
+    for name in texts:
+        Path(name).write_text("text")
     recipe = write(
         "source: tiny-gpt2\nresize: {to: 256, method: linear}\ntrain: {data: [a.txt, b.txt], steps: 2}\n"
         "evaluate: {data: c.txt, length: 128}\n"
@@ -305,4 +308,6 @@ def test_run_dry_run_prints_the_plan_and_writes_nothing() -> None:
     assert steps == ("linear", 2, [128])
     trained = invoke(recipe, "--dry-run", "--set", "resize=null", "-o", "out").stdout
     assert trained.startswith("source    tiny-gpt2\noutput    out\ntrain     data: a.txt b.txt\n")
-    assert [path.name for path in Path.cwd().iterdir()] == ["recipe.yaml"]
+    assert {path.name for path in Path.cwd().iterdir()} == {"recipe.yaml", *texts}
+    Path("b.txt").unlink()
+    assert "b.txt does not exist." in invoke(recipe, "--dry-run").stderr

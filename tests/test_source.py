@@ -61,16 +61,12 @@ def test_resolve_source_uses_a_revision_and_a_token(
     assert "owner/model has no revision 'v3' on the Hub" in missing.stderr
 
 
-def test_resolve_source_prefers_a_local_folder_and_notes_it_for_hub_ids(make_pico: MakePico) -> None:
+def test_resolve_source_prefers_a_local_folder(make_pico: MakePico) -> None:
     Path("openai").mkdir()
     make_pico("gpt2").folder.rename("openai/gpt2")
-    source = resolve_source("openai/gpt2")
-    assert source.kind == "folder"
-    assert source.notes == ("openai/gpt2 is a local folder, used instead of the Hub model of the same name.",)
-    assert plan_resize("openai/gpt2", to=40).notes == source.notes
-    assert resolve_source("./openai/gpt2").notes == ()
+    assert resolve_source("openai/gpt2").kind == "folder"
     Path("openai/gpt2").rename("tiny-gpt2")
-    assert (resolve_source("tiny-gpt2").kind, resolve_source("tiny-gpt2").notes) == ("folder", ())
+    assert resolve_source("tiny-gpt2").kind == "folder"
 
 
 @pytest.mark.parametrize("reference", ["no/such/folder", "./x", "a b", ""])

@@ -17,7 +17,7 @@ from ctxextend.models.load import match_parameters
 from ctxextend.plan.find_tables import open_model
 from ctxextend.recipe import CheckpointRef
 from tests import pico
-from tests.trainings import OLD, invoke, make_encoder, make_source, train
+from tests.trainings import OLD, invoke, make_encoder, train
 from tests.word_tokenizer import add_tokenizer, text_of
 
 pytestmark = pytest.mark.usefixtures("book")
@@ -179,16 +179,6 @@ def test_train_rejects_integrations_that_are_not_available(gpt2: Path, monkeypat
 
 
 # ---- notes, warnings and JSON
-
-
-def test_train_notes_how_it_resolved_a_reference_before_it_starts() -> None:
-    make_source(Path("openai/gpt2"), "gpt2")
-    done = train("openai/gpt2", "out", "--json", steps=1)
-    (note,) = json.loads(done.stdout)["notes"]
-    assert note == "openai/gpt2 is a local folder, used instead of the Hub model of the same name."
-    assert done.stderr.count(note) == 1
-    assert done.stderr.startswith(note)
-    assert "1 step of 4 sequences of 16 tokens, micro-batch 4 on 1 device, " in done.stderr
 
 
 def test_train_warns_of_training_text_in_eval_data(gpt2: Path) -> None:

@@ -100,17 +100,15 @@ def _local_source(reference: str, path: Path, *, is_file: bool) -> Source:
     folder = (path.parent if is_file else path).resolve()
     is_link = path.is_symlink() and not is_file  # then the output is named after the link
     name, hub_id = (path if is_link else folder).name or "model", None
-    revision, notes = None, tuple[str, ...]()
+    revision = None
     if is_file and path.stem not in GENERIC_STEMS and not (folder / "config.json").is_file():
         name = path.stem
     cached = CACHE_SNAPSHOT.fullmatch(folder.as_posix())
     if cached and not cached["below"]:
         hub_id, revision = cached["id"].replace("--", "/"), cached["sha"]
         name = hub_id.split("/")[-1]
-    elif not is_file and "/" in reference and HUB_ID.fullmatch(reference):
-        notes = (f"{reference} is a local folder, used instead of the Hub model of the same name.",)
     kind: Literal["file", "folder"] = "file" if is_file else "folder"
-    return Source(reference, kind, folder, name, hub_id, revision, notes, file=path.name if is_file else None)
+    return Source(reference, kind, folder, name, hub_id, revision, file=path.name if is_file else None)
 
 
 def _hub_source(

@@ -53,7 +53,7 @@ class TextTokenizer:
         """Load a tokenizer from a folder, a bundled name, a Hub id or a ``meta.pkl`` of nanoGPT."""
         from transformers import AutoTokenizer
 
-        hint = "Copy the tokenizer files into the folder, or pass a tokenizer, such as --tokenizer gpt2."
+        hint = "Copy the tokenizer files into the folder, or pass --tokenizer: the model's own, or nanoGPT's meta.pkl."
         if Path(name).suffix == ".pkl":
             return cls(_character_tokenizer(Path(name)))
         try:
@@ -375,7 +375,7 @@ def check_vocabulary(model: EvalModel, ids: Ids) -> None:
         vocab_size = getattr(model.model.get_input_embeddings(), "num_embeddings", None)
     if vocab_size is not None and ids.max(initial=0) >= vocab_size:
         message = f"{model.name} has a vocabulary of {vocab_size:,}, but its tokenizer returned token {ids.max()}."
-        raise CheckpointError(message, "Copy the model's own tokenizer files into the folder.")
+        raise CheckpointError(message, "Pass the model's own tokenizer: --tokenizer NAME (for nanoGPT, its meta.pkl).")
 
 
 def check_same_tokens(model: ModelOrFiles, base: ModelOrFiles, window: Ids, hint: str = PASS_BASE) -> None:

@@ -141,8 +141,10 @@ def _plan_rope(location: TableLocation, settings: Resize, lengths: Lengths, has_
     """Plan positions without a table of rows, whose longer inputs need other rotary settings, or none."""
     (before, after), facts = lengths, location.table.rope
     if after < before or (after == before and not settings.fix_limits):
-        message = f"The model reads {before} tokens: its positions are {location.scheme}, so {after} need no change."
-        hint = f'To cut texts at {after} tokens, set "model_max_length": {after} in tokenizer_config.json.'
+        message = f"The model accepts {before} tokens: its positions are {location.scheme}, so {after} need no change."
+        hint = f'To truncate texts at {after} tokens, set "model_max_length": {after} in tokenizer_config.json.'
+        if facts and any(item.parameters["rope_type"] != "default" for item in read_rope(location)):
+            hint = f"If it was resized, resize its base to {after}: scaled rotary settings change short inputs too."
         raise ResizeError(message, f"Resize other parts than {location.part} with --part." if has_others else hint)
     if counts := [flag_name(key) for key in COUNTS if getattr(settings, key)]:
         message = f"{' and '.join(counts)} cannot be used with {location.scheme} positions, which have no rows."

@@ -60,12 +60,13 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
     (name, best), *others = measured
     hold_out, (column, metric) = comparison.hold_out, comparison.metric_names
     score, unit = (numbers.perplexity, " nats/token") if comparison.is_loss else (numbers.estimate, "")
-    windows = f"{'sliding windows' if comparison.is_loss else 'chunks'} of {comparison.max_len_before:,} tokens"
+    pieces = "sliding windows" if comparison.is_loss else "chunks"
+    windows = f"{pieces} of {comparison.max_len_before:,} tokens"
     change, metric_unit = best.against_base, LOSS_UNIT if comparison.is_loss else column
     against_base = change and numbers.compared(change, "the base", metric_unit)
     if comparison.is_quick and comparison.base and change:
-        advice = "Keep reading in pieces, or train" if comparison.pieces_win else f"Use {name}"
-        advice += " or keep reading in pieces" if change.sign == 0 else ""
+        advice = f"Keep {pieces}, or train" if comparison.pieces_win else f"Use {name}"
+        advice += f" or keep {pieces}" if change.sign == 0 else ""
         return (
             f"{advice}: at {after} tokens {name} has {metric} {score(best.score)} without training, and the base in "
             f"{windows} {score(comparison.base)}; {name} is {against_base}."
@@ -91,7 +92,7 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
     if hold_out is not None:
         text += f". {name} is {numbers.compared(change, 'the reference rows')}" if comparison.is_loss and change else ""
     elif comparison.base is not None:
-        text += f". The base in {windows}: {metric} {score(comparison.base)}"
+        text += f". The base{', not trained,' * trained} in {windows}: {metric} {score(comparison.base)}"
         text += f"; {name} is {against_base}" if against_base else ""
     return f"{text}."
 

@@ -177,11 +177,13 @@ def train_recipe(
             origin, ref = source.checkpoint.source, recipe.checkpoint
             ref = replace(ref, revision=origin.revision) if origin.kind == "hub" else ref
             filled = replace(task.settings, lr=result.lr, per_device_batch_size=result.per_device_batch_size)
-            hashes = hashes and hashes | {"sha256_after": table_hash(weights.tensor(files.table))}
+            stored = (name for _, name in files.tables if name in opened.checkpoint.names)
+            written = {name: {"sha256_after": table_hash(weights.tensor(name))} for name in stored}
+            hashes = hashes and hashes | written[files.table]
             recipe = replace(recipe, checkpoint=ref, train=filled)
             before = dict(provenance.values) if provenance else {}
             texts = {
-                RECIPE_FILE: _recipe(recipe, before, task, result, hashes),
+                RECIPE_FILE: _recipe(recipe, before, task, result, hashes, written),
                 output_files.CARD_FILE: _card(filled, files, result),
                 LOG_FILE: "".join(f"{json.dumps(line)}\n" for line in result.log),
             }
@@ -339,7 +341,12 @@ class TrainedWeights:
 
 
 def _recipe(
-    recipe: Recipe, before: dict[str, Any], task: TrainingTask, result: TrainResult, hashes: dict[str, str]
+    recipe: Recipe,
+    before: dict[str, Any],
+    task: TrainingTask,
+    result: TrainResult,
+    hashes: dict[str, str],
+    written: Mapping[str, Mapping[str, str]],
 ) -> str:
     """Return the recipe, which includes `before`, the plain values of the source's recipe."""
     files, values = task.files, recipe_values(recipe)
@@ -354,7 +361,7 @@ def _recipe(
     if recipe.resize is not None or recipe.convert is not None:
         provenance = before.pop("provenance")
         for table in provenance.get("tables", ()):
-            table.update(hashes if table["name"] == files.table else {})
+            table.update(written.get(table["name"], {}))
         steps = {name: values[name] for name in ("train", "evaluate") if name in values}
         return yaml_text(before | steps | {"provenance": provenance | {"trained": trained}}, result.output)
     table = {"name": files.table, "rows_before": files.rows, "rows_after": files.rows}

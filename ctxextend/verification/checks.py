@@ -3,7 +3,7 @@
 import filecmp
 import json
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +25,7 @@ from ctxextend.families.rope import read_rope, rotary_dim
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.edits import TablePlan, new_buffer
 from ctxextend.plan.output_files import CARD_FILE
-from ctxextend.plan.plan import ResizePlan
+from ctxextend.plan.plan import ResizePlan, table_hash
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import FROZEN, RECIPE_FILE, TRAINABLE
 from ctxextend.recipe_file import Provenance, any_layer, learned_before
@@ -55,6 +55,7 @@ class ExpectedResize:
     chain: tuple[Provenance, ...] = ()  # its recipe and those of its base checkpoints, newest first
     unregistered: str | None = None  # the method that its recipe names, if it is not registered
     adapted: frozenset[str] = frozenset()  # tensors that adapters changed, with ``*`` for layers
+    written: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each table, from the checkpoint's own recipe
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ def check_tensors(
     finally:
         pool.shutdown(cancel_futures=True)  # Ctrl-C waits for at most two tensors
     identical = "" if wrong else "are byte-identical "
-    summary = f"{len(same):,} other tensors {identical}({total:,} bytes compared)"
+    other = "other " * bool(plan.stored)
+    summary = f"{len(same):,} {other}tensors {identical}({total:,} bytes compared)"
     if isinstance(plan, ConversionPlan):
         counts = ", ".join(f"{count} {how}" for how, count in plan.conversion.counts.items())
         identical = "compared with" if wrong else "are byte-identical to"
@@ -254,6 +256,8 @@ def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableCompa
         if isinstance(expected.plan, ConversionPlan):
             difference = "are not the angles of their positions"
         yield f"{table.name}: {len(bad)} of {len(frozen)} rows {difference}: {describe_rows(bad.tolist())}"
+    elif expected.written.get(table.name, hashed := table_hash(compared.after)) != hashed:
+        yield f"{table.name} has changed since it was written: its SHA-256 is not that in {RECIPE_FILE}"
     nonfinite = sorted({*nonfinite_rows(compared.after)} - {*nonfinite_rows(compared.expected)})  # from training
     if nonfinite:
         yield f"{table.name}: {counted(len(nonfinite), 'row')} with NaN or infinity: {describe_rows(nonfinite)}"
@@ -300,8 +304,8 @@ def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
     wrong += (difference for name in compared for difference in _differences(plan, resized, name))
     edits = "; ".join(f"{edit.file} {edit.key} {edit.after}" for edit in plan.edits)
     settings = "rotary settings and " * any(table.rope for table in plan.tables)
-    settings = f"{', '.join(sorted(base.generated))}, {settings}" if base.generated else settings
     changes = f"only the {settings}length limits changed ({edits})" if edits else "nothing changed"
+    changes += f"; {', '.join(sorted(base.generated))} generated" * bool(base.generated)
     if isinstance(plan, ConversionPlan):
         changes = ", ".join(("as the conversion writes them", *filter(None, (edits,))))
     count = f"{counted(len(compared), 'file')} compared (model card, licenses, logs and recipe excluded)"

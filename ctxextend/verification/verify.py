@@ -128,6 +128,7 @@ def verify_resized(
         return _failed(ref, reference, "readable", error)
     try:
         expected = find_expected_resize(identify_model(base, ref), resized)
+        expected = replace(expected, written=recipe.written if recipe else {})
     except errors.ResizeError as error:
         return _failed(ref, reference, "table", error)
     checks = run_checks(expected, resized, progress)
