@@ -67,7 +67,7 @@ class CheckpointRef:
 
     def resize_command(self, **flags: Any) -> str:
         """Return the command that resizes it, with the flags that are not None."""
-        values = {key.replace("_", "-"): getattr(self, key) or None for key in REF_KEYS if key != "tokenizer"}
+        values = {key.replace("_", "-"): getattr(self, key) or None for key in REF_KEYS}
         return shlex.join(["ctxextend", "resize", self.source, *flag_words(values | flags)])
 
 
@@ -93,7 +93,7 @@ class Convert:
 
 def parse_length(to: int | str) -> int | str:
     """Return a length as a number unless it is a factor, such as ``4x``, or invalid."""
-    match = LENGTH.fullmatch(to) if isinstance(to, str) else None
+    match = LENGTH.fullmatch(to := to.lower()) if isinstance(to, str) else None
     return int(match[1]) * (1024 if match[2] else 1) if match and match[2] != "x" else to
 
 

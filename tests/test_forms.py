@@ -242,7 +242,7 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(make_pico: MakeP
         (SINGLE, ".", {"variant": "fp16"}, CheckpointError, r"has no model\.fp16\.safe", "Remove --variant"),
         ("model.bf16.bin", ".", {"variant": "fp16"}, CheckpointError, "only model.bf16.bin", "--variant bf16"),
         *(
-            (name, ".", {}, CheckpointError, r"has no model\.safetensors", "^Download the missing file, or load")
+            (name, ".", {}, CheckpointError, r"has no model\.safetensors", "^Download the missing file. If --edit-only")
             for name in ("model.gguf", "model.onnx", "rust_model.ot", "weights.h5")
         ),
         (SINGLE, ".", {"subfolder": "large"}, SourceError, "has no subfolder large", "--subfolder"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ctxextend import resize
+from ctxextend import resize, verify
 from tests.trainings import (
     NEW,
     OLD,
@@ -51,7 +51,7 @@ def test_train_saves_the_step_with_the_lowest_held_out_loss(precision: str, gpt2
     (warning,) = result["warnings"]
     assert warning == (
         f"The held-out loss rose after step {best}: {losses[0]:.4f} at the start, {losses[best]:.4f} after step "
-        f"{best}, {losses[STEPS]:.4f} after step {STEPS}. Saved the weights of step {best}. Use a lower --lr "
+        f"{best}, {losses[STEPS]:.4f} after step {STEPS}. Saved the weights of step {best}. Try a lower --lr "
         "than 0.1."
     )
     assert f"saved step {best} of {STEPS} (best)\n" in result["stderr"]
@@ -70,12 +70,13 @@ def test_train_saves_the_untrained_weights_if_no_step_is_better(gpt2: Path) -> N
     (warning,) = result["warnings"]
     assert warning == (
         f"Training did not lower the held-out loss: {result['loss_before']:.4f} at the start, "
-        f"{result['loss_last']:.4f} after step {STEPS}. Saved the untrained weights. Use a lower --lr than 3."
+        f"{result['loss_last']:.4f} after step {STEPS}. Saved the untrained weights. Try a lower --lr than 3."
     )
     assert result["stderr"].count(warning) == 1
     assert (result["best_step"], result["saved_step"], result["loss_best"]) == (0, 0, result["loss_before"])
     assert result["loss_after"] == result["loss_before"]
     assert changed_tensors(gpt2, Path("out")) == set()
+    assert verify("out").conclusion.endswith("only in its position table.")
     assert "; no later evaluation was lower, so these are the untrained weights." in Path("out/README.md").read_text()
 
 

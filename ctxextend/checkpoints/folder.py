@@ -347,7 +347,9 @@ def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | N
     elif readable:
         hint = f"Pass the file itself, {folder / readable[0]}, or download the missing one."
     else:
-        hint = "Download the missing file, or load the model with transformers and save it with save_pretrained."
+        hint = (
+            "Download the missing file. If --edit-only wrote the folder, run the command that it printed."
+        )
     expected = ", ".join(filenames.with_variant(name, variant) for name in (filenames.SINGLE_FILE, "pytorch_model.bin"))
     found = f", only {', '.join(others)}" if others else ""
     return CheckpointError(f"{folder} has no {expected} or shard index{found}.", hint)

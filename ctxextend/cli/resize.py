@@ -35,6 +35,7 @@ def resize(
     keep_first: Annotated[int | None, basic("--keep-first K", "Keep the first K rows.", "0; stretch: 20")] = None,
     drop_last: Annotated[int, basic("--drop-last K", "Create no new rows from the last K learned ones.")] = 0,
     part: options.Part = None,
+    tokenizer: options.Tokenizer = None,
     model_type: options.ModelType = None,
     tensor: options.TensorName = None,
     reserved_rows: options.ReservedRows = 0,
@@ -61,7 +62,6 @@ def resize(
     Examples:
         ctxextend resize gpt2 --to 4096 --method linear --keep-first 1
         ctxextend resize Qwen/Qwen3-8B --to 128k --edit-only
-        ctxextend resize facebook/bart-base --to 4096 --part encoder --dry-run
     """
     flags = locals()
     from ctxextend.plan.find_tables import open_model

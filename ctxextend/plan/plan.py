@@ -201,6 +201,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         """What to expect of the model's outputs before any training, in a sentence or two."""
         after, options, method = self.max_len_after, self._created_by, self._created_by.facts
         padded = " if padded as before" * any(table.location.family.padding_effect for table in self.tables)
+        padded += " unless they were truncated before" * any(self._low_limits())
         if not self.is_changed:
             return f"The {'position table' if self.has_rows else 'context length'} is unchanged."
         if not self.creates_rows:

@@ -262,9 +262,10 @@ def _warnings(task: TrainingTask, result: TrainResult) -> Iterator[str]:
             reason = f"The held-out loss rose after step {result.best_step}"
             best = f", {result.loss_best:.4f} after step {result.best_step}"
         saved = f"weights of step {result.saved_step}" if result.saved_step else "untrained weights"
+        more = "--trainable all, or " * (not result.best_step and settings.trainable in ("new", "positions"))
         yield (
             f"{reason}: {result.loss_before:.4f} at the start{best}, {result.loss_last:.4f} after step {result.steps}. "
-            f"Saved the {saved}. Use a lower --lr than {result.lr:.3g}."
+            f"Saved the {saved}. Try {more}a lower --lr than {result.lr:.3g}."
         )
     if settings.eval_data and (shared := shared_texts(settings.eval_data, settings.data)):
         names = ", ".join(map(str, shared[:3]))
