@@ -1,13 +1,15 @@
 """Compare position schemes on the weights of one language model: learned, sinusoidal, rotary, ALiBi and none.
 
-    python -m benchmarks.convert MODEL TEXT HELD_OUT [--to 4x] [--steps 200] [--lr X] [--distill X] [--out DIR]
+    python -m benchmarks.convert MODEL [TEXT HELD_OUT] [--to 4x] [--steps 200] [--lr X] [--distill X] [--out DIR]
 
 Gives MODEL, which has learned positions, each scheme at a longer context, trains all weights on TEXT with the same
-settings, and compares the results on HELD_OUT, before and after training. Sinusoids and the row without positions stay
+settings, and compares the results on HELD_OUT, before and after training. By default, both are Python's documentation,
+split as in the training of the models in recipes/from_scratch. Sinusoids and the row without positions stay
 as they are in training. Writes one folder per scheme, which a second run reuses, and the page convert.md.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -64,6 +66,17 @@ def write_schemes(model: str, to: str, text: str, settings: dict[str, Any], out:
         yield folder, trained
 
 
+def write_documentation(out: Path) -> Iterator[str]:
+    """Write Python's documentation as JSONL, and yield the files for training and held out of it."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
+    import corpus
+
+    for name, part in zip(("train", "held_out"), corpus.split(corpus.documents()), strict=True):
+        path = out / f"{name}.jsonl"
+        path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in part), "utf-8")
+        yield str(path)
+
+
 def label(row: Row) -> str:
     """Return the scheme of a checkpoint, by the name of its folder."""
     stem = row.method.removesuffix("-trained")
@@ -81,7 +94,7 @@ def page(untrained: Comparison, trained: Comparison, steps: int, batch: int, dis
     versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
     distilled = f" with distillation of weight {distill:g}" if distill else ""
     values = {"to": trained.max_len_after, "steps": steps, "batch": batch, "distilled": distilled}
-    yield f"## Position schemes\n\n    python -m benchmarks.convert MODEL TEXT HELD_OUT\n\n{versions}\n"
+    yield f"# Position schemes after a conversion\n\n    python -m benchmarks.convert MODEL\n\n{versions}\n"
     yield INTRODUCTION.format(**values)
     before = {label(row): _loss(row.final.score) for row in untrained.rows}
     rows = list[list[str]]()
@@ -116,8 +129,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.convert", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name in ("model", "text", "held_out"):
-        parser.add_argument(name, metavar=name.upper())
+    parser.add_argument("model", metavar="MODEL")
+    for name in ("text", "held_out"):
+        parser.add_argument(name, nargs="?", metavar=name.upper())
     parser.add_argument("--to", default="4x", metavar="N")
     parser.add_argument("--steps", type=int, default=200, metavar="K")
     parser.add_argument("--batch-size", type=int, default=8, metavar="B")
@@ -130,9 +144,10 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     register_method("without-positions", without_positions)
     settings = {name: getattr(arguments, name) for name in ("steps", "batch_size", "lr", "distill")}
-    written = write_schemes(arguments.model, arguments.to, arguments.text, settings, out)
+    texts = (arguments.text, arguments.held_out) if arguments.held_out else tuple(write_documentation(out))
+    written = write_schemes(arguments.model, arguments.to, texts[0], settings, out)
     untrained, trained = (
-        compare_checkpoints(folders, arguments.held_out, tokens=arguments.tokens, measure=("position", "context"))
+        compare_checkpoints(folders, texts[1], tokens=arguments.tokens, measure=("position", "context"))
         for folders in zip(*written, strict=True)
     )
     text = "\n".join(page(untrained, trained, arguments.steps, arguments.batch_size, arguments.distill)) + "\n"

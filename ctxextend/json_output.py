@@ -41,7 +41,7 @@ def to_json(value: Any) -> Any:
 
 
 class Result:
-    """Base class of results: compares by JSON without timings, and has a one-line repr of some attributes."""
+    """Base class of results, with a one-line repr of some attributes."""
 
     _repr_names: str
 
@@ -52,18 +52,6 @@ class Result:
         """Return the plain values that ``--json`` prints, without schema version and command name."""
         return {"warnings": list(getattr(self, "warnings", ())), **to_json(self)}
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, type(self)):
-            return NotImplemented
-        return bool(_without_timings(self.to_json()) == _without_timings(other.to_json()))
-
     def __repr__(self) -> str:
         attributes = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._repr_names.split())
         return f"{type(self).__name__}({attributes})"
-
-
-def _without_timings(value: Any) -> Any:
-    if isinstance(value, dict):
-        measured = ("seconds", "peak_bytes", "tokens_per_second")
-        return {key: _without_timings(item) for key, item in value.items() if key not in measured}
-    return list(map(_without_timings, value)) if isinstance(value, list) else value

@@ -13,7 +13,7 @@ from ctxextend.evaluation.eval_model import check_source
 from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.search import read_search_set
-from ctxextend.held_out import fingerprint, text_key
+from ctxextend.held_out import fingerprint, text_key, trained_texts
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
@@ -109,8 +109,9 @@ def plan_run(file: RecipeFile) -> ResizePlan | None:
     if recipe.evaluate is not None and recipe.evaluate.data:
         check_paths(recipe.evaluate.data)
     texts = check_paths(recipe.train.data) if recipe.train else ()
-    trained = file.provenance.get("trained", {})
-    recorded = () if "data_not_listed" in trained else {text_key(facts) for facts in trained.get("data", ())}
+    facts: Any = file.provenance.get("trained")
+    is_complete = isinstance(facts, dict) and "data_not_listed" not in facts
+    recorded = trained_texts([{"text_field": "", **facts}]) if is_complete else {}
     if recorded and (changed := [text for text in texts if text_key(fingerprint(text)) not in recorded]):
         message = f"{changed[0]} has changed since the recipe was written: training on it gives other weights."
         raise DataError(message, f"Restore it, or train anyway: --set train.data={changed[0]}")

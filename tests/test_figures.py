@@ -195,7 +195,7 @@ def test_tables_figure_labels_axes_and_plots_the_statistics() -> None:
     norms, cosines, spectrum, heat = panels(tables_figure([found]))
     labels = [(axes.get_xlabel(), axes.get_ylabel()) for axes in (norms, cosines, spectrum, heat)]
     assert labels == [
-        ("position", "Euclidean norm"),
+        ("position", "Euclidean norm (logarithmic)"),
         ("position", "cosine similarity"),
         ("principal component", "explained variance (%)"),
         ("position", "position"),

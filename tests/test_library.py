@@ -3,7 +3,6 @@
 import ast
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,23 +61,9 @@ def test_settings_with_several_values_accept_a_single_one() -> None:
     single = ctxextend.evaluate("tiny-gpt2", "book.txt", measure="context", length=64, tokens=512)
     several = ctxextend.evaluate("tiny-gpt2", "book.txt", measure=["context"], length=[64], tokens=512)
     assert single.contexts is not None
-    assert single == several
+    assert single.to_json() | {"seconds": 0} == several.to_json() | {"seconds": 0}
     compared = ctxextend.compare("tiny-gpt2", 160, "book.txt", methods="copy", measure="position", tokens=512)
     assert [row.method for row in compared.rows] == ["copy"]
-
-
-def test_results_compare_by_value_without_seconds() -> None:
-    plans = [ctxextend.plan_resize("tiny-gpt2", to) for to in (256, 256, 512)]
-    inspected = [ctxextend.inspect("tiny-gpt2") for _ in range(2)]
-    written = [plans[0].execute("longer", force=True) for _ in range(2)]
-    assert plans[0] == plans[1] != plans[2]
-    assert inspected[0] == inspected[1] != ctxextend.inspect("longer")
-    assert inspected[0].tables == inspected[1].tables != ctxextend.inspect("longer").tables
-    assert written[0] == written[1] == replace(written[0], seconds=99.0) != replace(written[0], warnings=("new",))
-    assert ctxextend.verify("longer") == ctxextend.verify("longer")
-    assert EXTENDED == replace(EXTENDED, seconds=99.0) != replace(EXTENDED, seed=99)
-    assert comparison() == comparison() != replace(comparison(), seed=99)
-    assert comparison() != EXTENDED
 
 
 def test_results_have_one_line_reprs_and_json_values(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
 import ctxextend
-from ctxextend import RecipeError, RunResult, pipeline, resize
+from ctxextend import RecipeError, pipeline, resize
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.cli.app import build_app
 from ctxextend.evaluation.evaluate import EvaluationInterrupted
@@ -261,12 +261,16 @@ def test_run_resizes_trains_and_evaluates_reproducibly(
     assert (values["output"], values["resize"]["max_len_after"], values["train"]["steps"]) == ("source-24", 24, 1)
     assert values["evaluate"]["max_len"] == 24
     assert any(text.startswith("book.txt is in both --data and --eval-data") for text in values["warnings"])
+    Path("book.txt").write_text(Path("book.txt").read_text() + "more")
+    changed = invoke("first/ctxextend.yaml", "-o", "other")
+    assert changed.exit_code == 1
+    assert "book.txt has changed since the recipe was written: training on it gives other weights." in changed.stderr
+    assert invoke("first/ctxextend.yaml", "--set", "train.data=book.txt", "-o", "other").exit_code == 0
     # Of several processes, only the first one evaluates.
     other = replace(result.training, is_first=False)
     monkeypatch.setattr("ctxextend.training.train.train_recipe", lambda *_, **__: other)
     again = ctxextend.run(recipe)
-    assert again == RunResult(Path("first"), training=other, planned=again.planned)
-    assert again.evaluation is None
+    assert (again.output, again.training, again.evaluation) == (Path("first"), other, None)
 
 
 def test_run_reports_partial_results_after_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:

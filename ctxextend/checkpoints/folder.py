@@ -193,7 +193,7 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
     elif has_file(source, root / ADAPTER_CONFIG):
         config = {}  # the adapter's base model is elsewhere
     elif not is_single_file and not has_file(source, root / filenames.NANOGPT_FILE):
-        raise _no_config(root, source.notes)
+        raise _no_config(root)
     weights_name = _find_index(folder, source) or source.file or filenames.first_weights(folder, variant)
     if weights_name is None or not has_file(source, folder / weights_name):
         check(config or {}, False)
@@ -259,13 +259,13 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
     return modules
 
 
-def _no_config(folder: Path, notes: tuple[str, ...]) -> CheckpointError:
+def _no_config(folder: Path) -> CheckpointError:
     inside = (path for path in folder.glob(f"*/{CONFIG}") if path.is_file() and not points_outside(folder, path))
     subfolders = sorted(path.parent.name for path in inside if "model_type" in load_object(path))
     hint = "Pass the folder of a transformers checkpoint, or a weights file with --model-type."
     if subfolders:
         hint = f"Found checkpoints in: {', '.join(map(shlex.quote, subfolders))}. Pass one with --subfolder."
-    return CheckpointError(f"{folder} has no config.json.", " ".join((*notes, hint)))
+    return CheckpointError(f"{folder} has no config.json.", hint)
 
 
 def _find_index(folder: Path, source: Source) -> str | None:
@@ -347,9 +347,7 @@ def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | N
     elif readable:
         hint = f"Pass the file itself, {folder / readable[0]}, or download the missing one."
     else:
-        hint = (
-            "Download the missing file. If --edit-only wrote the folder, run the command that it printed."
-        )
+        hint = "Download the missing file. If --edit-only wrote the folder, run the command that it printed."
     expected = ", ".join(filenames.with_variant(name, variant) for name in (filenames.SINGLE_FILE, "pytorch_model.bin"))
     found = f", only {', '.join(others)}" if others else ""
     return CheckpointError(f"{folder} has no {expected} or shard index{found}.", hint)

@@ -456,6 +456,7 @@ def _draw_by_position(axes: "Axes", tables: Sequence[TableCurves], statistic: Li
         reserved_norms = np.concatenate([table.norms[: table.reserved_rows] for table, _, _ in tables])
         if needs_log_scale(reserved_norms, np.concatenate([table.stats.norms for table, _, _ in tables])):
             _set_log_scale(axes)
+            axes.set_ylabel("Euclidean norm (logarithmic)")
 
 
 def _set_log_scale(axes: "Axes") -> None:

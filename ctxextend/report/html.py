@@ -49,7 +49,7 @@ def comparison_figure(comparison: Comparison) -> "Figure":
     for axes in figure.axes:  # one legend for all curves; bars are labelled on the axis
         lines, names = axes.get_legend_handles_labels()
         if names:
-            figure.legend(lines, names, title="shaded: 95 % CI", loc="outside lower center", ncols=2)
+            figure.legend(lines, names, title="shaded: 95 % CI of the first", loc="outside lower center", ncols=2)
             figure.set_figheight(figure.get_figheight() + figures.LEGEND_LINE * (len(names) + 5) // 2)
             break
     return figure

@@ -179,11 +179,12 @@ def train_recipe(
             filled = replace(task.settings, lr=result.lr, per_device_batch_size=result.per_device_batch_size)
             stored = (name for _, name in files.tables if name in opened.checkpoint.names)
             written = {name: {"sha256_after": table_hash(weights.tensor(name))} for name in stored}
-            hashes = hashes and hashes | written[files.table]
+            if hashes:
+                written[files.table] = hashes | written[files.table]
             recipe = replace(recipe, checkpoint=ref, train=filled)
             before = dict(provenance.values) if provenance else {}
             texts = {
-                RECIPE_FILE: _recipe(recipe, before, task, result, hashes, written),
+                RECIPE_FILE: _recipe(recipe, before, task, result, written),
                 output_files.CARD_FILE: _card(filled, files, result),
                 LOG_FILE: "".join(f"{json.dumps(line)}\n" for line in result.log),
             }
@@ -342,14 +343,9 @@ class TrainedWeights:
 
 
 def _recipe(
-    recipe: Recipe,
-    before: dict[str, Any],
-    task: TrainingTask,
-    result: TrainResult,
-    hashes: dict[str, str],
-    written: Mapping[str, Mapping[str, str]],
+    recipe: Recipe, before: dict[str, Any], task: TrainingTask, result: TrainResult, hashes: dict[str, dict[str, str]]
 ) -> str:
-    """Return the recipe, which includes `before`, the plain values of the source's recipe."""
+    """Return the recipe: with `before`, the plain values of the source's recipe, and hashes by table."""
     files, values = task.files, recipe_values(recipe)
     trained = {name: getattr(result, name) for name in RECORDED} | dict(task.provenance)
     for name, items in task.provenance.items():
@@ -362,7 +358,7 @@ def _recipe(
     if recipe.resize is not None or recipe.convert is not None:
         provenance = before.pop("provenance")
         for table in provenance.get("tables", ()):
-            table.update(written.get(table["name"], {}))
+            table.update(hashes.get(table["name"], {}))
         steps = {name: values[name] for name in ("train", "evaluate") if name in values}
         return yaml_text(before | steps | {"provenance": provenance | {"trained": trained}}, result.output)
     table = {"name": files.table, "rows_before": files.rows, "rows_after": files.rows}
@@ -371,7 +367,7 @@ def _recipe(
         "max_len": files.max_len,
         "revision": files.checkpoint.source.revision,
         "source_fingerprint": files.checkpoint.weights_fingerprint(),
-        "tables": [table | hashes],
+        "tables": [table | hashes.get(files.table, {})],
         "versions": {"ctxextend": __version__},
         **({"source_recipe": before} if before else {}),
     }
