@@ -446,9 +446,8 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, depth: in
         if depth > MAX_NESTING:
             raise RecipeError(f"more than {MAX_NESTING} nested recipes.")
         adapted = frozenset(map(str, facts["trained"]["adapted"] if recipe.train and recipe.train.lora else ()))
-        trainable = (recipe.train.trainable or "positions") if recipe.train else None
-        if facts.get("trained", {}).get("saved_step") == 0:
-            trainable = None  # no step was better than the untrained weights
+        kept = facts.get("trained", {}).get("saved_step") == 0  # no step was better than the untrained weights
+        trainable = (recipe.train.trainable or "positions") if recipe.train and not kept else None
         rows = dict[str, Any]()
         for key, table in _tables(facts).items():
             counts = table.get("rows_before"), table.get("rows_after")

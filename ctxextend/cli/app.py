@@ -6,7 +6,6 @@ import re
 import shlex
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Iterable
 from importlib import import_module
@@ -183,21 +182,12 @@ def _remove_bar() -> None:
         os.write(2, b"\r\x1b[K\x1b[?25h")
 
 
-def _raise_later(unraisable: Any) -> None:
-    """Repeat a Ctrl-C that arrived in a destructor, where nothing can be raised; pass on anything else."""
-    if isinstance(unraisable.exc_value, KeyboardInterrupt):
-        threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]).start()
-    else:
-        sys.__unraisablehook__(unraisable)
-
-
 def main() -> None:
     """Run the command line; Ctrl-C, SIGTERM and SIGHUP (unless ignored, as under nohup) clean up and exit silently."""
     signals = (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
     handled = [number for number in signals if number and signal.getsignal(number) is not signal.SIG_IGN]
     for number in handled:
         signal.signal(number, _handle_signal)
-    sys.unraisablehook = _raise_later
     # numpy threads cost more than they save on small tables; spinning torch threads slow down a busy machine.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
