@@ -273,7 +273,7 @@ def test_nanogpt_folder_without_a_tokenizer_suggests_one(tmp_path: Path) -> None
     done = invoke("evaluate", out, "--data", "text.txt")
     assert done.exit_code == 1
     assert f"No tokenizer found in {out}." in done.stderr
-    assert "--tokenizer gpt2" in done.stderr
+    assert "or pass --tokenizer: the model's own, or nanoGPT's meta.pkl." in done.stderr
     Path("other.txt").write_text("Zebra" * 99)
     done = invoke("evaluate", out, "--data", "other.txt", "--tokenizer", meta)
     assert (done.exit_code, done.stderr.splitlines()[-2]) == (1, "Error: The tokenizer has no token for 'Z'.")

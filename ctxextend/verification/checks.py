@@ -112,8 +112,7 @@ def check_tensors(
     finally:
         pool.shutdown(cancel_futures=True)  # Ctrl-C waits for at most two tensors
     identical = "" if wrong else "are byte-identical "
-    other = "other " * bool(plan.stored)
-    summary = f"{len(same):,} {other}tensors {identical}({total:,} bytes compared)"
+    summary = f"{len(same):,} {'other ' * bool(plan.stored)}tensors {identical}({total:,} bytes compared)"
     if isinstance(plan, ConversionPlan):
         counts = ", ".join(f"{count} {how}" for how, count in plan.conversion.counts.items())
         identical = "compared with" if wrong else "are byte-identical to"
