@@ -44,7 +44,7 @@ def test_resize_of_a_rotary_model_changes_settings_and_limits_and_no_weights() -
     assert (done.exit_code, done.stdout) == (0, "llama-64\n")
     assert "rope_parameters: 16 -> 64 positions, yarn" in done.stderr
     assert "Context length 64 in transformers, vLLM, SGLang, llama.cpp." in done.stderr
-    assert done.stderr.endswith("To keep outputs for short inputs, use --method dynamic.\n")
+    assert done.stderr.endswith("To keep outputs for short inputs, use --method dynamic (transformers only).\n")
     config, before = read("llama-64/config.json"), read("llama/config.json")
     rope = {"rope_theta": 10000.0, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
     assert config == before | {"max_position_embeddings": 64, "rope_parameters": rope}

@@ -99,8 +99,7 @@ def _local_source(reference: str, path: Path, *, is_file: bool) -> Source:
         raise SourceError(f"{reference} is not a supported weights file.", hint)
     folder = (path.parent if is_file else path).resolve()
     is_link = path.is_symlink() and not is_file  # then the output is named after the link
-    name, hub_id = (path if is_link else folder).name or "model", None
-    revision = None
+    name, hub_id, revision = (path if is_link else folder).name or "model", None, None
     if is_file and path.stem not in GENERIC_STEMS and not (folder / "config.json").is_file():
         name = path.stem
     cached = CACHE_SNAPSHOT.fullmatch(folder.as_posix())

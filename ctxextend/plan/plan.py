@@ -230,7 +230,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             table, facts = self.tables[0], self.tables[0].location.table.rope
             is_unscaled = all(plan.before.parameters["rope_type"] == "default" for plan in table.rope)
             is_choice = is_unscaled and facts and "dynamic" in facts.methods
-            return "To keep outputs for short inputs, use --method dynamic." if is_choice else ""
+            return "To keep outputs for short inputs, use --method dynamic (transformers only)." if is_choice else ""
         lengths = {table.max_len_before for table in self.tables}
         keep = f"--keep-first {max(lengths)} (worse beyond {max(lengths)}) or " if len(lengths) == 1 else ""
         return f"To keep outputs for short inputs, use {keep}--method {COPY}."

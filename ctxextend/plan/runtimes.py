@@ -66,9 +66,8 @@ def describe_runtimes(lengths: Mapping[str, int | None], requested: int) -> str:
     others = [f"{name} {length}" for name, length in lengths.items() if length not in (requested, None)]
     options = dict.fromkeys(item.option for item in RUNTIMES if lengths[item.name] not in (requested, None))
     flags = " or ".join(f"{option} {requested}" for option in options if option)
-    names = ", ".join(serving).replace("vLLM up to 0.29, vLLM after 0.29", "vLLM")
-    texts = [f"Context length {requested} in {names or 'no runtime'}"]
+    texts = [f"Context length {requested} in {', '.join(serving) or 'no runtime'}"]
     texts += [f"other lengths: {', '.join(others)}{f' (set {flags})' * bool(flags)}"] * bool(others)
     unsupported = [name for name, length in lengths.items() if length is None]
     texts += [f"not supported by {', '.join(unsupported)}"] * bool(unsupported)
-    return f"{'; '.join(texts)}."
+    return f"{'; '.join(texts)}.".replace("vLLM up to 0.29, vLLM after 0.29", "vLLM")

@@ -12,6 +12,8 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
     """Return one sentence on whether the longer context helps or, if not measured, on another measurement."""
     change, amount, better = None, "", -1
     contexts, retrieval, search = evaluation.contexts, evaluation.retrieval, evaluation.search
+    base = evaluation.positions.changes.get(SLIDING) if evaluation.positions else None
+    compared = numbers.compared(base, "the base in sliding windows") if base else ""
     if contexts and (last := contexts.points[-1]).context > contexts.reference:
         change = last.change
         amount = f"{numbers.change(change)} nats/token at {last.context:,} vs. {contexts.reference:,}"
@@ -27,12 +29,12 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
         if change.sign is None:
             return f"Longer context: {amount}, {ONE_WINDOW}."
         effects = {better: "Longer context helps", -better: "Longer context hurts"}
-        return f"{effects.get(change.sign, 'No significant effect of the longer context')}: {amount}."
+        effect = f"{effects.get(change.sign, 'No significant effect of the longer context')}: {amount}"
+        return f"{effect}; {compared}." if compared else f"{effect}."
     if evaluation.positions and MODEL in evaluation.positions.losses:
         loss = evaluation.positions.losses[MODEL]
-        base = evaluation.positions.changes.get(SLIDING)
-        compared = f", {numbers.compared(base, 'the base in sliding windows')}" if base else ""
-        return f"Perplexity {numbers.perplexity(loss)} at {evaluation.positions.length:,} tokens{compared}."
+        text = f"Perplexity {numbers.perplexity(loss)} at {evaluation.positions.length:,} tokens"
+        return f"{text}, {compared}." if compared else f"{text}."
     if search:
         return f"nDCG@10 {numbers.estimate(search.scores[MODEL]['nDCG@10'])} at {search.length:,} tokens."
     if evaluation.passkey:

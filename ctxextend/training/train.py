@@ -179,8 +179,7 @@ def train_recipe(
             filled = replace(task.settings, lr=result.lr, per_device_batch_size=result.per_device_batch_size)
             stored = (name for _, name in files.tables if name in opened.checkpoint.names)
             written = {name: {"sha256_after": table_hash(weights.tensor(name))} for name in stored}
-            if hashes:
-                written[files.table] = hashes | written[files.table]
+            written |= {files.table: hashes | written[files.table]} if hashes else {}
             recipe = replace(recipe, checkpoint=ref, train=filled)
             before = dict(provenance.values) if provenance else {}
             texts = {

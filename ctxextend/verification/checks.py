@@ -273,6 +273,7 @@ def _describe_rows(expected: ExpectedResize, table: TablePlan, compared: TableCo
     origin = f"method {plan.method_of(table)}" if plan.is_changed else "the base"
     size = f"{table.name}: {table.rows_before} -> {table.rows_after} rows"
     trained = f"; {'not ' * (expected.trainable in FROZEN)}trained afterwards" if expected.trainable else ""
+    trained += ", SHA-256 as recorded" * (bool(trained) and table.name in expected.written)
     yield f"{size}; {count} of {table.rows_after} rows match {origin} ({expected.how}) {exact}{trained}"
     shared = min(len(compared.before), len(compared.after))
     old, new = compared.before[:shared], compared.after[:shared]
