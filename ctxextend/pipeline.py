@@ -135,9 +135,8 @@ def run(
 ) -> RunResult:
     """Run the steps of a recipe: resize or convert, train, evaluate.
 
-    Paths in a recipe file are relative to its folder. For the recipe of an output, the source is verified with its
-    table hashes and a fingerprint of all weights. The fingerprint samples the start, middle and end of tensors larger
-    than 12 KiB, so it misses changes elsewhere in them.
+    Paths in a recipe file are relative to its folder. For the recipe of an output, the source must have the recorded
+    table hashes and fingerprint, which samples tensors larger than 12 KiB, and a training text the recorded SHA-256.
 
     Args:
         recipe: A recipe file, such as ``ctxextend.yaml`` in any output, the name of a built-in one, or a `Recipe`.

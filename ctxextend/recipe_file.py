@@ -425,8 +425,8 @@ def find_base(provenance: Provenance | None, named: str | None, tokenizer: str |
         return BaseCheckpoint(CheckpointRef(named, tokenizer=tokenizer))
     if provenance is None:
         return None
-    first = provenance.chain[-1]
-    ref = replace(first.base, tokenizer=tokenizer or first.base.tokenizer)
+    first, tokenizers = provenance.chain[-1], (tokenizer, *(step.base.tokenizer for step in provenance.chain))
+    ref = replace(first.base, tokenizer=next(filter(None, tokenizers), None))
     return BaseCheckpoint(ref, first.hashes, provenance.chain)
 
 

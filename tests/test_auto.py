@@ -84,9 +84,10 @@ def test_resize_chooses_a_method_for_the_checkpoint(case: str, tmp_path: Path) -
 
 def test_resize_says_how_to_keep_outputs_for_short_inputs(tmp_path: Path) -> None:
     source = model("gpt2")(tmp_path / "source")
-    hint = f"To keep outputs for short inputs, use --keep-first {ROWS} (worse beyond {ROWS}) or --method copy."
+    hint = f"To keep outputs for short inputs, use --keep-first {ROWS}, or --method copy, which is "
+    hint += "mostly worse for long ones."
     assert plan_resize(source, NEW).keep_hint == plan_resize(source, NEW, keep_first=1).keep_hint == hint
     for settings in ({"keep_first": ROWS}, {"method": "linear"}, {"method": "copy"}):
         assert not plan_resize(source, NEW, **settings).keep_hint
     led = plan_resize(two_tables(tmp_path / "led"), NEW)
-    assert led.keep_hint == "To keep outputs for short inputs, use --method copy."
+    assert led.keep_hint == "To keep outputs for short inputs, use --method copy, which is mostly worse for long ones."

@@ -38,7 +38,9 @@ def test_resize_prints_the_output_path_on_stdout_and_the_rest_on_stderr() -> Non
     *_, cost, last = done.stderr.splitlines()
     assert re.fullmatch(r"\d+\.\d MB in \d+(\.\d)? m?s", cost)
     assert "Not yet trained at 512" in last
-    hint = "To keep outputs for short inputs, use --keep-first 128 (worse beyond 128) or --method copy."
+    hint = (
+        "To keep outputs for short inputs, use --keep-first 128, or --method copy, which is mostly worse for long ones."
+    )
     assert last.endswith(hint)
     assert hint in run("resize", "tiny-gpt2", "--to", "512", "--dry-run").stderr
     assert "order breaks at each seam" in run("resize", "tiny-gpt2", "--to", "256", "--method", "copy").stderr

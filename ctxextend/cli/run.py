@@ -37,8 +37,7 @@ def run(
         ctxextend run recipe.yaml --set train.steps=100 --set evaluate=null --dry-run
 
     Keys are the flags of resize, train and evaluate with underscores, e.g. resize.keep_first. Paths in a recipe are
-    relative to its folder, paths in flags to the current one. To rerun the recipe of an output, its source must be
-    unchanged: tables are compared in full, other tensors by 4 KiB at their start, middle and end.
+    relative to its folder. The source and the training text of an output's recipe must not have changed.
     """
     from ctxextend.pipeline import plan_run
     from ctxextend.recipe_file import read_recipe

@@ -232,8 +232,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             is_choice = is_unscaled and facts and "dynamic" in facts.methods
             return "To keep outputs for short inputs, use --method dynamic (transformers only)." if is_choice else ""
         lengths = {table.max_len_before for table in self.tables}
-        keep = f"--keep-first {max(lengths)} (worse beyond {max(lengths)}) or " if len(lengths) == 1 else ""
-        return f"To keep outputs for short inputs, use {keep}--method {COPY}."
+        keep = f"--keep-first {max(lengths)}, or " if len(lengths) == 1 else ""
+        return f"To keep outputs for short inputs, use {keep}--method {COPY}, which is mostly worse for long ones."
 
     @cached_property
     def runtimes(self) -> Mapping[str, int | None]:

@@ -70,10 +70,9 @@ def choose_bands(
     if not has_free_settings(gain=gain, **given):
         return method_text("bands", chosen), ""
     gains = f"gain {low:.3g}" + (f", high-gain {chosen['high_gain']:.3g}" if chosen["high_gain"] else "")
+    reason = f"bands, as interpolation with {gains}: the table has no high-frequency part"
     if split.sigma:
         reason = f"bands with sigma {split.sigma:.3g}, repeat {split.repeat[0]}:{split.repeat[1]}, {gains}"
-    else:
-        reason = f"bands, as interpolation with {gains}: the table has no high-frequency part"
     return method_text("bands", chosen), reason
 
 

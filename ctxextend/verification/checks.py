@@ -207,7 +207,8 @@ def compare_rope(table: TablePlan, resized: Checkpoint) -> RopeComparison:
             wrong.append(f"{name}: {differ} of {len(ours)} frequencies are not those of {change.method}")
         base = frequencies(item.parameters, dim, old).inverse
         slower = np.divide(base, ours, out=np.ones_like(base), where=ours != 0)
-        kept = f"{np.isclose(slower, 1).sum()} of {len(base)} frequencies unchanged"
+        at = f"at {length} tokens, " * change.keeps_max_len  # at the trained length, all are unchanged
+        kept = f"{at}{np.isclose(slower, 1).sum()} of {len(base)} frequencies unchanged"
         notes.append(f"{name}: {change.method}: {kept}, the others up to {slower.max():.3g}x slower")
     notes = notes or [f"{table.name}: {table.scheme} positions, no settings changed"]
     return RopeComparison(tuple(wrong), tuple(notes), np.concatenate(matches))
