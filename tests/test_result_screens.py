@@ -121,9 +121,17 @@ def test_verdict_of_a_quick_comparison_of_encoders() -> None:
 @pytest.mark.parametrize(
     ("mean", "error", "verdict"),
     [
-        (-0.1, 0.01, "Longer context helps: -0.100 ± 0.020 nats/token at 512 vs. 128."),
-        (0.683, 0.0685, "Longer context hurts: +0.68 ± 0.14 nats/token at 512 vs. 128."),
-        (-0.01, 0.01, "No significant effect of the longer context: -0.010 ± 0.020 nats/token at 512 vs. 128."),
+        (-0.1, 0.01, "Longer context helps: -0.100 ± 0.020 nats/token at 512 vs. 128; better"),
+        (
+            0.683,
+            0.0685,
+            "Longer context hurts: +0.68 ± 0.14 nats/token at 512 vs. 128; better",
+        ),
+        (
+            -0.01,
+            0.01,
+            "No significant effect of the longer context: -0.010 ± 0.020 nats/token at 512 vs. 128; better",
+        ),
         (
             -0.1,
             None,
