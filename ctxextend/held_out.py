@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.copy import reading
 from ctxextend.recipe_file import YAML_ERRORS
 from ctxextend.text_data import Paths, TextSource, check_paths, read_chunks
 
@@ -94,7 +95,7 @@ def fingerprint(source: TextSource) -> dict[str, Any]:
     """Return the ``name``, ``bytes`` and ``sha256`` (of the first 64 MiB) of a text file; of a Hub dataset the name."""
     if not isinstance(source, Path):
         return {"name": source}
-    with source.open("rb") as file:
+    with reading(source), source.open("rb") as file:
         content = file.read(HASHED_BYTES)
     return {"name": source.name, "bytes": source.stat().st_size, "sha256": hashlib.sha256(content).hexdigest()}
 

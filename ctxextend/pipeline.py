@@ -110,11 +110,12 @@ def plan_run(file: RecipeFile) -> ResizePlan | None:
         check_paths(recipe.evaluate.data)
     texts = check_paths(recipe.train.data) if recipe.train else ()
     facts: Any = file.provenance.get("trained")
-    is_complete = isinstance(facts, dict) and "data_not_listed" not in facts
-    recorded = trained_texts([{"text_field": "", **facts}]) if is_complete else {}
-    if recorded and (changed := [text for text in texts if text_key(fingerprint(text)) not in recorded]):
-        message = f"{changed[0]} has changed since the recipe was written: training on it gives other weights."
-        raise DataError(message, f"Restore it, or train anyway: --set train.data={changed[0]}")
+    if isinstance(facts, dict) and (recorded := [*trained_texts([{"text_field": "", **facts}])]):
+        keys = {text: text_key(fingerprint(text)) for text in texts[: len(facts["data"])]}  # others were not read
+        if [*dict.fromkeys(keys.values())] != recorded:
+            changed = next((f": {text} has changed" for text, key in keys.items() if key not in recorded), "")
+            message = f"The training text is not the one that the recipe was written for{changed}."
+            raise DataError(message, "Restore it, or train on another text: --set train.data=PATH")
     if recipe.resize is None and recipe.convert is None and not hashes:
         return None
     checkpoint = open_reference(recipe.checkpoint)

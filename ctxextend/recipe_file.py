@@ -156,8 +156,8 @@ def parse_recipe(text: str, name: str, changes: Sequence[str] = (), folder: Path
         entries |= parsed
         if key in KEYS and KEYS[key].kind is CheckpointRef and key != "tokenizer":
             entries.pop("provenance", None)  # it describes another checkpoint
-        if key == "train.data" and "provenance" in entries:
-            entries["provenance"].value.pop("trained", None)  # of another text
+        if key in ("train", "train.data") and isinstance(facts := entries.get("provenance", no_line).value, dict):
+            facts.pop("trained", None)  # of another text
     entries = {path: entry for path, entry in entries.items() if entry.value is not None}
     errors += [entry.error(_unknown(path)) for path, entry in entries.items() if path not in KEYS]
     if "resize" in entries and "convert" in entries:
@@ -446,7 +446,7 @@ def parse_provenance(text: str, name: str, folder: Path | None = None, depth: in
         if depth > MAX_NESTING:
             raise RecipeError(f"more than {MAX_NESTING} nested recipes.")
         adapted = frozenset(map(str, facts["trained"]["adapted"] if recipe.train and recipe.train.lora else ()))
-        kept = facts.get("trained", {}).get("saved_step") == 0  # no step was better than the untrained weights
+        kept = (facts.get("trained") or {}).get("saved_step") == 0  # no step was better than the untrained weights
         trainable = (recipe.train.trainable or "positions") if recipe.train and not kept else None
         rows = dict[str, Any]()
         for key, table in _tables(facts).items():

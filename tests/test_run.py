@@ -264,13 +264,34 @@ def test_run_resizes_trains_and_evaluates_reproducibly(
     Path("book.txt").write_text(Path("book.txt").read_text() + "more")
     changed = invoke("first/ctxextend.yaml", "-o", "other")
     assert changed.exit_code == 1
-    assert "book.txt has changed since the recipe was written: training on it gives other weights." in changed.stderr
+    assert "not the one that the recipe was written for: book.txt has changed." in changed.stderr
     assert invoke("first/ctxextend.yaml", "--set", "train.data=book.txt", "-o", "other").exit_code == 0
     # Of several processes, only the first one evaluates.
     other = replace(result.training, is_first=False)
     monkeypatch.setattr("ctxextend.training.train.train_recipe", lambda *_, **__: other)
     again = ctxextend.run(recipe)
     assert (again.output, again.training, again.evaluation) == (Path("first"), other, None)
+
+
+def test_run_checks_the_training_text_that_was_read_in_its_order() -> None:
+    Path("texts").mkdir()
+    for name in ("a", "b"):
+        Path("texts", f"{name}.txt").write_text(f"The quick brown fox jumps over a lazy dog, said {name}. " * 200)
+    flags = ("--steps", "1", "--batch-size", "1", "--seq-len", "16", "-o", "trained")
+    assert CliRunner().invoke(build_app(), ["train", "tiny-gpt2", "--data", "texts", *flags]).exit_code == 0
+    again = ("trained/ctxextend.yaml", "--dry-run", "-o", "again")
+    assert invoke(*again).exit_code == 0
+    Path("texts", "c.txt").write_text("After those that were read.")
+    assert invoke(*again).exit_code == 0
+    Path("texts", "c.txt").unlink()
+    Path("texts", "b.txt").rename("b.txt")
+    gone = invoke(*again)
+    assert (gone.exit_code, gone.stdout) == (1, "")
+    assert "The training text is not the one that the recipe was written for." in gone.stderr
+    for change in ("train.data=b.txt", "train={data: b.txt, steps: 1}"):
+        assert invoke(*again, "--set", change).exit_code == 0
+    write("source: tiny-gpt2\ntrain: {data: b.txt, steps: 1}\nprovenance:\n")
+    assert invoke("recipe.yaml", "--set", "train.data=b.txt", "--dry-run", "-o", "again").exit_code == 0
 
 
 def test_run_reports_partial_results_after_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:

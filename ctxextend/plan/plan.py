@@ -574,8 +574,7 @@ def plan_resize(
     """Plan a resize from a checkpoint's config and headers, without reading weights or writing anything.
 
     Args:
-        reference, to, method: As in `resize`.
-        settings: As in `resize`.
+        reference, to, method, settings: As in `resize`.
 
     Raises:
         CtxextendError: As `resize`, except OutputError.

@@ -90,9 +90,8 @@ def verify(
 ) -> Verification:
     """Verify that a resized checkpoint differs from its base only in its position tables.
 
-    All other tensors are compared byte by byte. The tables are recreated from the base with the settings in the
-    resized checkpoint's recipe or, without a recipe, with each method's defaults. Config, tokenizer and side files are
-    compared with what the resize should have written. So are rotary settings and their frequencies.
+    Other tensors are compared byte by byte. Tables and rotary settings are recreated from the base with the recipe's
+    settings, or else with each method's defaults; other files are compared with what the resize should have written.
 
     Args:
         reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.
