@@ -123,6 +123,7 @@ def last_hidden_states(model_type: str, length: int) -> list[torch.Tensor]:
     return [output.last_hidden_state[:, :WORDS], *pooled]
 
 
+@pytest.mark.slow
 def test_registry_states_every_encoder_whose_outputs_depend_on_the_padding_length() -> None:
     found, ran = set(), set()
     for model_type, family in FAMILIES.items():
