@@ -9,7 +9,6 @@ as they are in training. Writes one folder per scheme, which a second run reuses
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -19,12 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from ctxextend import compare_checkpoints, convert, register_method, resize, train
 from ctxextend.comparison.comparison_result import Comparison, Row
 from ctxextend.errors import UnsupportedModelError
 from ctxextend.evaluation.evaluation_result import Estimate
 from ctxextend.report.numbers import NumberFormat
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 
 __all__ = ["SCHEMES", "page", "without_positions"]
 
@@ -51,12 +53,12 @@ def without_positions(table: NDArray[np.float64], rows: int) -> NDArray[np.float
 
 def write_schemes(model: str, to: str, text: str, settings: dict[str, Any], out: Path) -> Iterator[tuple[Path, Path]]:
     """Yield the folder of each scheme that the model can have, before and after training."""
-    for name, (write, trainable) in SCHEMES.items():
+    for name, (create, trainable) in SCHEMES.items():
         folder = out / name.split()[0].lower()
         trained = folder.with_name(f"{folder.name}-trained")
         try:
             if not folder.exists():
-                write(model, to=to, output=folder)
+                create(model, to=to, output=folder)
         except UnsupportedModelError as error:
             print(f"{name}: {error.message}", file=sys.stderr)
             continue
@@ -66,15 +68,12 @@ def write_schemes(model: str, to: str, text: str, settings: dict[str, Any], out:
         yield folder, trained
 
 
-def write_documentation(out: Path) -> Iterator[str]:
-    """Write Python's documentation as JSONL, and yield the files for training and held out of it."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
+def write_documentation(out: Path) -> tuple[str, str]:
+    """Write Python's documentation as JSONL, and return the files for training and held out of it."""
     import corpus
 
-    for name, part in zip(("train", "held_out"), corpus.split(corpus.documents()), strict=True):
-        path = out / f"{name}.jsonl"
-        path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in part), "utf-8")
-        yield str(path)
+    trained, held_out = corpus.split(corpus.documents())
+    return str(write(out / "train.jsonl", trained)), str(write(out / "held_out.jsonl", held_out))
 
 
 def label(row: Row) -> str:
@@ -144,7 +143,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     register_method("without-positions", without_positions)
     settings = {name: getattr(arguments, name) for name in ("steps", "batch_size", "lr", "distill")}
-    texts = (arguments.text, arguments.held_out) if arguments.held_out else tuple(write_documentation(out))
+    texts = (arguments.text, arguments.held_out) if arguments.held_out else write_documentation(out)
     written = write_schemes(arguments.model, arguments.to, texts[0], settings, out)
     untrained, trained = (
         compare_checkpoints(folders, texts[1], tokens=arguments.tokens, measure=("position", "context"))

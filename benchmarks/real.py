@@ -26,6 +26,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from benchmarks.long_range import write
 from benchmarks.machine import find_versions
 from ctxextend.evaluation.evaluation_result import Estimate, estimate
 from ctxextend.report.numbers import NumberFormat
@@ -176,9 +177,7 @@ def write_text(text: str, reactions: str, folder: Path) -> Path:
         import corpus
 
         documents = [*corpus.documents()] if text == "all docs" else corpus.split(corpus.documents())[1]
-    path = folder / f"{text}.jsonl"
-    path.write_text("".join(json.dumps({"text": document}) + "\n" for document in documents), "utf-8")
-    return path
+    return write(folder / f"{text}.jsonl", documents)
 
 
 def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, Any]:
