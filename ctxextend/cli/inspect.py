@@ -36,6 +36,7 @@ def inspect(
     width: Annotated[int | None, options.files("--width W", "Characters per line.", "the terminal's")] = None,
     part: options.Part = None,
     model_type: options.ModelType = None,
+    trained_length: options.TrainedLength = None,
     tensor: options.TensorName = None,
     reserved_rows: options.ReservedRows = 0,
     config_key: options.ConfigKey = None,
@@ -159,6 +160,8 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: dict[in
             _add_title(page, inspection, report)
             if not report.layers:
                 page.text(f"{report.scheme} positions: any length runs once the limits below allow it")
+            elif report.lengths:
+                page.text(report.lengths)
             for rope in report.layers:
                 name = " ".join(filter(None, (names.get(id(inspection)), report.part, rope.layers)))
                 columns[name] = dict(_rope_statistics(rope))

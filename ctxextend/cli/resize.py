@@ -37,6 +37,7 @@ def resize(
     part: options.Part = None,
     tokenizer: options.Tokenizer = None,
     model_type: options.ModelType = None,
+    trained_length: options.TrainedLength = None,
     tensor: options.TensorName = None,
     reserved_rows: options.ReservedRows = 0,
     config_key: options.ConfigKey = None,

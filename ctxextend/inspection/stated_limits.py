@@ -11,7 +11,7 @@ from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.length_limits import StatedLimit, stated_limits
 from ctxextend.families.lookup import nested
 from ctxextend.families.schema import ALIBI, RELATIVE, ROTARY
-from ctxextend.inspection.scheme_report import PositionReport
+from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.table_report import LibraryLimit, Limit, TableReport
 from ctxextend.plan.find_tables import OpenedModel
 
@@ -79,8 +79,12 @@ def _config_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]
         if type(value) is int and value == table.key_value:
             return Limit(file, key, value, table.positions, library, table.name)
         tokens = location.positions(location.rows(value)) if type(value) is int else None
-        rows = f"{table.name} has {location.rows(table.key_value)} rows: {NOT_LOADED}"
-        reason = "not used by any library" if library == UNUSED else rows
+        if library == UNUSED:
+            reason = "not used by any library"
+        elif location.table.scheme:
+            reason = f"the settings serve {table.positions} tokens, but engines read this length"
+        else:
+            reason = f"{table.name} has {location.rows(table.key_value)} rows: {NOT_LOADED}"
         return Limit(file, key, value, tokens, library, table.name, reason)
 
     used_by = UNUSED if _beyond(table) == ANY_LENGTH else TRANSFORMERS
@@ -140,7 +144,15 @@ def _consequence(tokens: int | None, table: PositionReport) -> str:
         return f"inputs of more than {positions} tokens are not truncated and {effect}"
     if tokens < positions:
         return f"inputs are truncated to {tokens} tokens, but {count}"
+    if tokens <= served_length(table):
+        key = table.location.effective_key
+        return f"the settings serve {served_length(table)} tokens, but engines read {positions} from {key}"
     return f"{count}: inputs of {positions + 1} to {tokens} tokens {effect}"
+
+
+def served_length(table: PositionReport) -> int:
+    """Return how many tokens a table, or the settings of positions without rows, serve."""
+    return table.served if isinstance(table, SchemeReport) else table.positions
 
 
 def _beyond(table: PositionReport) -> str:
@@ -190,8 +202,9 @@ def library_limits(
 def _library_limit(library: str, limit: Limit | None, table: PositionReport, blocker: Limit | None) -> LibraryLimit:
     if blocker is not None:
         return LibraryLimit(library, 0, f"{blocker.file} {blocker.key}", "not loaded")
-    if limit is None or limit.tokens is None or limit.tokens > table.positions:
-        return LibraryLimit(library, table.positions, table.stated_in, _beyond(table))
+    served = served_length(table)
+    if limit is None or limit.tokens is None or limit.tokens > served:
+        return LibraryLimit(library, served, table.stated_in, _beyond(table))
     return LibraryLimit(library, limit.tokens, f"{limit.file} {limit.key}", "cut")
 
 

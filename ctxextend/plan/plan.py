@@ -118,13 +118,23 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
     @property
     def creates_rows(self) -> bool:
-        """Whether any table is extended."""
-        return any(table.rows_after > table.rows_before for table in self.tables)
+        """Whether any table is extended, or any rotary setting is to change."""
+        return any(table.is_extended for table in self.tables)
+
+    @property
+    def only_limits_change(self) -> bool:
+        """Whether rotary positions get another length, but no position of any input another meaning."""
+        extended = [table for table in self.tables if table.is_extended]
+        return bool(extended) and all(table.rope and not table.scales for table in extended)
 
     @property
     def method(self) -> str:
-        """The method that creates new rows; `truncate` when shrinking, `copy` if nothing changes."""
-        return self._created_by.facts.name if self.creates_rows else TRUNCATE if self.is_changed else COPY
+        """The method that creates new rows; `truncate` when shrinking, `copy` or `limits` if nothing changes."""
+        if self.creates_rows:
+            return self._created_by.facts.name
+        if self.is_changed:
+            return TRUNCATE
+        return COPY if self.has_rows else LIMITS
 
     @property
     def _created_by(self) -> Resize:
@@ -135,7 +145,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     @cached_property
     def chosen(self) -> Mapping[str, Choice]:
         """The settings chosen for each extended table, by name; tables are read only if these depend on them."""
-        return {table.name: self._choose(table) for table in self.tables if table.rows_after > table.rows_before}
+        return {table.name: self._choose(table) for table in self.tables if table.is_extended}
 
     def _choose(self, table: TablePlan) -> Choice:
         if not table.has_rows:
@@ -185,7 +195,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def recipe_settings(self) -> Resize:
         """The settings to write into a recipe, with the method's settings if they are the same for all tables."""
         if not self.creates_rows:
-            return replace(self.settings, method=self.method, keep_first=None, drop_last=0)
+            method = TRUNCATE if self.is_changed else None
+            return replace(self.settings, method=method, keep_first=None, drop_last=0)
         method, *others = {*self.methods.values()}
         given = self.settings.method and self.settings.full_method
         return replace(self.settings, method=given if others else method, keep_first=self.settings.kept_first)
@@ -193,8 +204,12 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     @property
     def keeps_learned_rows(self) -> bool:
         """Whether all learned rows are kept, bit for bit, at the start of every table."""
-        lengths = {table.name: table.max_len_before for table in self.tables}
-        return all(item.options.kept_rows(lengths[name]) == lengths[name] for name, item in self.chosen.items())
+        for table in self.tables:
+            if table.name not in self.chosen or (table.rope and not table.scales):
+                continue
+            if self.chosen[table.name].options.kept_rows(table.max_len_before) != table.max_len_before:
+                return False
+        return True
 
     @property
     def consequences(self) -> str:
@@ -207,6 +222,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         if not self.creates_rows:
             rest = "get computed rows" if all(one.location.table.grows for one in self.tables) else "are not supported"
             return f"Inputs up to {after} tokens give identical outputs{padded}; longer inputs {rest}."
+        if self.only_limits_change:
+            return f"{self._effect_of_limits()}{padded}."
         if self.keeps_learned_rows:
             kept = self.tables[0].same_up_to if self.tables[0].rope else self._old_lengths
             effects = f"Inputs up to {kept} tokens give identical outputs{padded}; beyond that"
@@ -219,6 +236,15 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         scheme = next(table.scheme for table in self.tables if table.name in self.chosen)
         long_inputs = BEYOND[scheme] if method.name == LIMITS else method.long_inputs
         return f"{output_files.UNTRAINED.format(after)} {effects}, {long_inputs}."
+
+    def _effect_of_limits(self) -> str:
+        """Say what longer inputs get if no rotary setting changes what positions mean, as a clause."""
+        table = next(table for table in self.tables if table.rope)
+        served = table.lengths.served if table.lengths else table.max_len_before
+        effect = f"No position changes its meaning: inputs up to {self.max_len_after} tokens give identical outputs"
+        if self.max_len_after <= served:
+            return f"The settings already serve {served} tokens. {effect}"
+        return f"Nothing scales: beyond {served} tokens, {BEYOND[table.scheme]}. {effect}"
 
     @property
     def keep_hint(self) -> str:
@@ -241,9 +267,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         table = next((table for table in self.tables if table.rope), None)
         if table is None:
             return {}
-        change, location = table.rope[0].after, table.location
-        max_len = location.value(location.effective_key) if change.keeps_max_len else self.max_len_after
-        return runtime_lengths(change.parameters, max_len, location.family.model_type)
+        parameters, model_type = table.rope[0].after.parameters, table.location.family.model_type
+        return runtime_lengths(parameters, table.key_length, self.max_len_after, model_type)
 
     @property
     def runtime_notes(self) -> tuple[str, ...]:
@@ -263,7 +288,17 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         """Notes about how the reference was resolved and about the model type."""
         families = [table.location.family for table in self.tables]
         family_notes = dict.fromkeys(f"{family.model_type}: {family.note}." for family in families if family.note)
-        return (*self.checkpoint.notes, *family_notes, *self._windows())
+        return (*self.checkpoint.notes, *family_notes, *self._lengths(), *self._windows())
+
+    def _lengths(self) -> Iterator[str]:
+        """Yield the three lengths of rotary positions whose config does not state the length that they serve."""
+        for table in self.tables:
+            lengths = table.lengths
+            if lengths is None or lengths.stated == lengths.served or not table.rope:
+                continue
+            stated = f"{table.location.effective_key} states {lengths.stated}"
+            trained = f"first trained at {lengths.first_trained} tokens"
+            yield f"{table.name}: {trained}, serves {lengths.served}; {stated}."
 
     def _windows(self) -> Iterator[str]:
         """Yield a note for layers with rotary positions that see no further than a sliding window."""
@@ -284,8 +319,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def _warnings(self) -> Iterator[str]:
         checkpoint = self.checkpoint
         if not self.is_changed:
-            is_default = self.settings.method == COPY  # as in the recipe of an unchanged output
-            flags = ", ".join(self.settings.method_flags[is_default:])
+            flags = ", ".join(self.settings.method_flags)
             output = "the same weights as safetensors" if self.layouts else "a copy"
             output += " with fixed length limits." if self.edits else "."
             output += f" No effect: {flags}." if flags else ""
@@ -374,7 +408,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         per_table = self.methods if {*self.methods.values()} - {settings.method} else {}
         return {
             "model_type": self.model_type,
-            "method": settings.method,
+            **({"method": settings.method} if settings.method else {}),
             **({"convention": self._created_by.facts.convention} if self.creates_rows else {}),
             "tables": [
                 {

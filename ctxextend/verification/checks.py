@@ -200,7 +200,7 @@ def compare_rope(table: TablePlan, resized: Checkpoint) -> RopeComparison:
         if change is None:
             continue
         dim, old, length = rotary_dim(before, expected), before.value(before.effective_key), table.max_len_after
-        ours = frequencies(expected, dim, old if change.keeps_max_len else length, length).inverse
+        ours = frequencies(expected, dim, before.key_value(table.key_length), length).inverse
         theirs = frequencies(stated, dim, now.value(now.effective_key), length).inverse
         matches.append(np.isclose(ours, theirs, rtol=1e-12, atol=0))
         if differ := int((~matches[-1]).sum()):
