@@ -340,6 +340,7 @@ def inspect(
     config_key: str | None = None,
     reserved_rows: int = 0,
     tokenizer: str | None = None,
+    trained_length: int | None = None,
 ) -> Inspection:
     """Inspect the positions and length limits of a checkpoint: position tables, or wavelengths of rotary positions.
 
@@ -363,6 +364,7 @@ def extend_model(
     to: int | str,
     method: str | None = None,
     *,
+    trained_length: int | None = None,
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
@@ -380,6 +382,7 @@ def extend_model(
         to: The new context length in usable positions; see `resize`.
         method: See `resize`. ``"auto"`` chooses by the model's class: one without an LM head, such as BertModel,
             counts as such even if its checkpoint has one.
+        trained_length: Of rotary positions: the length of the first training, in tokens, where the config misstates it.
         settings: ``keep_first``, ``drop_last`` and ``part``; see `resize`.
 
     Raises:
@@ -430,6 +433,7 @@ def plan_resize(
     config_key: str | None = None,
     reserved_rows: int = 0,
     tokenizer: str | None = None,
+    trained_length: int | None = None,
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
@@ -460,6 +464,7 @@ def resize(
     config_key: str | None = None,
     reserved_rows: int = 0,
     tokenizer: str | None = None,
+    trained_length: int | None = None,
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
@@ -602,6 +607,7 @@ def verify(
     config_key: str | None = None,
     reserved_rows: int = 0,
     tokenizer: str | None = None,
+    trained_length: int | None = None,
 ) -> Verification:
     """Verify that a resized checkpoint differs from its base only in its position tables.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import transformers
 from safetensors.numpy import save_file
 from typer.testing import Result
 
@@ -101,9 +102,7 @@ def test_position_lengths_of_settings_per_layer_are_those_of_full_attention() ->
         (128 * K, LLAMA3, 256 * K, 16.0),
     ],
 )
-def test_resize_scales_only_beyond_the_served_length(
-    stated: int, rope: dict[str, Any], to: int, factor: float
-) -> None:
+def test_resize_scales_only_beyond_the_served_length(stated: int, rope: dict[str, Any], to: int, factor: float) -> None:
     make("source", "llama", to, max_position_embeddings=stated, rope_scaling=rope)
     done = run("resize", "source", "--to", to, "--output", "out", "--verify")
     assert done.exit_code == 0
@@ -282,3 +281,14 @@ def test_resize_with_factor_1_says_that_nothing_scales() -> None:
     assert done.exit_code == 0
     assert "Nothing scales: beyond 4096 tokens" in done.stderr
     assert "Outputs for short inputs change" not in done.stderr
+
+
+def test_extend_model_scales_from_the_trained_length() -> None:
+    config = transformers.LlamaConfig(**SIZES, max_position_embeddings=40, num_key_value_heads=2)
+    model = transformers.LlamaModel(config)
+    ctxextend.extend_model(model, 128, trained_length=32)
+    rope = model.config.rope_parameters
+    assert (rope["rope_type"], rope["factor"], rope["original_max_position_embeddings"]) == ("yarn", 4.0, 32)
+    make("source", "llama", max_position_embeddings=40, num_key_value_heads=2)
+    ctxextend.resize("source", 128, trained_length=32, output="out")
+    assert rope_of("out").items() <= {**rope, "type": "yarn"}.items()

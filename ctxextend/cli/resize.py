@@ -180,6 +180,8 @@ def show_plan(
         except OutputError as error:
             warnings.append(f"This would fail: {error}")
             sink.warning(warnings[-1])
+        warnings += plan.untrained_warnings
+        sink.warning(*plan.untrained_warnings)
         output, choices = output or plan.default_output, plan.choices
         items = list(_plan_items(plan, output))
         sink.note(*filter(None, (*choices, *plan.runtime_notes, plan.keep_hint)))

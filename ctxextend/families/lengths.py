@@ -71,9 +71,7 @@ def _of_two_conventions(location: TableLocation, layers: RopeLayers, stated: int
     """Return the lengths of settings whose config key states the length before or after scaling."""
     kind, factor = layers.parameters[TYPE], layers.parameters[FACTOR]
     scaled, unscaled = round(stated * factor), round(stated / factor)
-    before = PositionLengths(
-        first_trained=stated, stated=stated, served=scaled, key_is_first_trained=True
-    )
+    before = PositionLengths(first_trained=stated, stated=stated, served=scaled, key_is_first_trained=True)
     after = PositionLengths(first_trained=unscaled, stated=stated, served=stated)
     first = location.trained_length or stated_trained_length(location, layers)
     if first is not None:

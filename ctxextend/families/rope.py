@@ -54,11 +54,12 @@ def stated_trained_length(location: TableLocation, layers: RopeLayers) -> int | 
     A type's own default counts as stated, since max_position_embeddings does not change it.
     """
     facts = _facts(location)
-    dialects = [settings for dialect in (OLD, NEW) if (settings := _stated(location, dialect, layers.layers))]
-    default = {} if dialects else facts.defaults.get(layers.layers, {})
-    for settings in (*dialects, default):
+    stated: list[Mapping[str, Any]] = [_stated(location, dialect, layers.layers) for dialect in (OLD, NEW)]
+    if not any(stated):
+        stated.append(facts.defaults.get(layers.layers, {}))
+    for settings in stated:
         if TRAINED in settings:
-            return round(settings[TRAINED])
+            return int(settings[TRAINED])
     if layers.layers:  # settings of one type of layers do not read the key next to them
         return None
     is_next_to = location.stated(TRAINED) is not None or TRAINED in location.family.defaults

@@ -91,6 +91,11 @@ class PositionTable:
     rope: RotaryFacts | None = None  # of rotary positions
     when: tuple[str, tuple[Any, ...]] | None = None  # key and values (None: missing) with which a model has these
 
+    @property
+    def ignores_stored_rows(self) -> bool:
+        """Whether transformers computes the rows even if a file has them: they are no part of its state dict."""
+        return self.width_key is not None and not self.is_fixed
+
 
 @dataclass(frozen=True)
 class PositionScheme:

@@ -14,7 +14,15 @@ from ctxextend.errors import CheckpointError
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport, report_scheme
 from ctxextend.inspection.stated_limits import find_limits, library_limits, served_length
 from ctxextend.inspection.table_report import Inspection, Limit, TableReport
-from ctxextend.plan.find_tables import FoundTable, OpenedModel, check_rows, describe_table, open_model, tables_of_part
+from ctxextend.plan.find_tables import (
+    FoundTable,
+    OpenedModel,
+    check_rows,
+    describe_table,
+    ignored_tensors,
+    open_model,
+    tables_of_part,
+)
 from ctxextend.plan.untrained import untrained_rows
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings
 from ctxextend.recipe_file import Provenance, read_provenance
@@ -61,9 +69,13 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         for table in model.tables
     }
     selected = [reports[name] for _, name in tables_of_part(model.tables, part)]
-    fixes = {name: _fix_command(model.ref, report, reports.values()) for name, report in reports.items()}
+    notes += ignored_tensors(checkpoint, model.tables)
     notes += (report.question for report in selected if isinstance(report, SchemeReport) and report.question)
     limits = find_limits(model, selected)
+    fixes = {
+        report.name: _fix_command(model.ref, report, reports.values(), _agreed_length(report, limits))
+        for report in selected
+    }
     limits = tuple(limit if limit.agrees else replace(limit, fix=fixes[limit.table]) for limit in limits)
     facts = model.ref.source, str(checkpoint.root), model.architecture.family.model_type, parameters
     created_by = (recipe.method, recipe.trainable) if recipe else (None, None)
@@ -79,9 +91,7 @@ def _agreed_length(table: PositionReport, limits: Collection[Limit]) -> int:
     return max(length for length in (table.positions, *stated) if length <= served_length(table))
 
 
-def _fix_command(
-    ref: CheckpointRef, table: PositionReport, tables: Collection[PositionReport], to: int
-) -> str | None:
+def _fix_command(ref: CheckpointRef, table: PositionReport, tables: Collection[PositionReport], to: int) -> str | None:
     """Return the command that sets all limits to a length; None if tables of other lengths share the config key."""
     sharing = [other for other in tables if other.config_key == table.config_key]
     if len({other.key_value for other in sharing}) > 1:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.families.lookup import TableLocation
 from ctxextend.families.lengths import layer_lengths, position_lengths
+from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import FoundTable
@@ -105,9 +105,7 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
     )
 
 
-def _report_layers(
-    location: TableLocation, layers: RopeLayers, method: str | None, resized_from: int
-) -> RopeReport:
+def _report_layers(location: TableLocation, layers: RopeLayers, method: str | None, resized_from: int) -> RopeReport:
     """Report the layers of one type, which `method` resized from a length in tokens, if it is known."""
     rope, max_len = layers.parameters, location.value(location.effective_key)
     lengths = layer_lengths(location, layers)

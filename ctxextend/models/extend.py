@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 and float8 with numpy
@@ -23,7 +24,14 @@ HINT = "Pass the transformers model itself, not a wrapper around it; merge or un
 
 
 @accepts_settings(Resize, without=("fix_limits", "copy_code"))
-def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = None, **settings: Any) -> None:
+def extend_model(
+    model: "torch.nn.Module",
+    to: int | str,
+    method: str | None = None,
+    *,
+    trained_length: int | None = None,
+    **settings: Any,
+) -> None:
     """Resize the position tables of a loaded transformers model, or change its rotary settings, in place.
 
     Position tables, rotary frequencies, config, position buffers and other attributes that depend on the length
@@ -37,6 +45,7 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
         to: The new context length in usable positions; see `resize`.
         method: See `resize`. ``"auto"`` chooses by the model's class: one without an LM head, such as BertModel,
             counts as such even if its checkpoint has one.
+        trained_length: Of rotary positions: the length of the first training, in tokens, where the config misstates it.
         settings: ``keep_first``, ``drop_last`` and ``part``; see `resize`.
 
     Raises:
@@ -50,6 +59,9 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
         raise CheckpointError(f"{type(model).__name__} has no transformers config.", HINT)
     config = {**model_config.to_dict(), "model_type": model_config.model_type}
     architecture = find_architecture(config)
+    if trained_length is not None:
+        locations = (replace(location, trained_length=trained_length) for location in architecture.locations)
+        architecture = replace(architecture, locations=tuple(locations))
     state = model.state_dict(keep_vars=True)  # some tables are buffers
     shapes = {name: (len(value), value.shape[-1]) for name, value in state.items() if value.dim() == 2}
     try:

@@ -90,7 +90,7 @@ class TablePlan:
 
     @property
     def key_length(self) -> int:
-        """The context length that its config key must state after the resize: that of the first training, or the new one."""
+        """The context length that its config key must state after the resize: the first trained one, or the new one."""
         if self.lengths is None:
             return self.max_len_after
         is_unscaled = any(plan.after.keeps_max_len for plan in self.rope)
@@ -233,7 +233,9 @@ def _misstates_trained_length(location: TableLocation) -> bool:
     if location.trained_length is None:
         return False
     layers = [item for item in read_rope(location) if not item.is_local]
-    stated = [stated_trained_length(location, item) for item in layers if item.parameters["rope_type"] in STATES_TRAINED]
+    stated = [
+        stated_trained_length(location, item) for item in layers if item.parameters["rope_type"] in STATES_TRAINED
+    ]
     return any(length not in (None, location.trained_length) for length in stated)
 
 

@@ -13,9 +13,9 @@ from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkp
 from ctxextend.checkpoints.safetensors_file import FLOATS, float_dtype, read_floats
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import SPECIFY_TABLE, CheckpointError, ResizeError, UnsupportedModelError, did_you_mean
+from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture, matching_types, nested
 from ctxextend.families.registry import FAMILIES
-from ctxextend.families.lengths import position_lengths
 from ctxextend.families.schema import Family, PositionTable, ReservedRows
 from ctxextend.families.unsupported import FAMILIES_HINT, POSITION_SCHEMES
 from ctxextend.plan.trained_length import with_trained_length
@@ -194,7 +194,7 @@ def check_tensor(model: OpenedModel) -> None:
 def describe_table(checkpoint: Checkpoint, table: FoundTable) -> TableShape:
     """Return shape, dtype and file of a table; dtype and file are empty if it is computed, not stored."""
     location, name = table
-    if name not in checkpoint.names:
+    if name not in checkpoint.names or location.table.ignores_stored_rows:
         return computed_shape(location)
     file = checkpoint.names[name]
     entry, _ = file.entries[name], float_dtype(file, name)
@@ -202,6 +202,13 @@ def describe_table(checkpoint: Checkpoint, table: FoundTable) -> TableShape:
         message = f"{file.path}: {name} has shape {list(entry.shape)}, expected (rows, hidden_size)."
         raise CheckpointError(message, "Save it again.")
     return (entry.shape[0], entry.shape[1]), entry.dtype, checkpoint.relative(file)
+
+
+def ignored_tensors(checkpoint: Checkpoint, tables: Sequence[FoundTable]) -> Iterator[str]:
+    """Yield a note for each stored table that transformers ignores, because it computes the rows itself."""
+    for location, name in tables:
+        if location.table.ignores_stored_rows and name in checkpoint.names:
+            yield f"transformers computes the rows of {name} and ignores the stored ones, which stay as they are."
 
 
 def computed_shape(location: TableLocation) -> TableShape:

@@ -26,15 +26,24 @@ from ctxextend.families.schema import BEYOND
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan import output_files
 from ctxextend.plan.edits import BufferPlan, TablePlan, new_buffer, plan_buffers, plan_edits, plan_tables, with_length
-from ctxextend.plan.find_tables import FoundTable, OpenedModel, TableShape, check_tensor, describe_table, open_model
+from ctxextend.plan.find_tables import (
+    FoundTable,
+    OpenedModel,
+    TableShape,
+    check_tensor,
+    describe_table,
+    ignored_tensors,
+    open_model,
+)
 from ctxextend.plan.runtimes import describe_runtimes, runtime_lengths
+from ctxextend.plan.untrained import describe_untrained, untrained_rows
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
 from ctxextend.tables.apply import Choice, RopeOptions, choose_settings, deviation, nonfinite_rows, resize_with_reserved
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, FORMULA, LIMITS, TRUNCATE
 from ctxextend.tables.rotary import RopeChange
-from ctxextend.tables.stats import describe_rows
+from ctxextend.tables.stats import UNTRAINED_WIDTH, describe_rows
 from ctxextend.version import __version__
 
 
@@ -158,8 +167,30 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             return Choice(replace(options, method=FORMULA))
         rows = self._read(table)[table.reserved_rows :] if options.chooses_settings or layout else np.zeros(0)
         choice = choose_settings(rows, table.rows_after - table.reserved_rows, options, layout, self.checkpoint.no_lm)
+        if self._looks_untrained(table):
+            return choice._replace(reason="")  # random rows are no reason for anything
         away = deviation(rows, layout) if layout and choice.options.facts.name != FORMULA else ""
         return choice._replace(reason="; ".join(filter(None, (away, choice.reason))))
+
+    @cached_property
+    def untrained(self) -> Mapping[str, Mapping[int, float]]:
+        """The rows of each extended table that look randomly initialised, by its name; the tables are read."""
+        found = dict[str, Mapping[int, float]]()
+        for table in self.stored:
+            if table.is_extended and table.hidden_size >= UNTRAINED_WIDTH:
+                rows = self._read(table)[table.reserved_rows :]
+                found[table.name] = untrained_rows(self.checkpoint, table.location, rows)
+        return found
+
+    def _looks_untrained(self, table: TablePlan) -> bool:
+        """Whether most rows of a table look randomly initialised."""
+        return 2 * len(self.untrained.get(table.name, ())) > table.max_len_before
+
+    @property
+    def untrained_warnings(self) -> tuple[str, ...]:
+        """A warning for each table with rows that look randomly initialised; the tables are read."""
+        texts = ((name, text) for name, rows in self.untrained.items() for text in describe_untrained(rows))
+        return tuple(f"{name} {text}" for name, text in texts)
 
     @property
     def methods(self) -> dict[str, str]:
@@ -288,7 +319,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         """Notes about how the reference was resolved and about the model type."""
         families = [table.location.family for table in self.tables]
         family_notes = dict.fromkeys(f"{family.model_type}: {family.note}." for family in families if family.note)
-        return (*self.checkpoint.notes, *family_notes, *self._lengths(), *self._windows())
+        ignored = ignored_tensors(self.checkpoint, self.model.tables)
+        return (*self.checkpoint.notes, *ignored, *family_notes, *self._lengths(), *self._windows())
 
     def _lengths(self) -> Iterator[str]:
         """Yield the three lengths of rotary positions whose config does not state the length that they serve."""
@@ -522,7 +554,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         start, checkpoint = time.perf_counter(), self.checkpoint
         folder = output_path(output, self.default_output)
         checkpoint.check_unchanged()
-        warnings, hashes = list(self.warnings), [self._fingerprint()]
+        warnings, hashes = [*self.warnings, *self.untrained_warnings], [self._fingerprint()]
         texts = {**self.texts, RECIPE_FILE: self._recipe(folder).encode("utf-8", output_files.UNDECODED)}
         sizes = {**self.file_sizes, RECIPE_FILE: len(texts[RECIPE_FILE])}
         tensors, total = {buffer.name: new_buffer(buffer) for buffer in self.rebuilt_buffers}, sum(sizes.values())

@@ -46,12 +46,10 @@ RUNTIMES = (
 )
 
 
-def runtime_lengths(
-    rope: Mapping[str, Any], max_len: int, served: int, model_type: str = ""
-) -> dict[str, int | None]:
+def runtime_lengths(rope: Mapping[str, Any], max_len: int, served: int, model_type: str = "") -> dict[str, int | None]:
     """Return the context length that each runtime derives; None if it does not support the rope type.
 
-    `rope` is of the layers with full attention, as in transformers 5, `max_len` is max_position_embeddings, and `served`
+    `rope` is of the layers with full attention, as in transformers 5; `max_len` is max_position_embeddings; `served` is
     what the settings serve, in tokens: transformers enforces no other length.
     """
     first = rope.get("original_max_position_embeddings", max_len)

@@ -11,9 +11,7 @@ from ctxextend.families.lookup import Architecture, TableLocation
 from ctxextend.recipe_file import read_provenance
 
 
-def with_trained_length(
-    architecture: Architecture, checkpoint: Checkpoint, trained_length: int | None
-) -> Architecture:
+def with_trained_length(architecture: Architecture, checkpoint: Checkpoint, trained_length: int | None) -> Architecture:
     """Return an architecture whose rotary positions know their first trained length, as far as anything states it.
 
     Args:

@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import MethodError, ResizeError
-from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, ROTARY_METHODS, SCALING_METHODS, Setting, method, method_text
+from ctxextend.tables.method_facts import (
+    DEFAULT_METHOD,
+    LIMITS,
+    ROTARY_METHODS,
+    SCALING_METHODS,
+    Setting,
+    method,
+    method_text,
+)
 
 Parameters = Mapping[str, Any]  # rotary settings as in transformers 5: ``rope_type``, ``rope_theta``, ``factor``, …
 Lengths = tuple[int, int]  # context length before and after, in tokens

@@ -83,7 +83,7 @@ def check_tensors(
 ) -> Check:
     """Compare tensors except the tables, and only name, dtype and shape of `adapted` ones; check position buffers."""
     base = plan.checkpoint
-    changed = {*(table.name for table in plan.tables), *plan.dropped, *(buffer.name for buffer in plan.rebuilt_buffers)}
+    changed = {*(table.name for table in plan.stored), *plan.dropped, *(buffer.name for buffer in plan.rebuilt_buffers)}
     kept = [(file.entries[name], file) for name, file in base.names.items() if name not in changed]
     mismatches = {entry.name: _mismatch(resized, entry.name, entry.dtype, entry.shape) for entry, _ in kept}
     wrong = [mismatch for mismatch in mismatches.values() if mismatch]
