@@ -42,7 +42,6 @@ def evaluate(
     report: options.Report = None,
     plot: options.Plot = None,
     model_type: options.ModelType = None,
-    trained_length: options.TrainedLength = None,
     tokenizer: options.Tokenizer = None,
     base: options.Base = None,
     revision: options.Revision = None,

@@ -56,7 +56,6 @@ def train(
     copy_code: options.CopyCode = False,
     force: options.Force = False,
     model_type: options.ModelType = None,
-    trained_length: options.TrainedLength = None,
     tokenizer: options.Tokenizer = None,
     base: options.Base = None,
     contrastive: Annotated[bool, learning("--contrastive", "Train encoders to find documents by passages.")] = False,

@@ -31,7 +31,7 @@ from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Recipe, Resize, Train, accepts_settings, split_ref
-from ctxextend.recipe_file import TABLE_KEYS, recipe_values, yaml_text
+from ctxextend.recipe_file import TENSOR_KEYS, recipe_values, yaml_text
 from ctxextend.tables.apply import read_method
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, ROTARY_METHODS, method_text
 from ctxextend.tables.methods import METHODS
@@ -61,7 +61,7 @@ class ComparisonInterrupted(KeyboardInterrupt):
         self.comparison = comparison
 
 
-@accepts_settings(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, *UNCOMPARED, "base", "no_base"))
+@accepts_settings(CheckpointRef, Evaluate, Train, without=(*TENSOR_KEYS, *UNCOMPARED, "base", "no_base"))
 def compare(
     reference: str | os.PathLike[str],
     to: int | str | None,
