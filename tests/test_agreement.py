@@ -16,22 +16,23 @@ from ctxextend.json_output import to_json
 from tests import rules, tiny
 
 # One of each kind: learned rows (reserved, after padding, in pairs), computed, rotary, ALiBi, relative, several parts.
-FAST = ("bert", "gpt2", "roberta", "esm", "bart", "led", "clip", "m2m_100", "xglm", "whisper", "llama", "gptj")
-FAST += ("gemma3", "qwen2_vl", "bloom", "mpt", "t5", "dbrx", "phi3", "gpt_oss", "modernbert", "falcon")
+FAST = {
+    *("bert", "gpt2", "roberta", "esm", "bart", "led", "clip", "m2m_100", "xglm", "whisper", "llama", "gptj"),
+    *("gemma3", "qwen2_vl", "bloom", "mpt", "t5", "dbrx", "phi3", "gpt_oss", "modernbert", "falcon"),
+}
+NOT_BUILT = ("gemma4_assistant", "nougat")  # transformers cannot build their default configs
 TYPES = [
     pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
     for name in sorted(FAMILIES)
-    if name in CONFIG_MAPPING and name != "nougat"  # transformers cannot build its default config
+    if name in CONFIG_MAPPING and name not in NOT_BUILT
 ]
-OWN_SIZES = ("gemma4_assistant",)  # whose configs accept no smaller ones
 BLOCK = 2048  # tokens; types whose inputs fill blocks refuse other lengths than multiples
 
 
 def small_config(model_type: str) -> dict[str, Any]:
     """Return a config with small sizes and the type's own length, that has positions to extend."""
     config = tiny.make_config(model_type)
-    if model_type not in OWN_SIZES:
-        tiny.shrink(config)
+    tiny.shrink(config)
     for key, value in rules.NEEDED.get(model_type, {}).items():
         if key not in ("hidden_size", "head_dim"):
             setattr(config, key, value)
