@@ -8,13 +8,15 @@ from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
 from ctxextend.tables.method_facts import (
     DEFAULT_METHOD,
+    LIMITS,
     METHOD_NAMES,
     ROTARY_METHOD_NAMES,
     ROTARY_METHODS,
     Method,
 )
 
-complete_name = options.completing(lambda: dict.fromkeys((*METHOD_NAMES, *ROTARY_METHOD_NAMES)))
+ROTARY_NAMES = (*ROTARY_METHOD_NAMES, LIMITS)
+complete_name = options.completing(lambda: dict.fromkeys((*METHOD_NAMES, *ROTARY_NAMES)))
 
 
 def methods(
@@ -45,7 +47,7 @@ def methods(
     else:
         page.values(((method.name, method.summary) for method in list_methods()), margin=14)
         page.text(f"Default: {DEFAULT_METHOD}. For details, run ctxextend methods NAME.", "faint")
-        page.text(f"Rotary positions: {', '.join(ROTARY_NAMES)}.", "faint")
+        page.text(f"Rotary: {', '.join(ROTARY_NAMES)}.", "faint")
     sink.screen(page.lines)
     sink.result("methods", {"methods": selected})
 
