@@ -1,9 +1,10 @@
 """How many positions a model has: its first trained, stated and served length, for every position scheme."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, stated_trained_length
+from ctxextend.json_output import not_in_json
 from ctxextend.tables.rotary import FACTOR, STATES_TRAINED, TRAINED, TYPE
 
 # Types whose config key is the length before or after scaling, depending on who wrote the file: transformers 4 asked
@@ -18,10 +19,11 @@ class PositionLengths:
     first_trained: int  # of the first training, before any scaling
     stated: int  # by the config key of the length
     served: int  # up to which the settings need no further scaling
-    key_is_first_trained: bool = False  # whether the config key states the length before scaling
+    # Whether the config key states the length before scaling.
+    key_is_first_trained: bool = field(default=False, metadata=not_in_json)
     # Why the settings do not tell which length the config key states, and how to say it; empty if they do.
-    question: str = ""
-    answer: str = ""
+    question: str = field(default="", metadata=not_in_json)
+    answer: str = field(default="", metadata=not_in_json)
 
     @property
     def context(self) -> int:

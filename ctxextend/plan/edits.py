@@ -54,7 +54,7 @@ class TablePlan:
     fixes_limits: bool = field(default=False, metadata=not_in_json)
     rope: tuple[RopePlan, ...] = field(default=(), metadata=not_in_json)  # changes of rotary settings
     # First trained, stated and served length before the resize; None of a table of rows.
-    lengths: PositionLengths | None = field(default=None, metadata=not_in_json)
+    lengths: PositionLengths | None = None
 
     json_properties: ClassVar = ("scheme",)
 
