@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.generation_limits import generation_edits
 from ctxextend.checkpoints.length_limits import Edit, limit_edits
 from ctxextend.checkpoints.safetensors_file import NUMPY_DTYPES, numpy_dtype
 from ctxextend.errors import CheckpointError, MethodError, ResizeError, flag_name
+from ctxextend.families.lengths import LengthChange, generating_table, length_key_changes
 from ctxextend.families.lookup import Architecture, TableLocation, nested
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.rope import RopeLayers, read_rope, rope_changes, rotary_dim
@@ -211,7 +213,21 @@ def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, .
             lengths, is_fixed = (table.max_len_before, table.max_len_after), bool(table.location.family.padding_effect)
             rules: dict[str, bool] = {"fix_limits": table.fixes_limits, "is_hard": table.has_rows}
             edits += limit_edits(checkpoint, lengths, tokenizer, **rules, fixed_padding=is_fixed)
+    edits += _generation_edits(model, tables)
     return tuple(edits)
+
+
+def _generation_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> Iterator[Edit]:
+    """Yield the edits to the limits of generated texts, which count the positions of one table."""
+    generating = generating_table(model.tables)
+    for table in tables:
+        if generating is None or table.name != generating.name:
+            continue
+        if table.is_changed or table.fixes_limits:
+            lengths = (table.max_len_before, table.max_len_after)
+            yield from generation_edits(
+                model.checkpoint, table.location, *lengths, fix_limits=table.fixes_limits
+            )
 
 
 def _config_edits(checkpoint: Checkpoint, architecture: Architecture, tables: Sequence[TablePlan]) -> Iterator[Edit]:
@@ -252,6 +268,11 @@ def config_changes(
             default = location.family.defaults.get(location.effective_key)
             if location.stated(location.effective_key) is None and default != location.key_value(length):
                 changes |= lengths
+    lengths = []
+    for table in tables:
+        location = replace(table.location, config=config)
+        lengths.append(LengthChange(location, table.max_len_before, table.max_len_after))
+    changes |= length_key_changes(lengths, fix_limits=any(table.fixes_limits for table in tables))
     return changes
 
 
