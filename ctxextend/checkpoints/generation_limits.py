@@ -53,7 +53,7 @@ class GenerationLimit:
 
     @property
     def is_default(self) -> bool:
-        """Whether it is a default in a nested config, so that nobody has chosen it."""
+        """Whether it is a default in a nested config, which says nothing."""
         return len(self.path) > 1 and self.key == MAX_LENGTH and self.tokens == DEFAULT_MAX_LENGTH
 
     @property
@@ -113,11 +113,11 @@ def lowered_limits(stated: Mapping[str, int], location: TableLocation, before: i
         lowered[MAX_LENGTH] = after
     new_tokens = stated.get(MAX_NEW_TOKENS, 0)
     if new_tokens > after:
-        # Keep the room that was left for the prompt, but at most half of the positions.
-        room = before - new_tokens
-        if room <= 0:
-            room = after if shares_positions(location) else 0
-        lowered[MAX_NEW_TOKENS] = max(after - room, after // 2, 1)
+        # The prompt keeps its positions, but at most half of all.
+        prompt = before - new_tokens
+        if prompt <= 0:
+            prompt = after if shares_positions(location) else 0
+        lowered[MAX_NEW_TOKENS] = max(after - prompt, after // 2, 1)
     for key, maximum in MINIMA.items():
         most = min(after, lowered.get(maximum, after))
         if stated.get(key, 0) > most:
@@ -126,7 +126,7 @@ def lowered_limits(stated: Mapping[str, int], location: TableLocation, before: i
 
 
 def _raised_limits(stated: Mapping[str, int], before: int, after: int) -> dict[str, int]:
-    """Return higher values of maxima below a context length; `max_new_tokens` leaves the room for the prompt."""
+    """Return higher values of maxima below a context length; `max_new_tokens` leaves as many positions for the prompt as before."""
     raised = dict[str, int]()
     if stated.get(MAX_LENGTH, after) < after:
         raised[MAX_LENGTH] = after
@@ -174,7 +174,7 @@ def _is_text_config(name: str, part: Mapping[str, Any]) -> bool:
 
 def _used_paths(config: Mapping[str, Any]) -> set[Keys]:
     """Return the paths that `generate()` uses in a folder without generation_config.json."""
-    used = {(key,) for key in _stated(config)}
+    used: set[Keys] = {(key,) for key in _stated(config)}
     name = next((name for name in DECODER_CONFIGS if config.get(name)), None)
     inner = config.get(name) if name else None
     if name is not None and isinstance(inner, Mapping):

@@ -1,4 +1,4 @@
-"""Keys of config.json that state a context length beside a model type's own key, and the table that generates."""
+"""Keys of config.json that state a context length next to a model type's own key, and the table that generates."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -90,7 +90,7 @@ def _around(location: TableLocation) -> Iterator[Keys]:
 
 
 def readers(location: TableLocation, path: Keys) -> tuple[str, ...]:
-    """Return the engines that read a key of `config_length_keys`; all but LLaVA read only the language model's config."""
+    """Return the engines that read a key of `config_length_keys`; most read only the language model's config."""
     names = READERS[path[-1]]
     if path[:-1] in _own_paths(location):
         return names

@@ -114,7 +114,7 @@ def _config_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]
 
 
 def _other_keys(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
-    """Yield the keys of the config that state a length beside the type's own key."""
+    """Yield the keys of the config that state a length next to the type's own key."""
     location, file = table.location, model.checkpoint.config_file
     for path, value in config_length_keys(location):
         engines = ", ".join(readers(location, path))

@@ -131,7 +131,7 @@ class Limit:
     table: str  # the position table that it refers to
     reason: str = ""  # the effect if it disagrees with that table
     fix: str | None = None  # the command that fixes it; None if it agrees or cannot be fixed
-    remark: str = ""  # another effect that users may want to know; it is no fault
+    remark: str = ""  # what else to know about it, whether it agrees or not
 
     json_properties: ClassVar = ("agrees",)
 

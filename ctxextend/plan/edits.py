@@ -225,9 +225,7 @@ def _generation_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> Iterat
             continue
         if table.is_changed or table.fixes_limits:
             lengths = (table.max_len_before, table.max_len_after)
-            yield from generation_edits(
-                model.checkpoint, table.location, *lengths, fix_limits=table.fixes_limits
-            )
+            yield from generation_edits(model.checkpoint, table.location, *lengths, fix_limits=table.fixes_limits)
 
 
 def _config_edits(checkpoint: Checkpoint, architecture: Architecture, tables: Sequence[TablePlan]) -> Iterator[Edit]:
@@ -268,12 +266,11 @@ def config_changes(
             default = location.family.defaults.get(location.effective_key)
             if location.stated(location.effective_key) is None and default != location.key_value(length):
                 changes |= lengths
-    lengths = []
+    length_changes = list[LengthChange]()
     for table in tables:
         location = replace(table.location, config=config)
-        lengths.append(LengthChange(location, table.max_len_before, table.max_len_after))
-    changes |= length_key_changes(lengths, fix_limits=any(table.fixes_limits for table in tables))
-    return changes
+        length_changes.append(LengthChange(location, table.max_len_before, table.max_len_after))
+    return changes | length_key_changes(length_changes, fix_limits=any(table.fixes_limits for table in tables))
 
 
 def _pinned(table: TablePlan) -> dict[tuple[str, ...], Any]:

@@ -35,7 +35,7 @@ def generation_notes(model: OpenedModel, tables: Sequence[TablePlan], before: in
 
 
 def length_key_warnings(model: OpenedModel, tables: Sequence[TablePlan], settings: Resize) -> Iterator[str]:
-    """Yield a warning for each other length key of config.json that states neither the old length nor its key's value."""
+    """Yield a warning for each other length key of config.json that disagrees with the old length, and so stays."""
     stated = dict[Keys, tuple[TablePlan, int]]()
     agreeing = set[Keys]()
     for table in tables:
