@@ -126,7 +126,7 @@ def lowered_limits(stated: Mapping[str, int], location: TableLocation, before: i
 
 
 def _raised_limits(stated: Mapping[str, int], before: int, after: int) -> dict[str, int]:
-    """Return higher values of maxima below a context length; `max_new_tokens` leaves as many positions for the prompt as before."""
+    """Return higher values of maxima below a context length; the prompt keeps its positions."""
     raised = dict[str, int]()
     if stated.get(MAX_LENGTH, after) < after:
         raised[MAX_LENGTH] = after
