@@ -41,12 +41,8 @@ LENGTH_KEYS = (
     LengthKey("model_max_length", (VLLM, SGLANG, LLAMA_CPP)),
     LengthKey("tokenizer_model_max_length", (LLAVA,)),
     LengthKey("max_context_length"),
-    LengthKey("max_context_len"),
     LengthKey("context_length"),
-    LengthKey("context_len"),
-    LengthKey("context_window"),
     LengthKey("max_model_len"),
-    LengthKey("max_length_tokens"),
 )
 READERS = {key.name: key.readers for key in LENGTH_KEYS}
 
