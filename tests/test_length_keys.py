@@ -153,17 +153,17 @@ def test_resize_keeps_length_keys_that_disagree_and_warns(to: int, make_pico: Ma
 
 
 @pytest.mark.parametrize(
-    ("to", "expected"),
+    ("to", "expected", "advice"),
     [
-        (4 * OLD, "is already 256, but max_position_embeddings is 64: if the model was trained at 256 tokens, use --m"),
-        (2 * OLD, "is 256, but max_position_embeddings is 64: if the model was trained at 256 tokens, use --to 256 --m"),
-        (8 * OLD, "is 256, but max_position_embeddings is 64: if the model was trained at 256 tokens, pass --trained"),
+        (4 * OLD, "is already 256, but max_position_embeddings is 64", "use --method limits"),
+        (2 * OLD, "is 256, but max_position_embeddings is 64", "use --to 256 --method limits"),
+        (8 * OLD, "is 256, but max_position_embeddings is 64", "pass --trained-length 256"),
     ],
 )
-def test_resize_warns_that_a_longer_length_may_be_trained(to: int, expected: str, tmp_path: Path) -> None:
+def test_resize_warns_that_a_longer_length_may_be_trained(to: int, expected: str, advice: str, tmp_path: Path) -> None:
     folder = make_llama(tmp_path / "llama", model_max_length=4 * OLD)
     (warning,) = plan_resize(folder, to).warnings
-    assert f"config.json model_max_length {expected}" in warning
+    assert f"config.json model_max_length {expected}: if the model was trained at 256 tokens, {advice}" in warning
 
 
 def test_inspect_remarks_that_a_longer_length_may_be_trained(tmp_path: Path) -> None:
