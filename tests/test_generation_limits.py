@@ -19,7 +19,7 @@ LAYERS: dict[str, Any] = {
     f"{part}_{key}": 1 for part in ("encoder", "decoder") for key in ("layers", "attention_heads")
 }
 SIZES: dict[str, Any] = {"d_model": 8, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "vocab_size": 32, **LAYERS}
-TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+TOKENS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
 
 def save(model: Any, folder: Path) -> Path:
@@ -44,14 +44,14 @@ def make_bart(folder: Path) -> Path:
 def make_led(folder: Path) -> Path:
     """Save a model whose encoder has four times the positions of its decoder."""
     torch.manual_seed(0)
-    lengths = {"max_encoder_position_embeddings": 4 * OLD, "max_decoder_position_embeddings": OLD}
+    lengths: dict[str, Any] = {"max_encoder_position_embeddings": 4 * OLD, "max_decoder_position_embeddings": OLD}
     config = transformers.LEDConfig(attention_window=4, **lengths, **SIZES, **TOKENS)
     return save(transformers.LEDForConditionalGeneration(config), folder)
 
 
 def make_whisper(folder: Path) -> Path:
     torch.manual_seed(0)
-    lengths = {"max_target_positions": OLD, "max_source_positions": 8, "num_mel_bins": 4}
+    lengths: dict[str, Any] = {"max_target_positions": OLD, "max_source_positions": 8, "num_mel_bins": 4}
     config = transformers.WhisperConfig(**lengths, **SIZES, **TOKENS, begin_suppress_tokens=None)
     return save(transformers.WhisperForConditionalGeneration(config), folder)
 
@@ -59,7 +59,7 @@ def make_whisper(folder: Path) -> Path:
 def make_captioner(folder: Path) -> Path:
     """Save an image encoder with a BERT decoder, whose config is nested."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     encoder = transformers.ViTConfig(image_size=4, patch_size=2, **sizes)
     decoder = transformers.BertConfig(max_position_embeddings=OLD, vocab_size=32, **sizes)
     config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
@@ -169,8 +169,9 @@ def test_resize_lowers_no_generation_limit_of_another_part(tmp_path: Path) -> No
 
 
 def test_resize_lowers_no_generation_limit_if_longer_texts_run(tmp_path: Path) -> None:
-    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 1, "vocab_size": 32}
-    config = transformers.T5Config(n_positions=OLD, decoder_start_token_id=0, **sizes)
+    sizes: dict[str, Any] = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 1, "vocab_size": 32}
+    sizes |= {"n_positions": OLD, "decoder_start_token_id": 0}
+    config = transformers.T5Config(**sizes)
     folder = save(transformers.T5ForConditionalGeneration(config), tmp_path / "t5")
     pico.edit_json(folder / GENERATION, max_length=100, decoder_start_token_id=0)
     assert generate(folder, "t5") == 100

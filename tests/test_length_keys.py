@@ -78,6 +78,10 @@ def test_resize_edits_a_length_key_of_one_of_two_tables(tmp_path: Path) -> None:
     output = resize(folder, 64, part="encoder", output=tmp_path / "out").output
     assert (stated(output)["model_max_length"], stated(output)["seq_length"]) == (64, 16)
     assert inspect(output).agrees
+    plan = plan_resize(output, 32, part="decoder", fix_limits=True)
+    assert plan.warnings == ()
+    output = plan.execute(tmp_path / "both").output
+    assert (stated(output)["model_max_length"], stated(output)["seq_length"]) == (64, 32)
 
 
 def test_resize_edits_length_keys_around_a_text_config(tmp_path: Path) -> None:

@@ -266,11 +266,26 @@ def config_changes(
             default = location.family.defaults.get(location.effective_key)
             if location.stated(location.effective_key) is None and default != location.key_value(length):
                 changes |= lengths
-    length_changes = list[LengthChange]()
+    all_lengths = length_changes(config, architecture, tables)
+    return changes | length_key_changes(all_lengths, fix_limits=any(table.fixes_limits for table in tables))
+
+
+def length_changes(
+    config: Mapping[str, Any], architecture: Architecture, tables: Sequence[TablePlan]
+) -> list[LengthChange]:
+    """Return the planned lengths, and those of other tables, which stay, as far as the config states them."""
+    lengths = list[LengthChange]()
     for table in tables:
         location = replace(table.location, config=config)
-        length_changes.append(LengthChange(location, table.max_len_before, table.max_len_after))
-    return changes | length_key_changes(length_changes, fix_limits=any(table.fixes_limits for table in tables))
+        lengths.append(LengthChange(location, table.max_len_before, table.max_len_after))
+    planned = {table.config_key for table in tables}
+    for location in architecture.locations:
+        other = replace(location, config=config)
+        stated = other.stated(other.effective_key)
+        if other.config_key not in planned and type(stated) is int:
+            positions = other.positions(other.rows(stated))
+            lengths.append(LengthChange(other, positions, positions))
+    return lengths
 
 
 def _pinned(table: TablePlan) -> dict[tuple[str, ...], Any]:

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from ctxextend.checkpoints.generation_limits import MAX_NEW_TOKENS, deciding_limit, generation_limits
 from ctxextend.families.lengths import agreeing_values, config_length_keys, generating_table
 from ctxextend.families.lookup import Keys
-from ctxextend.plan.edits import TablePlan
+from ctxextend.plan.edits import TablePlan, length_changes
 from ctxextend.plan.find_tables import OpenedModel
 from ctxextend.recipe import Resize
+from ctxextend.tables.method_facts import LIMITS
 
 
 def generation_notes(model: OpenedModel, tables: Sequence[TablePlan], before: int | None, fix: str) -> Iterator[str]:
@@ -36,20 +37,23 @@ def generation_notes(model: OpenedModel, tables: Sequence[TablePlan], before: in
 
 def length_key_warnings(model: OpenedModel, tables: Sequence[TablePlan], settings: Resize) -> Iterator[str]:
     """Yield a warning for each other length key of config.json that disagrees with the old length, and so stays."""
-    stated = dict[Keys, tuple[TablePlan, int]]()
     agreeing = set[Keys]()
+    for location, before, _ in length_changes(model.checkpoint.config, model.architecture, tables):
+        for path, value in config_length_keys(location):
+            if value in agreeing_values(location, before):
+                agreeing.add(path)
+    stated = dict[Keys, tuple[TablePlan, int]]()
     for table in tables:
         for path, value in config_length_keys(table.location):
             stated.setdefault(path, (table, value))
-            if value in agreeing_values(table.location, table.max_len_before):
-                agreeing.add(path)
     for path, (table, value) in stated.items():
         if path in agreeing:
             continue
         name = f"{model.checkpoint.config_file} {'.'.join(path)}"
         before = table.max_len_before
         after = table.max_len_after
-        if table.rope and value > before:
+        is_scaled = any(plan.after.method != LIMITS for plan in table.rope)
+        if is_scaled and value > before:
             yield _longer_training(name, value, f"{table.config_key} is {before}", after)
         elif not settings.fix_limits and value not in agreeing_values(table.location, after):
             yield f"{name} is {value}, not {before}, and stays {value}. To set it to {after}, pass --fix-limits."
