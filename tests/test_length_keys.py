@@ -151,8 +151,8 @@ def test_resize_keeps_length_keys_that_disagree_and_warns(to: int, make_pico: Ma
     pico.edit_json(folder / "config.json", max_seq_len=5)
     done = invoke("resize", folder, "--to", to, "-o", tmp_path / "out", "--json")
     (warning,) = json.loads(done.stdout)["warnings"]
-    assert warning.startswith("config.json max_seq_len is 5, not 16, and stays 5.")
-    assert "--fix-limits" in warning
+    stays = "config.json max_seq_len is 5, not 16, and stays 5: vLLM and SGLang may take 5 instead"
+    assert warning == f"{stays} of {to}. To set it to {to}, pass --fix-limits."
     assert stated(tmp_path / "out")["max_seq_len"] == 5
 
 

@@ -93,6 +93,15 @@ def readers(location: TableLocation, path: Keys) -> tuple[str, ...]:
     return tuple(name for name in names if name == LLAVA)
 
 
+def may_take(engines: Sequence[str], value: int) -> str:
+    """Return what engines may do with a length key that disagrees, as a clause; empty if none reads it."""
+    if not engines:
+        return ""
+    *first, last = engines
+    names = f"{', '.join(first)} and {last}" if first else last
+    return f"{names} may take {value} instead"
+
+
 def agreeing_values(location: TableLocation, positions: int) -> tuple[int, ...]:
     """Return the values of a length key that agree with a number of usable positions, reserved rows counted or not."""
     if location.table.scheme:

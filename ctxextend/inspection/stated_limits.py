@@ -15,7 +15,7 @@ from ctxextend.checkpoints.generation_limits import (
 )
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.length_limits import StatedLimit, stated_limits
-from ctxextend.families.lengths import config_length_keys, generating_table, readers, runs_beyond
+from ctxextend.families.lengths import config_length_keys, generating_table, may_take, readers, runs_beyond
 from ctxextend.families.lookup import nested
 from ctxextend.families.schema import ALIBI, RELATIVE, ROTARY
 from ctxextend.inspection.scheme_report import PositionReport
@@ -117,7 +117,7 @@ def _other_keys(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
     """Yield the keys of the config that state a length next to the type's own key."""
     location, file = table.location, model.checkpoint.config_file
     for path, value in config_length_keys(location):
-        engines = ", ".join(readers(location, path))
+        engines = readers(location, path)
         is_same = value in (table.positions, table.key_value)
         tokens = table.positions if is_same else value
         reason = ""
@@ -125,12 +125,12 @@ def _other_keys(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
         if not is_same:
             reason = f"{location.config_key} is {table.key_value}"
         if engines and not is_same:
-            reason += f", and {engines} may take {value} instead"
+            reason += f", and {may_take(engines, value)}"
         if value > table.positions and location.table.rope and location.table.rope.methods and not is_same:
             command = model.ref.resize_command(to=value)
             remark = f"if the model was trained at {value} tokens, raise its limits: {command} --method limits"
         key = ".".join(path)
-        yield Limit(file, key, value, tokens, engines or UNUSED, table.name, reason, remark=remark)
+        yield Limit(file, key, value, tokens, ", ".join(engines) or UNUSED, table.name, reason, remark=remark)
 
 
 def _generation_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> Iterator[Limit]:

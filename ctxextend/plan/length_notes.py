@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ctxextend.checkpoints.generation_limits import MAX_NEW_TOKENS, deciding_limit, generation_limits
-from ctxextend.families.lengths import agreeing_values, config_length_keys, generating_table
+from ctxextend.families.lengths import agreeing_values, config_length_keys, generating_table, may_take, readers
 from ctxextend.families.lookup import Keys
 from ctxextend.plan.edits import TablePlan, length_changes
 from ctxextend.plan.find_tables import OpenedModel
@@ -56,7 +56,11 @@ def length_key_warnings(model: OpenedModel, tables: Sequence[TablePlan], setting
         if is_scaled and value > before:
             yield _longer_training(name, value, f"{table.config_key} is {before}", after)
         elif not settings.fix_limits and value not in agreeing_values(table.location, after):
-            yield f"{name} is {value}, not {before}, and stays {value}. To set it to {after}, pass --fix-limits."
+            effect = may_take(readers(table.location, path), value)
+            stays = f"{name} is {value}, not {before}, and stays {value}"
+            if effect:
+                stays += f": {effect} of {after}"
+            yield f"{stays}. To set it to {after}, pass --fix-limits."
 
 
 def _longer_training(name: str, value: int, other: str, after: int) -> str:
