@@ -18,8 +18,19 @@ GENERATION = "generation_config.json"
 LAYERS: dict[str, Any] = {
     f"{part}_{key}": 1 for part in ("encoder", "decoder") for key in ("layers", "attention_heads")
 }
-SIZES: dict[str, Any] = {"d_model": 8, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "vocab_size": 32, **LAYERS}
-TOKENS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+SIZES: dict[str, Any] = {
+    "d_model": 8,
+    "encoder_ffn_dim": 8,
+    "decoder_ffn_dim": 8,
+    "vocab_size": 32,
+    **LAYERS,
+}
+TOKENS: dict[str, Any] = {
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}
 
 
 def save(model: Any, folder: Path) -> Path:
@@ -44,14 +55,21 @@ def make_bart(folder: Path) -> Path:
 def make_led(folder: Path) -> Path:
     """Save a model whose encoder has four times the positions of its decoder."""
     torch.manual_seed(0)
-    lengths: dict[str, Any] = {"max_encoder_position_embeddings": 4 * OLD, "max_decoder_position_embeddings": OLD}
+    lengths: dict[str, Any] = {
+        "max_encoder_position_embeddings": 4 * OLD,
+        "max_decoder_position_embeddings": OLD,
+    }
     config = transformers.LEDConfig(attention_window=4, **lengths, **SIZES, **TOKENS)
     return save(transformers.LEDForConditionalGeneration(config), folder)
 
 
 def make_whisper(folder: Path) -> Path:
     torch.manual_seed(0)
-    lengths: dict[str, Any] = {"max_target_positions": OLD, "max_source_positions": 8, "num_mel_bins": 4}
+    lengths: dict[str, Any] = {
+        "max_target_positions": OLD,
+        "max_source_positions": 8,
+        "num_mel_bins": 4,
+    }
     config = transformers.WhisperConfig(**lengths, **SIZES, **TOKENS, begin_suppress_tokens=None)
     return save(transformers.WhisperForConditionalGeneration(config), folder)
 
@@ -59,7 +77,12 @@ def make_whisper(folder: Path) -> Path:
 def make_captioner(folder: Path) -> Path:
     """Save an image encoder with a BERT decoder, whose config is nested."""
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    sizes: dict[str, Any] = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "intermediate_size": 8,
+    }
     encoder = transformers.ViTConfig(image_size=4, patch_size=2, **sizes)
     decoder = transformers.BertConfig(max_position_embeddings=OLD, vocab_size=32, **sizes)
     config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
@@ -145,7 +168,10 @@ def test_resize_lowers_generation_limits_of_nested_decoders(tmp_path: Path) -> N
 
 def test_resize_lowers_generation_limits_of_tasks(tmp_path: Path) -> None:
     folder = make_bart(tmp_path / "bart")
-    tasks = {"summarization": {"max_length": 30, "min_length": 20, "num_beams": 4}, "translation": {"max_length": 8}}
+    tasks = {
+        "summarization": {"max_length": 30, "min_length": 20, "num_beams": 4},
+        "translation": {"max_length": 8},
+    }
     pico.edit_json(folder / "config.json", task_specific_params=tasks)
     output = resize(folder, SHORT, output=tmp_path / "out").output
     tasks["summarization"] |= {"max_length": SHORT, "min_length": SHORT}
@@ -169,7 +195,14 @@ def test_resize_lowers_no_generation_limit_of_another_part(tmp_path: Path) -> No
 
 
 def test_resize_lowers_no_generation_limit_if_longer_texts_run(tmp_path: Path) -> None:
-    sizes: dict[str, Any] = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 1, "vocab_size": 32}
+    sizes: dict[str, Any] = {
+        "d_model": 8,
+        "d_kv": 4,
+        "d_ff": 8,
+        "num_layers": 1,
+        "num_heads": 1,
+        "vocab_size": 32,
+    }
     sizes |= {"n_positions": OLD, "decoder_start_token_id": 0}
     config = transformers.T5Config(**sizes)
     folder = save(transformers.T5ForConditionalGeneration(config), tmp_path / "t5")
@@ -199,9 +232,17 @@ def test_extend_model_lowers_generation_limits_that_would_fail(limits: dict[str,
 @pytest.mark.parametrize(
     ("file", "limits", "expected"),
     [
-        (GENERATION, {"max_length": 30}, "still stops at 30 tokens (generation_config.json max_length)"),
+        (
+            GENERATION,
+            {"max_length": 30},
+            "still stops at 30 tokens (generation_config.json max_length)",
+        ),
         ("config.json", {"max_length": 30}, "still stops at 30 tokens (config.json max_length)"),
-        (GENERATION, {"max_new_tokens": 8, "max_length": 30}, "stops after 8 new tokens (generation_config.json max_"),
+        (
+            GENERATION,
+            {"max_new_tokens": 8, "max_length": 30},
+            "stops after 8 new tokens (generation_config.json max_",
+        ),
     ],
 )
 def test_resize_says_where_generation_still_stops(
@@ -247,7 +288,9 @@ def test_resize_says_nothing_about_generation_by_an_encoder(tmp_path: Path) -> N
     assert not any(limit.remark for limit in inspect(folder).limits)
 
 
-def test_resize_ignores_generation_limits_of_a_config_next_to_a_generation_config(tmp_path: Path) -> None:
+def test_resize_ignores_generation_limits_of_a_config_next_to_a_generation_config(
+    tmp_path: Path,
+) -> None:
     folder = make_bart(tmp_path / "bart")
     pico.edit_json(folder / "config.json", max_length=8)
     pico.edit_json(folder / GENERATION, max_length=30)
@@ -258,7 +301,8 @@ def test_resize_ignores_generation_limits_of_a_config_next_to_a_generation_confi
 
 @pytest.mark.parametrize("file", ["config.json", GENERATION])
 @pytest.mark.parametrize(
-    ("limits", "expected"), [({"max_length": 30}, NEW), ({"max_new_tokens": 20}, NEW - OLD + 20 + 4)]
+    ("limits", "expected"),
+    [({"max_length": 30}, NEW), ({"max_new_tokens": 20}, NEW - OLD + 20 + 4)],
 )
 @pytest.mark.parametrize("kind", MAKERS)
 def test_fix_limits_raises_where_generation_stops(
@@ -320,7 +364,10 @@ def test_inspect_reports_and_fixes_generation_limits_that_would_fail(
     ("limits", "remark"),
     [
         ({"max_length": 8}, "generate() stops at 8 tokens, before the context length of 32"),
-        ({"max_new_tokens": 8, "max_length": 9}, "generate() stops after 8 new tokens; the context length is 32"),
+        (
+            {"max_new_tokens": 8, "max_length": 9},
+            "generate() stops after 8 new tokens; the context length is 32",
+        ),
     ],
 )
 def test_inspect_remarks_where_generation_stops(limits: dict[str, int], remark: str, tmp_path: Path) -> None:

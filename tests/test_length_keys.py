@@ -18,7 +18,12 @@ from tests.trainings import invoke
 
 MakePico = Callable[..., pico.Pico]
 OLD, NEW = 64, 256
-ROTARY: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+ROTARY: dict[str, Any] = {
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "intermediate_size": 8,
+}
 OTHER_KEYS = [key.name for key in LENGTH_KEYS if key.name != "max_position_embeddings"]
 
 
@@ -57,11 +62,19 @@ def test_resize_edits_length_keys_that_agree(key: str, tmp_path: Path) -> None:
     [
         ("gpt2", {"max_seq_len": 16}, {"max_seq_len": 8}),
         ("bert", {"n_positions": 16, "seq_length": 16}, {"n_positions": 8, "seq_length": 8}),
-        ("roberta", {"max_seq_length": 16, "n_positions": 18}, {"max_seq_length": 8, "n_positions": 10}),
+        (
+            "roberta",
+            {"max_seq_length": 16, "n_positions": 18},
+            {"max_seq_length": 8, "n_positions": 10},
+        ),
     ],
 )
 def test_resize_edits_length_keys_with_and_without_reserved_rows(
-    model_type: str, keys: dict[str, int], expected: dict[str, int], make_pico: MakePico, tmp_path: Path
+    model_type: str,
+    keys: dict[str, int],
+    expected: dict[str, int],
+    make_pico: MakePico,
+    tmp_path: Path,
 ) -> None:
     folder = make_pico(model_type).folder
     pico.edit_json(folder / "config.json", **keys)
@@ -85,11 +98,21 @@ def test_resize_edits_a_length_key_of_one_of_two_tables(tmp_path: Path) -> None:
 
 
 def test_resize_edits_length_keys_around_a_text_config(tmp_path: Path) -> None:
-    text = {"model_type": "llama", "max_position_embeddings": OLD, "vocab_size": 32, "seq_length": OLD, **ROTARY}
+    text = {
+        "model_type": "llama",
+        "max_position_embeddings": OLD,
+        "vocab_size": 32,
+        "seq_length": OLD,
+        **ROTARY,
+    }
     vision = {"image_size": 8, "patch_size": 4, **ROTARY}
     config = transformers.LlavaConfig(text_config=text, vision_config={"model_type": "clip_vision_model", **vision})
     transformers.LlavaForConditionalGeneration(config).save_pretrained(tmp_path / "llava")
-    pico.edit_json(tmp_path / "llava" / "config.json", tokenizer_model_max_length=OLD, max_sequence_length=OLD // 2)
+    pico.edit_json(
+        tmp_path / "llava" / "config.json",
+        tokenizer_model_max_length=OLD,
+        max_sequence_length=OLD // 2,
+    )
     assert wrong_keys(tmp_path / "llava") == ["max_sequence_length"]
     output = resize(tmp_path / "llava", NEW, output=tmp_path / "out").output
     found = stated(output)

@@ -1,6 +1,7 @@
-"""Limits of generated texts, in generation_config.json and config.json, and their edits for another context length.
+"""Limits of generated texts, and their edits for another context length.
 
-Source of the rules: ``GenerationConfig.from_pretrained``, ``from_model_config`` and ``generate`` of transformers 5.23.
+Source of the rules: ``GenerationConfig.from_pretrained``, its ``from_model_config``, and ``generate`` of
+transformers 5.23.
 """
 
 import re
@@ -27,9 +28,16 @@ KEYS = (*MAXIMA, *MINIMA)
 DEFAULT_MAX_LENGTH = 20
 # Without a generation_config.json, transformers completes the outer config by the first of these.
 DECODER_CONFIGS = ("decoder", "generator", "text_config")
-# Nested configs of other inputs, whose ``max_length`` counts other things, by their name or by a key.
+# Nested configs of other inputs, whose ``max_length`` counts other things, by name or by a key.
 NOT_TEXT = re.compile("vision|visual|image|video|audio|speech|quantization")
-NOT_TEXT_KEYS = {"patch_size", "image_size", "num_channels", "num_mel_bins", "sampling_rate", "conv_dim"}
+NOT_TEXT_KEYS = {
+    "patch_size",
+    "image_size",
+    "num_channels",
+    "num_mel_bins",
+    "sampling_rate",
+    "conv_dim",
+}
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,8 @@ def generation_limits(checkpoint: Checkpoint) -> tuple[GenerationLimit, ...]:
     for file in dict.fromkeys((main_file, GENERATION_CONFIG)):
         if file in checkpoint.copied:
             stated = _stated(load_object(checkpoint.root / file))
-            limits += (GenerationLimit(file, (key,), tokens, file == main_file) for key, tokens in stated.items())
+            for key, tokens in stated.items():
+                limits.append(GenerationLimit(file, (key,), tokens, is_used=file == main_file))
     if not checkpoint.has_config:
         return tuple(limits)
     reads_config = main_file not in checkpoint.copied and _generates(checkpoint)
@@ -88,9 +97,10 @@ def deciding_limit(limits: tuple[GenerationLimit, ...]) -> GenerationLimit | Non
 def generation_edits(
     checkpoint: Checkpoint, location: TableLocation, before: int, after: int, *, fix_limits: bool
 ) -> Iterator[Edit]:
-    """Yield the edits of generation limits for a context length that changes from `before` to `after` tokens.
+    """Yield the edits of generation limits from one context length to another, in tokens.
 
-    `location` is that of the table that generates. Limits that would fail are lowered; `fix_limits` raises maxima.
+    `location` is that of the table that generates. Limits that would fail are lowered; `fix_limits`
+    raises maxima.
     """
     groups = dict[tuple[str, Keys], list[GenerationLimit]]()
     for limit in generation_limits(checkpoint):
@@ -99,12 +109,18 @@ def generation_edits(
         stated = {limit.key: limit.tokens for limit in limits}
         new = lowered_limits(stated, location, before, after)
         if fix_limits:
-            new |= _raised_limits({limit.key: limit.tokens for limit in limits if limit.may_rise}, before, after)
+            maxima = {limit.key: limit.tokens for limit in limits if limit.may_rise}
+            new |= _raised_limits(maxima, before, after)
         for key, tokens in new.items():
             yield Edit(file, (*path, key), stated[key], tokens)
 
 
-def lowered_limits(stated: Mapping[str, int], location: TableLocation, before: int, after: int) -> dict[str, int]:
+def lowered_limits(
+    stated: Mapping[str, int],
+    location: TableLocation,
+    before: int,
+    after: int,
+) -> dict[str, int]:
     """Return lower values of the limits that would fail at a context length of `after` tokens."""
     lowered = dict[str, int]()
     if runs_beyond(location):
@@ -138,8 +154,9 @@ def _raised_limits(stated: Mapping[str, int], before: int, after: int) -> dict[s
 
 def is_raised(edit: Edit) -> bool:
     """Whether an edit raises a limit of generated texts."""
-    is_limit = edit.path[-1] in MAXIMA and isinstance(edit.before, int) and isinstance(edit.after, int)
-    return is_limit and edit.after > edit.before
+    if edit.path[-1] not in MAXIMA or not isinstance(edit.before, int):
+        return False
+    return bool(edit.after > edit.before)
 
 
 def stated_in(values: Any) -> dict[str, int]:
@@ -149,8 +166,12 @@ def stated_in(values: Any) -> dict[str, int]:
 
 def _stated(values: Mapping[str, Any]) -> dict[str, int]:
     """Return the limits that an object states."""
-    stated = {key: values.get(key) for key in KEYS}
-    return {key: value for key, value in stated.items() if type(value) is int and 0 < value < NO_LIMIT}
+    stated = dict[str, int]()
+    for key in KEYS:
+        value = values.get(key)
+        if type(value) is int and 0 < value < NO_LIMIT:
+            stated[key] = value
+    return stated
 
 
 def _in_config(config: Mapping[str, Any], path: Keys = ()) -> Iterator[tuple[Keys, int]]:
@@ -160,7 +181,8 @@ def _in_config(config: Mapping[str, Any], path: Keys = ()) -> Iterator[tuple[Key
     tasks = config.get(TASKS)
     for task, values in tasks.items() if isinstance(tasks, Mapping) else ():
         if isinstance(values, Mapping):
-            yield from (((*path, TASKS, task, key), tokens) for key, tokens in _stated(values).items())
+            for key, tokens in _stated(values).items():
+                yield (*path, TASKS, task, key), tokens
     for name, part in config.items():
         if isinstance(part, Mapping) and len(path) < MAX_DEPTH and _is_text_config(name, part):
             yield from _in_config(part, (*path, name))
@@ -168,7 +190,8 @@ def _in_config(config: Mapping[str, Any], path: Keys = ()) -> Iterator[tuple[Key
 
 def _is_text_config(name: str, part: Mapping[str, Any]) -> bool:
     """Whether a nested object is the config of a model that reads or writes text."""
-    is_config = "model_type" in part or name in ("decoder", "encoder", "generator") or name.endswith("_config")
+    is_named = name in ("decoder", "encoder", "generator") or name.endswith("_config")
+    is_config = is_named or "model_type" in part
     return is_config and not NOT_TEXT.search(name) and NOT_TEXT_KEYS.isdisjoint(part)
 
 

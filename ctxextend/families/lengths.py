@@ -1,4 +1,4 @@
-"""Keys of config.json that state a context length next to a model type's own key, and the table that generates."""
+"""Keys of config.json that state a length next to a type's own key, and the table that generates."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,10 +24,11 @@ LLAMA_CPP = "llama.cpp"
 LLAVA = "LLaVA"
 
 # vLLM takes the smallest of its keys, but model_max_length before all others:
-# `derive_max_model_len_and_key` in vllm/transformers_utils/model_arch_config_convertor.py (read in 2026-11).
+# `derive_max_model_len_and_key` in vllm/transformers_utils/model_arch_config_convertor.py.
 # SGLang and the converter of llama.cpp take the first that they find: `CONTEXT_LENGTH_KEYS` in
-# sglang/srt/utils/hf_transformers, `set_gguf_parameters` in llama.cpp's conversion/base.py (read in 2026-11).
-# LLaVA cuts texts with their images to tokenizer_model_max_length: `prepare_inputs_labels_for_multimodal`.
+# sglang/srt/utils/hf_transformers, `set_gguf_parameters` in llama.cpp's conversion/base.py.
+# LLaVA cuts texts and images to tokenizer_model_max_length: `prepare_inputs_labels_for_multimodal`.
+# All were read in 2026-11, and not run.
 LENGTH_KEYS = (
     LengthKey("max_position_embeddings", (VLLM, SGLANG, LLAMA_CPP)),
     LengthKey("n_positions", (VLLM, LLAMA_CPP)),
@@ -46,6 +47,9 @@ LENGTH_KEYS = (
 )
 READERS = {key.name: key.readers for key in LENGTH_KEYS}
 
+# Keys of the config of a language model, inside that of a larger model.
+LANGUAGE_CONFIGS = ("text_config", "language_config", "llm_config")
+
 # Keys of a model type that say nothing about the length of its tables.
 UNRELATED = {
     "codegen": ("n_ctx",),  # `CodeGenConfig` writes its default, which has no effect
@@ -54,9 +58,9 @@ UNRELATED = {
 
 
 def config_length_keys(location: TableLocation) -> list[tuple[Keys, int]]:
-    """Return the other length keys of a location's config, and of the configs around a text config, with their values.
+    """Return the other length keys of a location's config, and of configs around it, with values.
 
-    Other keys are those that are not the type's own: neither its key, nor an alias, nor a limit that follows it.
+    Other keys are not the type's own: neither its key, nor an alias, nor a limit that follows it.
     """
     own_keys = {location.table.config_key.rpartition(".")[2]}
     own_keys |= {*location.table.aliases, *location.table.unused_keys, *location.family.limits}
@@ -79,14 +83,14 @@ def _own_paths(location: TableLocation) -> list[Keys]:
 
 
 def _around(location: TableLocation) -> Iterator[Keys]:
-    """Yield the paths of the configs around that of a language model, which may state its length too."""
-    if location.path and location.path[-1].endswith(("text_config", "language_config", "llm_config")):
+    """Yield the paths of the configs around a language model's, which may state its length too."""
+    if location.path and location.path[-1].endswith(LANGUAGE_CONFIGS):
         for depth in range(len(location.path)):
             yield location.path[:depth]
 
 
 def readers(location: TableLocation, path: Keys) -> tuple[str, ...]:
-    """Return the engines that read a key of `config_length_keys`; most read only the language model's config."""
+    """Return the engines that read a key; most read only the language model's own config."""
     names = READERS[path[-1]]
     if path[:-1] in _own_paths(location):
         return names
@@ -94,7 +98,7 @@ def readers(location: TableLocation, path: Keys) -> tuple[str, ...]:
 
 
 def may_take(engines: Sequence[str], value: int) -> str:
-    """Return what engines may do with a length key that disagrees, as a clause; empty if none reads it."""
+    """Return what engines may do with a key that disagrees, as a clause; empty if none reads it."""
     if not engines:
         return ""
     *first, last = engines
@@ -103,7 +107,7 @@ def may_take(engines: Sequence[str], value: int) -> str:
 
 
 def agreeing_values(location: TableLocation, positions: int) -> tuple[int, ...]:
-    """Return the values of a length key that agree with a number of usable positions, reserved rows counted or not."""
+    """Return the values that agree with a number of positions, reserved rows counted or not."""
     if location.table.scheme:
         return (positions, location.value(location.effective_key))
     return (positions, location.key_value(positions))
@@ -118,7 +122,7 @@ class LengthChange(NamedTuple):
 
 
 def length_key_changes(lengths: Sequence[LengthChange], *, fix_limits: bool) -> dict[Keys, int]:
-    """Return new values of other length keys: of those that agree with an old length, and with `fix_limits` of all."""
+    """Return new values of the keys that agree with an old length, and with `fix_limits` of all."""
     changes = dict[Keys, int]()
     wrong = dict[Keys, int]()
     for location, before, after in lengths:
@@ -153,7 +157,7 @@ Table = TypeVar("Table", bound=HasLocation)
 
 
 def generating_table(tables: Sequence[Table]) -> Table | None:
-    """Return the table whose positions `generate()` uses up: of the decoder if there is one, else of the text model."""
+    """Return the table whose positions `generate()` uses up: of the decoder, or else of the text."""
     for table in tables:
         if _last_part(table).endswith(DECODER_PARTS):
             return table
@@ -168,11 +172,11 @@ def _last_part(table: HasLocation) -> str:
 
 
 def runs_beyond(location: TableLocation) -> bool:
-    """Whether longer inputs run as well: nothing is computed for a fixed number of positions, or more is computed."""
+    """Whether longer inputs run as well, since positions are computed when they are needed."""
     table = location.table
     return not table.fails and (table.grows or table.scheme in (ALIBI, RELATIVE))
 
 
 def shares_positions(location: TableLocation) -> bool:
-    """Whether the prompt and the generated text use up the same positions: in models without an encoder of text."""
+    """Whether prompt and generated text use up the same positions: in models without an encoder."""
     return not location.part.endswith(DECODER_PARTS)

@@ -1,9 +1,19 @@
-"""Notes and warnings of a plan about limits of generated texts, and about other length keys in config.json."""
+"""Notes of a plan about limits of generated texts, and warnings about other length keys."""
 
 from collections.abc import Iterator, Sequence
 
-from ctxextend.checkpoints.generation_limits import MAX_NEW_TOKENS, deciding_limit, generation_limits
-from ctxextend.families.lengths import agreeing_values, config_length_keys, generating_table, may_take, readers
+from ctxextend.checkpoints.generation_limits import (
+    MAX_NEW_TOKENS,
+    deciding_limit,
+    generation_limits,
+)
+from ctxextend.families.lengths import (
+    agreeing_values,
+    config_length_keys,
+    generating_table,
+    may_take,
+    readers,
+)
 from ctxextend.families.lookup import Keys
 from ctxextend.plan.edits import TablePlan, length_changes
 from ctxextend.plan.find_tables import OpenedModel
@@ -11,13 +21,19 @@ from ctxextend.recipe import Resize
 from ctxextend.tables.method_facts import LIMITS
 
 
-def generation_notes(model: OpenedModel, tables: Sequence[TablePlan], before: int | None, fix: str) -> Iterator[str]:
+def generation_notes(
+    model: OpenedModel,
+    tables: Sequence[TablePlan],
+    before: int | None,
+    fix: str,
+) -> Iterator[str]:
     """Yield a note if `generate()` of an extended model stops before the new length.
 
-    `before` is the old length, or None for that of the table; `fix` is what else raises the limit, as a clause.
+    `before` is the old length, or None for that of the table; `fix` is what else raises the limit.
     """
     found = generating_table(model.tables)
-    table = next((table for table in tables if found is not None and table.name == found.name), None)
+    name = found.name if found else ""
+    table = next((table for table in tables if table.name == name), None)
     limit = deciding_limit(generation_limits(model.checkpoint))
     if table is None or limit is None:
         return
@@ -35,8 +51,12 @@ def generation_notes(model: OpenedModel, tables: Sequence[TablePlan], before: in
     yield f"{stops} {use}{fix}."
 
 
-def length_key_warnings(model: OpenedModel, tables: Sequence[TablePlan], settings: Resize) -> Iterator[str]:
-    """Yield a warning for each other length key of config.json that disagrees with the old length, and so stays."""
+def length_key_warnings(
+    model: OpenedModel,
+    tables: Sequence[TablePlan],
+    settings: Resize,
+) -> Iterator[str]:
+    """Yield a warning for each other length key that disagrees with the old length."""
     agreeing = set[Keys]()
     for location, before, _ in length_changes(model.checkpoint.config, model.architecture, tables):
         for path, value in config_length_keys(location):
@@ -64,7 +84,7 @@ def length_key_warnings(model: OpenedModel, tables: Sequence[TablePlan], setting
 
 
 def _longer_training(name: str, value: int, other: str, after: int) -> str:
-    """Return the warning that a model with rotary positions may have been trained at a longer length."""
+    """Return the warning that a rotary model may have been trained at a longer length."""
     is_now = "is" if value != after else "is already"
     if after > value:
         advice = f"pass --trained-length {value}, so that only the rest is scaled"
@@ -72,4 +92,5 @@ def _longer_training(name: str, value: int, other: str, after: int) -> str:
         advice = f"use --to {value} --method limits, which raises the limits and scales nothing"
     else:
         advice = "use --method limits, which raises the limits and scales nothing"
-    return f"{name} {is_now} {value}, but {other}: if the model was trained at {value} tokens, {advice}."
+    stated = f"{name} {is_now} {value}, but {other}"
+    return f"{stated}: if the model was trained at {value} tokens, {advice}."
