@@ -374,10 +374,11 @@ def extend_model(
     """Resize the position tables of a loaded transformers model, or change its rotary settings, in place.
 
     Position tables, rotary frequencies, config, position buffers and other attributes that depend on the length
-    change together or not at all, and the model can be used at the new length immediately. The tables equal those
-    of `resize` on the same checkpoint, bit for bit. Create optimizers afterwards, because existing ones refer to
-    the old tables. Set the tokenizer's `model_max_length` yourself, unless outputs depend on the padding length, as
-    in SigLIP. A config that is shared with another model changes for that model too.
+    change together or not at all, and the model can be used at the new length immediately. Limits of its generation
+    config that would fail are lowered. The tables equal those of `resize` on the same checkpoint, bit for bit. Create
+    optimizers afterwards, because existing ones refer to the old tables. Set the tokenizer's `model_max_length`
+    yourself, unless outputs depend on the padding length, as in SigLIP. A config that is shared with another model
+    changes for that model too.
 
     Args:
         model: A transformers model of a type in the registry, with or without a head, in any float dtype.

@@ -104,6 +104,9 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_ver
     for item in inspections:
         name = f"{names[id(item)]}: " if names else ""
         page.text(f"{name}{item.verdict}", "right" if item.agrees else "wrong")
+        for limit in item.limits:
+            if limit.remark:
+                page.text(f"{name}{limit.file} {limit.key}: {limit.remark}.")
         for fix in dict.fromkeys(limit.fix for limit in item.limits if limit.fix):
             page.command("Fix: ", fix)
     if only_verdicts:

@@ -125,10 +125,11 @@ class Limit:
     key: str  # dotted path of keys, or a tensor name
     value: Any  # a number, a tensor's length, a padding strategy, or any other value as text; None if it is not set
     tokens: int | None  # the value in tokens; None if it sets no limit
-    used_by: str  # the library that uses it, or ``none``
+    used_by: str  # the libraries that use it, or ``none``
     table: str  # the position table that it refers to
     reason: str = ""  # the effect if it disagrees with that table
     fix: str | None = None  # the command that fixes it; None if it agrees or cannot be fixed
+    remark: str = ""  # what else to know about it, whether it agrees or not
 
     json_properties: ClassVar = ("agrees",)
 

@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.generation_limits import generation_edits
 from ctxextend.checkpoints.length_limits import Edit, limit_edits
 from ctxextend.checkpoints.safetensors_file import NUMPY_DTYPES, numpy_dtype
 from ctxextend.errors import CheckpointError, MethodError, ResizeError, flag_name
+from ctxextend.families.length_keys import LengthChange, generating_table, length_key_changes
 from ctxextend.families.lengths import PositionLengths, layer_lengths, position_lengths
 from ctxextend.families.lookup import Architecture, TableLocation, nested
 from ctxextend.families.registry import FAMILIES
@@ -341,7 +343,19 @@ def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, .
             lengths, is_fixed = (table.max_len_before, table.max_len_after), bool(table.location.family.padding_effect)
             rules: dict[str, bool] = {"fix_limits": table.fixes_limits, "is_hard": table.has_rows}
             edits += limit_edits(checkpoint, lengths, tokenizer, **rules, fixed_padding=is_fixed)
+    edits += _generation_edits(model, tables)
     return tuple(edits)
+
+
+def _generation_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> Iterator[Edit]:
+    """Yield the edits to the limits of generated texts, which count the positions of one table."""
+    generating = generating_table(model.tables)
+    for table in tables:
+        if generating is None or table.name != generating.name:
+            continue
+        if table.is_changed or table.fixes_limits:
+            lengths = (table.max_len_before, table.max_len_after)
+            yield from generation_edits(model.checkpoint, table.location, *lengths, fix_limits=table.fixes_limits)
 
 
 def _config_edits(checkpoint: Checkpoint, architecture: Architecture, tables: Sequence[TablePlan]) -> Iterator[Edit]:
@@ -382,7 +396,26 @@ def config_changes(
             default = location.family.defaults.get(location.effective_key)
             if location.stated(location.effective_key) is None and default != location.key_value(length):
                 changes |= lengths
-    return changes
+    all_lengths = length_changes(config, architecture, tables)
+    return changes | length_key_changes(all_lengths, fix_limits=any(table.fixes_limits for table in tables))
+
+
+def length_changes(
+    config: Mapping[str, Any], architecture: Architecture, tables: Sequence[TablePlan]
+) -> list[LengthChange]:
+    """Return the planned lengths, and those of other tables, which stay, as far as the config states them."""
+    lengths = list[LengthChange]()
+    for table in tables:
+        location = replace(table.location, config=config)
+        lengths.append(LengthChange(location, table.max_len_before, table.max_len_after))
+    planned = {table.config_key for table in tables}
+    for location in architecture.locations:
+        other = replace(location, config=config)
+        stated = other.stated(other.effective_key)
+        if other.config_key not in planned and type(stated) is int:
+            positions = other.positions(other.rows(stated))
+            lengths.append(LengthChange(other, positions, positions))
+    return lengths
 
 
 def _pinned(table: TablePlan) -> dict[tuple[str, ...], Any]:

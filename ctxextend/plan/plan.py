@@ -24,7 +24,7 @@ from ctxextend.errors import CheckpointError, MethodError, ResizeError, printabl
 from ctxextend.families.rope import read_rope
 from ctxextend.families.schema import BEYOND
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.plan import output_files
+from ctxextend.plan import length_notes, output_files
 from ctxextend.plan.edits import BufferPlan, TablePlan, new_buffer, plan_buffers, plan_edits, plan_tables, with_length
 from ctxextend.plan.find_tables import (
     FoundTable,
@@ -320,7 +320,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         families = [table.location.family for table in self.tables]
         family_notes = dict.fromkeys(f"{family.model_type}: {family.note}." for family in families if family.note)
         ignored = ignored_tensors(self.checkpoint, self.model.tables)
-        return (*self.checkpoint.notes, *ignored, *family_notes, *self._lengths(), *self._windows())
+        lengths = (*self._lengths(), *self._windows(), *self._generation())
+        return (*self.checkpoint.notes, *ignored, *family_notes, *lengths)
 
     def _lengths(self) -> Iterator[str]:
         """Yield the three lengths of rotary positions whose config does not state the length that they serve."""
@@ -331,6 +332,11 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             stated = f"{table.location.effective_key} states {lengths.stated}"
             trained = f"first trained at {lengths.first_trained} tokens"
             yield f"{table.name}: {trained}, serves {lengths.served}; {stated}."
+
+    def _generation(self) -> Iterator[str]:
+        """Yield a note if generated texts stop before the new length."""
+        if not self.settings.fix_limits:
+            yield from length_notes.generation_notes(self.model, self.tables, None, ", or pass --fix-limits")
 
     def _windows(self) -> Iterator[str]:
         """Yield a note for layers with rotary positions that see no further than a sliding window."""
@@ -358,6 +364,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             has = "table already has {} positions" if self.has_rows else "context length already is {}"
             yield f"The {has.format(self.max_len_before)}: the output is {output}"
         yield from self._low_limits()
+        yield from length_notes.length_key_warnings(self.model, self.tables, self.settings)
         yield from self._padding()
         if not checkpoint.has_config and not checkpoint.adapter_of:
             lengths = {table.config_key: table.location.key_value(table.max_len_after) for table in self.tables}

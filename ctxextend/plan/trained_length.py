@@ -6,6 +6,7 @@ from dataclasses import replace
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.length_limits import stated_limits
 from ctxextend.errors import CheckpointError
+from ctxextend.families.length_keys import config_length_keys
 from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import Architecture, TableLocation
 from ctxextend.recipe_file import read_provenance
@@ -39,11 +40,13 @@ def _is_open(location: TableLocation) -> bool:
 
 
 def _seen_lengths(location: TableLocation, checkpoint: Checkpoint) -> Iterator[int]:
-    """Yield the lengths that a recipe and tokenizer files state, in tokens."""
+    """Yield the lengths that a recipe, other keys of the config and tokenizer files state, in tokens."""
     provenance = read_provenance(checkpoint)
     if provenance is not None:
         _, after = provenance.rows.get(location.usual_name, (0, 0))
         yield location.positions(after)
+    for _, length in config_length_keys(location):
+        yield length
     for limit in stated_limits(checkpoint, location.tokenizer or ""):
-        if limit.kind != "generation" and limit.tokens is not None:
+        if limit.tokens is not None:
             yield limit.tokens
