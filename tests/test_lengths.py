@@ -16,15 +16,16 @@ from ctxextend.families.lookup import find_architecture
 from tests.trainings import invoke
 
 K = 1024
+TRAINED = "original_max_position_embeddings"
 SIZES = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 64, "vocab_size": 64}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-LLAMA3 |= {"original_max_position_embeddings": 8 * K}
+LLAMA3 |= {TRAINED: 8 * K}
 LISTS = {"rope_type": "longrope", "short_factor": [1.0] * 16, "long_factor": [4.0] * 16}
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def yarn(factor: float, original: int) -> dict[str, Any]:
-    return {"type": "yarn", "factor": factor, "original_max_position_embeddings": original}
+def yarn(factor: float, first_trained: int) -> dict[str, Any]:
+    return {"type": "yarn", "factor": factor, TRAINED: first_trained}
 
 
 def make(name: str, model_type: str, limit: float | None = None, **config: Any) -> Path:
@@ -64,10 +65,10 @@ def run(*arguments: object) -> Result:
         ("llama", 4 * K, {"type": "yarn", "factor": 4.0}, 4 * K, 16 * K),  # as transformers reads it
         ("llama", 128 * K, LLAMA3, 8 * K, 128 * K),  # Llama 3.1, trained further than 8 x 8,192
         ("llama", 8 * K, LLAMA3, 8 * K, 64 * K),  # the same, with the length lowered to save memory
-        ("llama", 128 * K, {**LISTS, "original_max_position_embeddings": 4 * K}, 4 * K, 128 * K),
-        ("llama", 32 * K, {**LISTS, "factor": 32.0, "original_max_position_embeddings": 4 * K}, 4 * K, 128 * K),
-        ("llama", 16 * K, {"type": "linear", "factor": 4.0, "original_max_position_embeddings": 4 * K}, 4 * K, 16 * K),
-        ("llama", 4 * K, {"type": "linear", "factor": 4.0, "original_max_position_embeddings": 4 * K}, 4 * K, 16 * K),
+        ("llama", 128 * K, {**LISTS, TRAINED: 4 * K}, 4 * K, 128 * K),
+        ("llama", 32 * K, {**LISTS, "factor": 32.0, TRAINED: 4 * K}, 4 * K, 128 * K),
+        ("llama", 16 * K, {"type": "linear", "factor": 4.0, TRAINED: 4 * K}, 4 * K, 16 * K),
+        ("llama", 4 * K, {"type": "linear", "factor": 4.0, TRAINED: 4 * K}, 4 * K, 16 * K),
         ("llama", 4 * K, {"type": "linear", "factor": 1.0}, 4 * K, 4 * K),
         ("gemma3_text", 128 * K, {"rope_type": "linear", "factor": 8.0}, 16 * K, 128 * K),  # Gemma 3 as released
         ("qwen2_vl", 32 * K, {"type": "mrope", "mrope_section": [4, 6, 6]}, 32 * K, 32 * K),
@@ -96,7 +97,7 @@ def test_position_lengths_of_settings_per_layer_are_those_of_full_attention() ->
     [
         (40 * K, yarn(4.0, 32 * K), 128 * K, 4.0),  # the length that it serves
         (40 * K, yarn(4.0, 32 * K), 64 * K, 4.0),  # below it
-        (40 * K, yarn(4.0, 32 * K), 256 * K, 8.0),  # beyond it: new length / original
+        (40 * K, yarn(4.0, 32 * K), 256 * K, 8.0),  # beyond it: new length / first trained one
         (128 * K, yarn(4.0, 8 * K), 128 * K, 16.0),  # it states more than it serves
         (8 * K, LLAMA3, 64 * K, 8.0),
         (128 * K, LLAMA3, 256 * K, 16.0),
@@ -106,8 +107,7 @@ def test_resize_scales_only_beyond_the_served_length(stated: int, rope: dict[str
     make("source", "llama", to, max_position_embeddings=stated, rope_scaling=rope)
     done = run("resize", "source", "--to", to, "--output", "out", "--verify")
     assert done.exit_code == 0
-    original = rope["original_max_position_embeddings"]
-    assert (rope_of("out")["factor"], rope_of("out")["original_max_position_embeddings"]) == (factor, original)
+    assert (rope_of("out")["factor"], rope_of("out")[TRAINED]) == (factor, rope[TRAINED])
     assert config_of("out")["max_position_embeddings"] == to
     if factor == rope["factor"]:
         assert rope_of("out") == rope
@@ -138,11 +138,11 @@ def test_inspect_tells_the_three_lengths_and_how_to_state_what_is_served() -> No
     assert run("inspect", "fixed", "--check").exit_code == 0
 
 
-def test_resize_states_the_original_length_that_raising_the_limit_would_move() -> None:
+def test_resize_states_the_first_trained_length_that_raising_the_limit_would_move() -> None:
     make("source", "llama", max_position_embeddings=4 * K, rope_scaling={"type": "yarn", "factor": 4.0})
     assert run("resize", "source", "--to", 16 * K, "--output", "out").exit_code == 0
     assert rope_of("out") == {**yarn(4.0, 4 * K), "rope_type": "yarn"}
-    make("lists", "llama", max_position_embeddings=8 * K, original_max_position_embeddings=4 * K, rope_scaling=LISTS)
+    make("lists", "llama", max_position_embeddings=8 * K, rope_scaling={**LISTS, TRAINED: 4 * K})
     assert run("resize", "lists", "--to", 16 * K, "--method", "limits", "--output", "limits").exit_code == 0
     # Without a factor, the attention factor would follow max_position_embeddings.
     assert (rope_of("limits")["factor"], config_of("limits")["max_position_embeddings"]) == (2.0, 16 * K)
@@ -175,6 +175,21 @@ def test_resize_decides_between_two_conventions_of_linear_settings_by_the_tokeni
         assert run(*command).exit_code == 0
 
 
+@pytest.mark.parametrize("key", ["max_sequence_length", "model_max_length", TRAINED])
+def test_resize_decides_between_two_conventions_by_other_keys(key: str) -> None:
+    rope = {"type": "linear", "factor": 4.0}
+    stated = {key: 4 * K if key == TRAINED else 16 * K}
+    make("source", "llama", 1e30, max_position_embeddings=4 * K, rope_scaling=rope, **stated)
+    (scheme,) = ctxextend.inspect("source").schemes
+    assert (scheme.first_trained, scheme.stated, scheme.served, scheme.positions) == (4 * K, 4 * K, 16 * K, 16 * K)
+    assert run("resize", "source", "--to", 32 * K, "--output", "out").exit_code == 0
+    config = config_of("out")
+    assert (config["rope_scaling"]["factor"], config["max_position_embeddings"]) == (8.0, 4 * K)
+    assert config[key] == (4 * K if key == TRAINED else 32 * K)
+    for command in (["verify", "out"], ["inspect", "out", "--check"]):
+        assert run(*command).exit_code == 0
+
+
 @pytest.mark.parametrize("kind", ["linear", "dynamic"])
 def test_resize_asks_for_the_trained_length_if_nothing_decides(kind: str) -> None:
     make("source", "llama", 1e30, max_position_embeddings=8 * K, rope_scaling={"type": kind, "factor": 4.0})
@@ -196,7 +211,7 @@ def test_resize_with_a_trained_length_scales_from_there_and_records_it() -> None
     make("source", "qwen3", 128 * K, max_position_embeddings=40 * K)  # it was trained at 32,768
     done = run("resize", "source", "--to", 128 * K, "--trained-length", 32 * K, "--output", "out", "--verify")
     assert done.exit_code == 0
-    assert (rope_of("out")["factor"], rope_of("out")["original_max_position_embeddings"]) == (4.0, 32 * K)
+    assert (rope_of("out")["factor"], rope_of("out")[TRAINED]) == (4.0, 32 * K)
     assert "trained_length: 32768" in Path("out/ctxextend.yaml").read_text()
     assert run("verify", "out").exit_code == 0
     assert run("verify", "out", "--base", "source").exit_code == 0
@@ -211,7 +226,7 @@ def test_resize_with_a_trained_length_corrects_settings_that_misstate_it() -> No
     make("source", "qwen3", max_position_embeddings=160 * K, rope_scaling=yarn(4.0, 40 * K))
     done = run("resize", "source", "--to", 128 * K, "--trained-length", 32 * K, "--output", "out")
     assert done.exit_code == 0
-    assert (rope_of("out")["factor"], rope_of("out")["original_max_position_embeddings"]) == (4.0, 32 * K)
+    assert (rope_of("out")["factor"], rope_of("out")[TRAINED]) == (4.0, 32 * K)
 
 
 def test_resize_with_dynamic_and_a_trained_length_states_that_length() -> None:
@@ -288,5 +303,5 @@ def test_extend_model_scales_from_the_trained_length() -> None:
     model = transformers.LlamaModel(transformers.LlamaConfig(**sizes))
     ctxextend.extend_model(model, 128, trained_length=32)
     rope: Any = model.config.rope_parameters
-    assert (rope["rope_type"], rope["factor"], rope["original_max_position_embeddings"]) == ("yarn", 4.0, 32)
+    assert (rope["rope_type"], rope["factor"], rope[TRAINED]) == ("yarn", 4.0, 32)
     assert model.config.max_position_embeddings == 128
