@@ -17,6 +17,8 @@ from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, open_sourc
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
 from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile, open_safetensors
 from ctxextend.checkpoints.source import OUTSIDE, ConfigCheck, Source, has_file, not_a_file, points_outside
+from ctxextend.checkpoints.training_files import check_training_file, find_parts, is_training_state
+from ctxextend.checkpoints.wrappers import removed_wrappers, without_prefix, without_wrappers
 from ctxextend.errors import CheckpointError, size_text
 
 CONFIG, ADAPTER_CONFIG, MODULES = "config.json", "adapter_config.json", "modules.json"
@@ -141,6 +143,24 @@ class Checkpoint:
         omitted = {name: reason for name, reason in self.omitted.items() if reason != CODE}
         return replace(self, copied=tuple(sorted((*self.copied, *self.code))), omitted=omitted)
 
+    def without_prefix(self, prefix: str) -> "Checkpoint":
+        """Return a checkpoint whose tensors have names without a prefix that all of them have."""
+        return self.with_weights(without_prefix(self.weights, prefix, str(self.root)))
+
+    def with_weights(self, weights: Mapping[str, TensorFile]) -> "Checkpoint":
+        """Return a checkpoint with other names of tensors in its weights, an index of them, and a note that says so."""
+        if weights == self.weights:
+            return self
+        removed = ", ".join(removed_wrappers(weights.values()))
+        note = f"Tensor names are read without {removed}, which a wrapper added: an output has the plain names."
+        source = replace(self.source, notes=(*self.source.notes, note))
+        if self.index is None:
+            return replace(self, source=source, weights=weights)
+        weight_map = {name: PurePosixPath(path).name for path, file in weights.items() for name in file.entries}
+        index = {**self.index, "weight_map": dict(sorted(weight_map.items()))}
+        generated = {**self.generated, self.index_file: json.dumps(index, indent=2) + "\n"}
+        return replace(self, source=source, weights=weights, index=index, generated=generated)
+
     def weights_fingerprint(self) -> str:
         """Return a SHA-256 of the weights' headers and of the first, middle and last 4 KiB of every tensor.
 
@@ -232,7 +252,8 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
     omitted = {name: reason for name, reason in reasons.items() if reason}
     fingerprints = {name: file_fingerprint(root / name) for name in used} | fingerprints
     files = weights, index, index_file, generated, copied, omitted, fingerprints
-    return Checkpoint(source, model, config or {}, *files, adapter_of)
+    checkpoint = Checkpoint(source, model, config or {}, *files, adapter_of)
+    return checkpoint.with_weights(without_wrappers(weights, str(folder)))
 
 
 def _model_folder(source: Source) -> PurePosixPath:
@@ -260,6 +281,8 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
 
 
 def _no_config(folder: Path) -> CheckpointError:
+    if parts := find_parts(folder):
+        return parts
     inside = (path for path in folder.glob(f"*/{CONFIG}") if path.is_file() and not points_outside(folder, path))
     subfolders = sorted(path.parent.name for path in inside if "model_type" in load_object(path))
     hint = "Pass the folder of a transformers checkpoint, or a weights file with --model-type."
@@ -279,6 +302,7 @@ def _find_index(folder: Path, source: Source) -> str | None:
 
 def _open_weights(path: Path, ties: bool, has_config: bool = True) -> tuple[TensorFile, dict[str, Any] | None]:
     """Open a weights file; for a nanoGPT checkpoint also return its config."""
+    check_training_file(path)
     with open_source(path) as file, reading(path):
         if file.read(8) == b"version ":
             hint = "Run `git lfs pull` in its folder."
@@ -338,8 +362,10 @@ def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | N
             hint = f'Convert them with transformers 4: pip install "transformers<5" {library} torch, then python -c '
             return CheckpointError(message, hint + shlex.quote(code))
     others = [name for name in local if Path(name).suffix in WEIGHTS_SUFFIXES]
-    readable = [name for name in others if name.endswith(filenames.READABLE)]
+    readable = [name for name in others if name.endswith(filenames.READABLE) and not is_training_state(name)]
     variants = dict.fromkeys(match["variant"] for match in map(filenames.VARIANT_FILE.fullmatch, names) if match)
+    if not readable and not variants and (parts := find_parts(folder)):
+        return parts
     if variant is not None and filenames.first_weights(folder, None):
         hint = "Remove --variant, or download the missing file."
     elif variants:
