@@ -84,7 +84,7 @@ def check_training_file(path: Path) -> None:
 
 
 def check_content(content: Mapping[Any, Any], path: Path) -> None:
-    """Raise CheckpointError if an unpickled training checkpoint contains no whole model of transformers."""
+    """Raise CheckpointError if an unpickled training checkpoint does not contain a complete model of transformers."""
     if "param_groups" in content and "state" in content:
         message = f"{path} contains the state of an optimizer, not a model."
         raise CheckpointError(message, "Pass the folder or the file with the model's weights.")
