@@ -48,6 +48,7 @@ def words(text: str) -> str:
 
 LENGTH = {"max_position_embeddings": OLD}
 ROTARY = {**LENGTH, "rope_theta": 10_000.0, "num_key_value_heads": 2}
+TRAINED = {"original_max_position_embeddings": OLD}
 
 # Configs as they are published, with small sizes: the class that is named, and keys that say what the positions are.
 PUBLISHED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -87,7 +88,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("modeling_qwen.QWenLMHeadModel", "rotary_emb_base 10000"),
     ),
     "chatglm2": (
-        with_code("chatglm", "ChatGLMForConditionalGeneration", model_type="chatglm", original_rope=True),
+        with_code("chatglm", "ChatGLMForConditionalGeneration", model_type="chatglm", **{"original_rope": True}),
         ("modeling_chatglm.ChatGLMForConditionalGeneration", "original_rope true"),
     ),
     "internlm2": (
@@ -107,7 +108,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("modeling_falcon.FalconForCausalLM", "alibi true", "ALiBi", "--model-type falcon"),
     ),
     "phi3": (
-        with_code("phi3", "Phi3ForCausalLM", model_type="phi3", original_max_position_embeddings=OLD, **ROTARY),
+        with_code("phi3", "Phi3ForCausalLM", model_type="phi3", **TRAINED, **ROTARY),
         ("modeling_phi3.Phi3ForCausalLM", "rope_theta 10000.0", "--model-type phi3"),
     ),
     "t5": (
@@ -329,7 +330,7 @@ def test_resize_refuses_a_model_type_whose_settings_the_config_does_not_have() -
     message = "--model-type llama: config.json has no max_position_embeddings, the context length of llama."
     assert (refused.exit_code, message in refused.stderr) == (1, True)
 
-    file = Path("alone.safetensors")
+    file = Path("weights.safetensors")
     file.write_bytes((Path("mine") / SINGLE).read_bytes())
     refused = invoke("resize", file, "--to", NEW, "--model-type", "llama")
     message = "--model-type llama: the positions of llama are rotary, with settings in config.json."

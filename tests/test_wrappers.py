@@ -93,11 +93,11 @@ def test_resize_of_a_wrapped_model_writes_plain_names(wrapper: str, form: str, m
     assert inspect(source.folder).tables[0].positions == OLD
 
 
-@pytest.mark.parametrize("form", ["safetensors", "shards"])
+@pytest.mark.parametrize("form", ["safetensors", "shards", "pickle"])
 def test_resize_of_a_wrapped_model_names_what_it_leaves_out(form: str, make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     rewrite(folder, WRAPPERS["nested"], form)
-    note = "Tensor names are read without _orig_mod., module., which a wrapper added: an output has the plain names."
+    note = "Tensor names are read without _orig_mod., module., which a wrapper added: an output has plain names."
     assert note in plan_resize(folder, to=NEW).notes
     assert note in inspect(folder).notes
     assert not any("wrapper" in note for note in plan_resize("tiny-gpt2", to=NEW).notes)
@@ -113,6 +113,16 @@ def test_verify_compares_an_output_with_the_plain_base_of_its_source(make_pico: 
     tensors["transformer.ln_f.bias"] += 1
     save_file(tensors, plain / SINGLE, metadata={"format": "pt"})
     assert "transformer.ln_f.bias differs" in str(verify(output, plain).checks)
+
+
+def test_evaluate_names_what_transformers_does_not_load(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    rewrite(folder, WRAPPERS["compiled"], "safetensors")
+    Path("book.txt").write_text("text " * 400)
+    refused = invoke("evaluate", folder, "--data", "book.txt")
+    assert refused.exit_code == 1
+    assert "have _orig_mod., which transformers does not load." in refused.stderr
+    assert "Resize it first" in refused.stderr
 
 
 def make_llama(folder: Path) -> pico.Pico:

@@ -77,7 +77,14 @@ class Checkpoint:
             reason = "is from before torch 1.6 or in another byte order"
             names = ", ".join(path.name for path in in_memory)
             notes.append(f"{names} {reason} and cannot be memory-mapped: reading it needs {size_text(size)} of memory.")
+        if removed := ", ".join(self.wrappers):
+            notes.append(f"Tensor names are read without {removed}, which a wrapper added: an output has plain names.")
         return tuple(notes)
+
+    @property
+    def wrappers(self) -> list[str]:
+        """What was removed from the names of its tensors, such as ``_orig_mod.``; transformers loads none of these."""
+        return removed_wrappers(self.weights.values())
 
     @cached_property
     def names(self) -> Mapping[str, TensorFile]:
@@ -148,18 +155,15 @@ class Checkpoint:
         return self.with_weights(without_prefix(self.weights, prefix, str(self.root)))
 
     def with_weights(self, weights: Mapping[str, TensorFile]) -> "Checkpoint":
-        """Return a checkpoint with other names of tensors in its weights, an index of them, and a note that says so."""
+        """Return a checkpoint with other names of tensors in its weights, and an index of these names."""
         if weights == self.weights:
             return self
-        removed = ", ".join(removed_wrappers(weights.values()))
-        note = f"Tensor names are read without {removed}, which a wrapper added: an output has the plain names."
-        source = replace(self.source, notes=(*self.source.notes, note))
         if self.index is None:
-            return replace(self, source=source, weights=weights)
+            return replace(self, weights=weights)
         weight_map = {name: PurePosixPath(path).name for path, file in weights.items() for name in file.entries}
         index = {**self.index, "weight_map": dict(sorted(weight_map.items()))}
         generated = {**self.generated, self.index_file: json.dumps(index, indent=2) + "\n"}
-        return replace(self, source=source, weights=weights, index=index, generated=generated)
+        return replace(self, weights=weights, index=index, generated=generated)
 
     def weights_fingerprint(self) -> str:
         """Return a SHA-256 of the weights' headers and of the first, middle and last 4 KiB of every tensor.
@@ -310,14 +314,18 @@ def _open_weights(path: Path, ties: bool, has_config: bool = True) -> tuple[Tens
     if path.suffix == ".safetensors":
         return open_safetensors(path), None
     from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
-    from ctxextend.checkpoints.pytorch_file import as_tensor_file, find_tensors, unpickle
+    from ctxextend.checkpoints.pytorch_file import as_tensor_file, find_stored_names, find_tensors, unpickle
 
     content, mapped = unpickle(path)
     if is_nanogpt(content) and has_config:
         message = f"{path} is a nanoGPT checkpoint, which contains its config, but a config.json is next to it."
         raise CheckpointError(message, "Move it to a separate folder.")
-    config, tensors = from_nanogpt(content, path) if is_nanogpt(content) else (None, find_tensors(content, path))
-    return as_tensor_file(path, tensors, mapped, ties=ties), config
+    if is_nanogpt(content):
+        config, tensors = from_nanogpt(content, path)
+        return as_tensor_file(path, tensors, mapped, ties=ties), config
+    tensors = find_tensors(content, path)
+    stored = find_stored_names(content, path)
+    return as_tensor_file(path, tensors, mapped, ties=ties, stored_names=stored), None
 
 
 def _open_shards(path: Path, index: Mapping[str, Any], source: Source, ties: bool) -> dict[str, TensorFile]:

@@ -155,12 +155,9 @@ def _data_offsets(path: Path) -> set[int] | None:
 
 def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
     """Return the model's tensors by their names in transformers, in file order; `content` is or has a state dict."""
-    state = content
     if isinstance(content, dict):
         check_content(content, path)
-    if isinstance(content, dict) and not all(map(_is_tensor, content.values())):
-        states = [value for value in map(content.get, NESTED) if isinstance(value, dict) and value]
-        state = next((value for value in states if all(map(_is_tensor, value.values()))), content)
+    state = _state_dict(content)
     if not isinstance(state, dict) or not state:
         message = f"{path} contains no named tensors, only an object of type {type(state).__name__}."
         raise CheckpointError(message, SAVE_TENSORS)
@@ -178,6 +175,20 @@ def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
             raise CheckpointError(f"{path} contains {name!r} twice, under its old and its new name.", SAVE_TENSORS)
         tensors[name] = value.detach()
     return tensors
+
+
+def find_stored_names(content: Any, path: Path) -> dict[str, str]:
+    """Return the stored names of tensors from which `find_tensors` removes wrappers, by their plain names."""
+    plain = plain_names(_state_dict(content), str(path))
+    return {name: stored for stored, name in plain.items() if name != stored}
+
+
+def _state_dict(content: Any) -> Any:
+    """Return the dictionary of tensors in the content of a file, or the content itself."""
+    if not isinstance(content, dict) or all(map(_is_tensor, content.values())):
+        return content
+    states = [value for value in map(content.get, NESTED) if isinstance(value, dict) and value]
+    return next((value for value in states if all(map(_is_tensor, value.values()))), content)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -200,7 +211,14 @@ def _problem(key: Any, value: Any) -> str | None:
     return f"expanded from {stored:,} bytes to shape {tuple(value.shape)}" if is_expanded else None
 
 
-def as_tensor_file(path: Path, tensors: Mapping[str, torch.Tensor], mapped: range | None, *, ties: bool) -> PytorchFile:
+def as_tensor_file(
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    mapped: range | None,
+    *,
+    ties: bool,
+    stored_names: Mapping[str, str] | None = None,
+) -> PytorchFile:
     """Describe tensors as a safetensors file; with `ties`, drop names that transformers ties on loading."""
     tied = _tied_names(tensors) if ties else set()
     kept = {name: tensor for name, tensor in tensors.items() if name not in tied}
@@ -209,7 +227,16 @@ def as_tensor_file(path: Path, tensors: Mapping[str, torch.Tensor], mapped: rang
         header, entries = describe_tensors(shapes)
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be written as safetensors: {error}.", SAVE_TENSORS) from None
-    return PytorchFile(path, header, entries, 0, kept, mapped, is_in_memory=mapped is None)
+    return PytorchFile(
+        path,
+        header,
+        entries,
+        0,
+        kept,
+        mapped,
+        is_in_memory=mapped is None,
+        stored_names=stored_names or {},
+    )
 
 
 def _tied_names(tensors: Mapping[str, torch.Tensor]) -> set[str]:

@@ -21,10 +21,11 @@ ATTRIBUTES = (
 ATTRIBUTE = re.compile(rf"(?<![^.])(?:{'|'.join(ATTRIBUTES)})\.")
 MODULE = "module."  # of DataParallel and DeepSpeed; models may have this attribute: only removed if all names have it
 MODEL = "model."  # of Lightning modules; many models have it too, see `without_model`
-# What follows `MODEL` only in a wrapped model: its own prefix, or its head, of types whose tables are not stored.
+# What follows `MODEL` only in a wrapped model: its own prefix, its head, or modules of types without that prefix.
 WRAPPED_MODEL = re.compile(
-    r"model\.(?:model|lm_head|embed_out|score|classifier|qa_outputs|transformer|gpt_neox|gpt_neox_japanese"
-    r"|bert|roberta|nomic_bert|gte|esmc|(?:encoder|decoder)\.block)\."
+    r"model\.(?:model|transformer|gpt_neox|gpt_neox_japanese|bert|roberta|nomic_bert|gte|esmc"
+    r"|lm_heads?|embed_out|proj_out|score|classifier|qa_outputs"
+    r"|h|blocks|wte|word_embeddings|(?:encoder|decoder)\.block)\."
 )
 FLAT = re.compile(r"^(?:.*\.)?_?flat_param(?:_\d+)?$", re.MULTILINE)  # parameters that FSDP joined
 

@@ -34,6 +34,7 @@ from ctxextend.plan.suggestions import suggest_tensor
 from ctxextend.recipe import CheckpointRef
 
 MAX_SUGGESTIONS = 5
+HAVE_MODEL_TWICE = ("shieldgemma2",)  # types of transformers whose own names start with ``model.model.``
 SAME_SETTINGS = "If the weights are those of a known type with the same settings, name it: --model-type TYPE."
 
 
@@ -132,9 +133,11 @@ def _without_prefix(checkpoint: Checkpoint, architecture: Architecture) -> Check
         return checkpoint
     tables = [location for location in architecture.locations if not location.table.scheme]
     expected = {name for location in tables for name in location.names}
-    if expected and expected.isdisjoint(names) and (prefix := common_prefix(names, expected)):
+    if not expected.isdisjoint(names):
+        return checkpoint
+    if prefix := common_prefix(names, expected):
         return checkpoint.without_prefix(prefix)
-    if not tables and is_wrapped_model(names):
+    if architecture.family.model_type not in HAVE_MODEL_TWICE and is_wrapped_model(names):
         return checkpoint.without_prefix(MODEL)
     return checkpoint
 
