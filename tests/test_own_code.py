@@ -172,7 +172,8 @@ def test_own_tokenizers_are_not_own_models(key: str) -> None:
 
 def test_resize_ignores_an_invalid_auto_map() -> None:
     folder = write("llama", {"model_type": "llama", **ROTARY})
-    for invalid in (3, "x", [], {"AutoModel": 3}, {"AutoModel": None}, {"AutoModel": ""}):
+    values: list[Any] = [3, "x", [], {"AutoModel": 3}, {"AutoModel": None}, {"AutoModel": ""}]
+    for invalid in values:
         pico.edit_json(folder / "config.json", auto_map=invalid)
         assert plan_resize(folder, to=NEW).max_len_after == NEW
 

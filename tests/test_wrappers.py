@@ -60,7 +60,7 @@ def write_shards(tensors: dict[str, torch.Tensor], folder: Path, form: str) -> N
     names = list(tensors)
     is_pickled = form == "pickled shards"
     stem, suffix = ("pytorch_model", "bin") if is_pickled else ("model", "safetensors")
-    weight_map = {}
+    weight_map = dict[str, str]()
     for number, part in enumerate((names[::2], names[1::2]), 1):
         shard = f"{stem}-{number:05}-of-00002.{suffix}"
         content = {name: tensors[name] for name in part}
@@ -130,7 +130,7 @@ def make_llama(folder: Path) -> pico.Pico:
     import transformers
 
     torch.manual_seed(0)
-    sizes = {**pico.ENCODER, "num_key_value_heads": 1, "vocab_size": 32, "max_position_embeddings": OLD}
+    sizes: dict[str, Any] = {**pico.ENCODER, "num_key_value_heads": 1, "vocab_size": 32, "max_position_embeddings": OLD}
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
     model.save_pretrained(folder)
     return pico.Pico(folder, transformers.LlamaForCausalLM)
@@ -308,12 +308,12 @@ def test_resize_of_a_folder_with_parts_says_what_to_do(kind: str, message: str, 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_resize_of_a_distributed_checkpoint_prints_a_command_that_works(make_pico: MakePico) -> None:
-    from torch.distributed import checkpoint as distributed
+    from torch.distributed.checkpoint.state_dict_saver import save as save_parts
 
     source = make_pico("gpt2")
     plain = pico.tensor_bytes(source.folder)
     parts = source.folder / "pytorch_model_fsdp_0"
-    distributed.save({"model": states(source)}, checkpoint_id=parts)
+    save_parts({"model": states(source)}, checkpoint_id=parts)
     (source.folder / SINGLE).unlink()
     for path in (source.folder, parts, next(parts.glob("*.distcp"))):
         refused = invoke("resize", path, "--to", NEW)

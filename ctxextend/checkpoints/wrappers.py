@@ -29,28 +29,22 @@ WRAPPED_MODEL = re.compile(
 )
 FLAT = re.compile(r"^(?:.*\.)?_?flat_param(?:_\d+)?$", re.MULTILINE)  # parameters that FSDP joined
 
-# Names that only the format of another program has.
-META_NAME = re.compile(r"^layers\.\d+\.attention\.wq\.weight$", re.MULTILINE)
-MEGATRON_NAME = re.compile(
-    r"^(?:.*\blanguage_model\.(?:encoder|transformer)\.layers\.\d+\.\w+\.query_key_value"
-    r"|(?:module\.)*decoder\.layers\.\d+\.self_attention\.linear_qkv)\.weight$",
-    re.MULTILINE,
+# Parts of names that only the format of another program has, with the format and what converts it.
+META = (
+    "Meta's or Mistral's own format",
+    "Pass the folder in the format of transformers from the same source, or convert this one with "
+    "convert_llama_weights_to_hf.py or convert_mistral_weights_to_hf.py of transformers 4.",
 )
-FOREIGN_FORMATS = (  # part of a name, all of it, the format, and what converts it
-    (
-        "attention.wq.",
-        META_NAME,
-        "Meta's or Mistral's own format",
-        "Pass the folder in the format of transformers from the same source, or convert this one with "
-        "convert_llama_weights_to_hf.py or convert_mistral_weights_to_hf.py of transformers 4.",
-    ),
-    (
-        "layers.0.",
-        MEGATRON_NAME,
-        "Megatron-LM's format, which has other names and another order of queries, keys and values",
-        "Convert it to the format of transformers with Megatron Bridge, or with tools/checkpoint/convert.py of "
-        "Megatron-LM.",
-    ),
+MEGATRON = (
+    "Megatron-LM's format, which has other names and another order of queries, keys and values",
+    "Convert it to the format of transformers with Megatron Bridge, or with tools/checkpoint/convert.py of "
+    "Megatron-LM.",
+)
+FOREIGN_FORMATS = (
+    ("attention.wq.", re.compile(r"^layers\.\d+\.attention\.wq\.weight$", re.MULTILINE), META),
+    (".self_attention.linear_qkv.", re.compile(r"^.*\.self_attention\.linear_qkv\.weight$", re.MULTILINE), MEGATRON),
+    ("language_model.encoder.layers.", re.compile(r"^.*\.query_key_value\.weight$", re.MULTILINE), MEGATRON),
+    ("language_model.transformer.layers.", re.compile(r"^.*\.query_key_value\.weight$", re.MULTILINE), MEGATRON),
 )
 
 PEFT = ("base_model.", ".lora_", ".base_layer.")  # in names of models with adapters that are not merged
@@ -129,7 +123,7 @@ def check_names(joined: str, where: str) -> None:
         message = f"{where}: {match[0]:.200} is a flat parameter of FSDP, which joins many tensors."
         hint = "Save the full state in the program that wrote it, for example with save_model of transformers' Trainer."
         raise CheckpointError(message, hint)
-    for part, pattern, program, hint in FOREIGN_FORMATS:
+    for part, pattern, (program, hint) in FOREIGN_FORMATS:
         if part in joined and (match := pattern.search(joined)):
             raise CheckpointError(f"{where} has the tensor {match[0]:.200}: it is in {program}.", hint)
 

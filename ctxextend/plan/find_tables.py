@@ -129,17 +129,16 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
 def _without_prefix(checkpoint: Checkpoint, architecture: Architecture) -> Checkpoint:
     """Return a checkpoint without a prefix of all names that only a wrapper of the model has added."""
     names = checkpoint.names
-    if checkpoint.adapter_of or has_adapters(names):
-        return checkpoint
     tables = [location for location in architecture.locations if not location.table.scheme]
     expected = {name for location in tables for name in location.names}
-    if not expected.isdisjoint(names):
+    if checkpoint.adapter_of or not expected.isdisjoint(names):
         return checkpoint
-    if prefix := common_prefix(names, expected):
-        return checkpoint.without_prefix(prefix)
-    if architecture.family.model_type not in HAVE_MODEL_TWICE and is_wrapped_model(names):
-        return checkpoint.without_prefix(MODEL)
-    return checkpoint
+    prefix = common_prefix(names, expected)
+    if not prefix and architecture.family.model_type not in HAVE_MODEL_TWICE and is_wrapped_model(names):
+        prefix = MODEL
+    if not prefix or has_adapters(names):
+        return checkpoint
+    return checkpoint.without_prefix(prefix)
 
 
 def _no_table_error(checkpoint: Checkpoint, architecture: Architecture, ref: CheckpointRef) -> CtxextendError:
