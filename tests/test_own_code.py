@@ -115,6 +115,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         with_code("t5", "T5Model", model_type="t5", n_positions=OLD),
         ("modeling_t5.T5Model", "--model-type t5"),
     ),
+    "no type": (with_code("mine", "Model", **ROTARY), ("modeling_mine.Model", "It has no model_type.")),
     "mamba": (with_code("mamba", "MambaForCausalLM", model_type="mamba"), ("modeling_mamba.MambaForCausalLM",)),
 }
 

@@ -125,6 +125,15 @@ def test_evaluate_names_what_transformers_does_not_load(make_pico: MakePico) -> 
     assert "Resize it first" in refused.stderr
 
 
+def test_verify_fails_if_the_names_of_an_output_have_a_prefix(make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    output = resize(folder, to=NEW, output="out").output
+    rewrite(output, WRAPPERS["compiled"], "safetensors")
+    checks = verify(output, folder).checks
+    assert "names of tensors have _orig_mod., which transformers does not load" in str(checks)
+    assert not checks[0].passed
+
+
 def make_llama(folder: Path) -> pico.Pico:
     """Save a small Llama, whose positions have no table."""
     import transformers
@@ -252,6 +261,8 @@ def write_parts(folder: Path, kind: str) -> Path:
         path = folder / "global_step5/zero_pp_rank_0_mp_rank_00_model_states.pt"
     elif kind == "zero 3 under the name of zero 2":
         path = folder / "global_step5/mp_rank_00_model_states.pt"
+    elif kind == "meta":
+        path = folder / "consolidated.00.pth"
     elif kind == "megatron":
         path = folder / "iter_5/mp_rank_00/model_optim_rng.pt"
     elif kind == "megatron under another name":
@@ -262,6 +273,7 @@ def write_parts(folder: Path, kind: str) -> Path:
     contents: dict[str, Any] = {
         "zero 3": {"module": empty, "ds_version": "0.18"},
         "zero 3 under the name of zero 2": {"module": empty, "ds_version": "0.18"},
+        "meta": {"layers.0.attention.wq.weight": torch.ones(2)},
         "megatron": {"checkpoint_version": 3.0, "model": {"language_model": {}}},
         "megatron under another name": {"checkpoint_version": 3.0, "model": {"language_model": {}}},
         "optimizer": {"state": {0: {"step": torch.ones(1)}}, "param_groups": [{"lr": 1.0}]},
@@ -293,6 +305,7 @@ def test_resize_names_a_file_that_is_a_part_of_a_checkpoint(kind: str, make_pico
     [
         ("zero 3", "python zero_to_fp32.py . joined"),
         ("megatron", "is a Megatron-LM checkpoint"),
+        ("meta", "it is in Meta's or Mistral's own format"),
         ("optimizer", "Download the missing file"),
     ],
 )
@@ -300,10 +313,12 @@ def test_resize_of_a_folder_with_parts_says_what_to_do(kind: str, message: str, 
     folder = make_pico("gpt2").folder
     (folder / SINGLE).unlink()
     path = write_parts(folder, kind)
-    refused = invoke("resize", folder, "--to", NEW)
-    assert refused.exit_code == 1
-    assert message in refused.stderr
-    assert f"Pass the file itself, {path}" not in refused.stderr
+    (path.parent / "config.json").write_text((folder / "config.json").read_text())
+    for passed in (folder, path.parent):
+        refused = invoke("resize", passed, "--to", NEW)
+        assert refused.exit_code == 1
+        assert message in refused.stderr
+        assert "Pass the file itself" not in refused.stderr
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

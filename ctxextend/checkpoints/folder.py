@@ -17,7 +17,7 @@ from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, open_sourc
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
 from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile, open_safetensors
 from ctxextend.checkpoints.source import OUTSIDE, ConfigCheck, Source, has_file, not_a_file, points_outside
-from ctxextend.checkpoints.training_files import check_training_file, find_parts, is_training_state
+from ctxextend.checkpoints.training_files import check_training_file, find_parts, may_be_model
 from ctxextend.checkpoints.wrappers import removed_wrappers, without_prefix, without_wrappers
 from ctxextend.errors import CheckpointError, size_text
 
@@ -160,7 +160,10 @@ class Checkpoint:
             return self
         if self.index is None:
             return replace(self, weights=weights)
-        weight_map = {name: PurePosixPath(path).name for path, file in weights.items() for name in file.entries}
+        weight_map = dict[str, str]()
+        for path, file in weights.items():
+            shard = PurePosixPath(path).relative_to(self.model).as_posix()
+            weight_map |= dict.fromkeys(file.entries, shard)
         index = {**self.index, "weight_map": dict(sorted(weight_map.items()))}
         generated = {**self.generated, self.index_file: json.dumps(index, indent=2) + "\n"}
         return replace(self, weights=weights, index=index, generated=generated)
@@ -370,7 +373,7 @@ def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | N
             hint = f'Convert them with transformers 4: pip install "transformers<5" {library} torch, then python -c '
             return CheckpointError(message, hint + shlex.quote(code))
     others = [name for name in local if Path(name).suffix in WEIGHTS_SUFFIXES]
-    readable = [name for name in others if name.endswith(filenames.READABLE) and not is_training_state(name)]
+    readable = [name for name in others if name.endswith(filenames.READABLE) and may_be_model(name)]
     variants = dict.fromkeys(match["variant"] for match in map(filenames.VARIANT_FILE.fullmatch, names) if match)
     if not readable and not variants and (parts := find_parts(folder)):
         return parts

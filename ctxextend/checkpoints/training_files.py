@@ -3,7 +3,7 @@
 import re
 import shlex
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,6 +18,7 @@ TRAINING_STATE = (
 DEEPSPEED_FILE = re.compile(r"(?:zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt")
 ZERO_3_FILE = re.compile(r"zero_pp_rank_\d+_mp_rank_\d+_model_states\.pt")
 MEGATRON_FILE = "model_optim_rng.pt"
+META_FILE = re.compile(r"consolidated(?:\.\d+)?\.(?:pth|safetensors)")
 DISTRIBUTED = ".distcp"
 MAX_PICKLE = 1 << 26  # bytes of a pickle that are searched for the program that wrote it
 
@@ -33,6 +34,13 @@ CONVERT_MEGATRON = (
     "Its names and the order of its queries, keys and values are not those of transformers: convert it with Megatron "
     "Bridge, or with tools/checkpoint/convert.py of Megatron-LM."
 )
+# Formats of tensors that are not transformers', each with what to do.
+MEGATRON_FORMAT = ("Megatron-LM's format", CONVERT_MEGATRON)
+META_FORMAT = (
+    "Meta's or Mistral's own format",
+    "Pass the folder in the format of transformers from the same source, or convert this one with "
+    "convert_llama_weights_to_hf.py or convert_mistral_weights_to_hf.py of transformers 4.",
+)
 
 
 def is_training_state(name: str) -> bool:
@@ -41,19 +49,27 @@ def is_training_state(name: str) -> bool:
     return first_match(path, TRAINING_STATE) is not None
 
 
+def may_be_model(name: str) -> bool:
+    """Whether a weights file can contain a complete model in the format of transformers, by its name."""
+    is_part = ZERO_3_FILE.fullmatch(name) or META_FILE.fullmatch(name) or name == MEGATRON_FILE
+    return not is_part and not is_training_state(name)
+
+
 def find_parts(folder: Path) -> CheckpointError | None:
     """Return the error for a folder whose weights are parts that another program must join; None for others."""
     if distributed := _distributed_folder(folder):
         return distributed_error(distributed, folder)
-    files = [path.name for path in _files(folder, "*.pt")]
-    below = [path.name for path in _files(folder, "global_step*/*.pt")]
-    if any(map(DEEPSPEED_FILE.fullmatch, files)):
+    if any(map(DEEPSPEED_FILE.fullmatch, _names(folder, "*.pt"))):
         return deepspeed_error(folder, folder.parent)
+    below = _names(folder, "global_step*/*.pt")
     if any(map(DEEPSPEED_FILE.fullmatch, below)) or (folder / "zero_to_fp32.py").is_file():
         return deepspeed_error(folder, folder)
     patterns = (MEGATRON_FILE, f"mp_rank_*/{MEGATRON_FILE}", f"iter_*/mp_rank_*/{MEGATRON_FILE}")
     if any(_files(folder, pattern) for pattern in patterns):
         return CheckpointError(f"{folder} is a {MEGATRON}.", CONVERT_MEGATRON)
+    if name := next(filter(META_FILE.fullmatch, _names(folder, "consolidated*")), None):
+        program, hint = META_FORMAT
+        return CheckpointError(f"{folder} has {name}: it is in {program}.", hint)
     return None
 
 
@@ -124,5 +140,9 @@ def _distributed_folder(folder: Path) -> Path | None:
     return next((path for path in below if "optim" not in path.name), None)
 
 
-def _files(folder: Path, pattern: str) -> Iterable[Path]:
+def _files(folder: Path, pattern: str) -> list[Path]:
     return sorted(folder.glob(pattern))
+
+
+def _names(folder: Path, pattern: str) -> list[str]:
+    return [path.name for path in _files(folder, pattern)]

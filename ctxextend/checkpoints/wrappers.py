@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from ctxextend.checkpoints.safetensors_file import TensorFile
+from ctxextend.checkpoints.training_files import MEGATRON_FORMAT, META_FORMAT
 from ctxextend.errors import CheckpointError
 
 # Attributes that no model of transformers has: they are removed anywhere in a name.
@@ -30,21 +31,15 @@ WRAPPED_MODEL = re.compile(
 FLAT = re.compile(r"^(?:.*\.)?_?flat_param(?:_\d+)?$", re.MULTILINE)  # parameters that FSDP joined
 
 # Parts of names that only the format of another program has, with the format and what converts it.
-META = (
-    "Meta's or Mistral's own format",
-    "Pass the folder in the format of transformers from the same source, or convert this one with "
-    "convert_llama_weights_to_hf.py or convert_mistral_weights_to_hf.py of transformers 4.",
-)
-MEGATRON = (
-    "Megatron-LM's format, which has other names and another order of queries, keys and values",
-    "Convert it to the format of transformers with Megatron Bridge, or with tools/checkpoint/convert.py of "
-    "Megatron-LM.",
-)
 FOREIGN_FORMATS = (
-    ("attention.wq.", re.compile(r"^layers\.\d+\.attention\.wq\.weight$", re.MULTILINE), META),
-    (".self_attention.linear_qkv.", re.compile(r"^.*\.self_attention\.linear_qkv\.weight$", re.MULTILINE), MEGATRON),
-    ("language_model.encoder.layers.", re.compile(r"^.*\.query_key_value\.weight$", re.MULTILINE), MEGATRON),
-    ("language_model.transformer.layers.", re.compile(r"^.*\.query_key_value\.weight$", re.MULTILINE), MEGATRON),
+    ("attention.wq.", re.compile(r"^layers\.\d+\.attention\.wq\.weight$", re.MULTILINE), META_FORMAT),
+    (
+        ".self_attention.linear_qkv.",
+        re.compile(r"^.*\.self_attention\.linear_qkv\.weight$", re.MULTILINE),
+        MEGATRON_FORMAT,
+    ),
+    ("language_model.encoder.layers.", re.compile(r"^.*\.query_key_value\.weight$", re.MULTILINE), MEGATRON_FORMAT),
+    ("language_model.transformer.layers.", re.compile(r"^.*\.query_key_value\.weight$", re.MULTILINE), MEGATRON_FORMAT),
 )
 
 PEFT = ("base_model.", ".lora_", ".base_layer.")  # in names of models with adapters that are not merged

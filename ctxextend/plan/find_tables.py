@@ -184,6 +184,8 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
         raise CheckpointError(message, f"{hint} the model type, for example --model-type gpt2.")
     if isinstance(model_type, str) and _is_unknown(model_type, config):
         raise _unknown_error(checkpoint, model_type)
+    if model_type is None and own_class(config):
+        raise code_error(config, checkpoint.config_file, found="It has no model_type.")
     where = str(checkpoint.root / checkpoint.config_file) if checkpoint.has_config else str(checkpoint.root)
     architecture = _known_architecture(config, where, ref.model_type)
     return _in_adapter(checkpoint, architecture) if checkpoint.adapter_of else architecture
