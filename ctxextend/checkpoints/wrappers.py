@@ -31,15 +31,13 @@ WRAPPED_MODEL = re.compile(
 FLAT = re.compile(r"^(?:.*\.)?_?flat_param(?:_\d+)?$", re.MULTILINE)  # parameters that FSDP joined
 
 # Parts of names that only the format of another program has, with the format and what converts it.
+META_NAME = re.compile(r"^layers\.\d+\.attention\.wq\.weight$", re.MULTILINE)
+MEGATRON_NAME = re.compile(r"^.*\.(?:linear_qkv|query_key_value)\.weight$", re.MULTILINE)
 FOREIGN_FORMATS = (
-    ("attention.wq.", re.compile(r"^layers\.\d+\.attention\.wq\.weight$", re.MULTILINE), META_FORMAT),
-    (
-        ".self_attention.linear_qkv.",
-        re.compile(r"^.*\.self_attention\.linear_qkv\.weight$", re.MULTILINE),
-        MEGATRON_FORMAT,
-    ),
-    ("language_model.encoder.layers.", re.compile(r"^.*\.query_key_value\.weight$", re.MULTILINE), MEGATRON_FORMAT),
-    ("language_model.transformer.layers.", re.compile(r"^.*\.query_key_value\.weight$", re.MULTILINE), MEGATRON_FORMAT),
+    ("attention.wq.", META_NAME, META_FORMAT),
+    (".self_attention.linear_qkv.", MEGATRON_NAME, MEGATRON_FORMAT),
+    ("language_model.encoder.layers.", MEGATRON_NAME, MEGATRON_FORMAT),
+    ("language_model.transformer.layers.", MEGATRON_NAME, MEGATRON_FORMAT),
 )
 
 PEFT = ("base_model.", ".lora_", ".base_layer.")  # in names of models with adapters that are not merged
