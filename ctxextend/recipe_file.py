@@ -423,7 +423,8 @@ class BaseCheckpoint:
 def find_base(provenance: Provenance | None, named: str | None, tokenizer: str | None = None) -> BaseCheckpoint | None:
     """Return the base that the user named, or the oldest in a checkpoint's recipe, with this tokenizer."""
     if named is not None:
-        return BaseCheckpoint(CheckpointRef(named, tokenizer=tokenizer))
+        model_type = provenance.chain[-1].base.model_type if provenance else None  # as the resize read the base
+        return BaseCheckpoint(CheckpointRef(named, tokenizer=tokenizer, model_type=model_type))
     if provenance is None:
         return None
     first, tokenizers = provenance.chain[-1], (tokenizer, *(step.base.tokenizer for step in provenance.chain))

@@ -133,7 +133,7 @@ def test_resize_refuses_a_config_with_remote_code_unless_the_model_type_is_given
     make(config={"auto_map": {"AutoConfig": "configuration_x.XConfig"}})
     done = run("resize", "llama", "--to", "64")
     assert done.exit_code == 1
-    assert "config.json has auto_map: its own code may read rotary settings in another way." in done.stderr
+    assert "config.json has auto_map: the positions are those of the folder's own code" in done.stderr
     assert "--model-type llama" in done.stderr
     assert run("resize", "llama", "--to", "64", "--model-type", "llama").exit_code == 0
 

@@ -17,6 +17,8 @@ from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, open_sourc
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
 from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile, open_safetensors
 from ctxextend.checkpoints.source import OUTSIDE, ConfigCheck, Source, has_file, not_a_file, points_outside
+from ctxextend.checkpoints.training_files import check_training_file, find_parts, may_be_model
+from ctxextend.checkpoints.wrappers import removed_wrappers, without_prefix, without_wrappers
 from ctxextend.errors import CheckpointError, size_text
 
 CONFIG, ADAPTER_CONFIG, MODULES = "config.json", "adapter_config.json", "modules.json"
@@ -75,7 +77,14 @@ class Checkpoint:
             reason = "is from before torch 1.6 or in another byte order"
             names = ", ".join(path.name for path in in_memory)
             notes.append(f"{names} {reason} and cannot be memory-mapped: reading it needs {size_text(size)} of memory.")
+        if removed := ", ".join(self.wrappers):
+            notes.append(f"Tensor names are read without {removed}, which a wrapper added: an output has plain names.")
         return tuple(notes)
+
+    @property
+    def wrappers(self) -> list[str]:
+        """What was removed from the names of its tensors, such as ``_orig_mod.``; transformers loads none of these."""
+        return removed_wrappers(self.weights.values())
 
     @cached_property
     def names(self) -> Mapping[str, TensorFile]:
@@ -140,6 +149,24 @@ class Checkpoint:
         """Return a checkpoint that also copies its code files."""
         omitted = {name: reason for name, reason in self.omitted.items() if reason != CODE}
         return replace(self, copied=tuple(sorted((*self.copied, *self.code))), omitted=omitted)
+
+    def without_prefix(self, prefix: str) -> "Checkpoint":
+        """Return a checkpoint whose tensors have names without a prefix that all of them have."""
+        return self.with_weights(without_prefix(self.weights, prefix, str(self.root)))
+
+    def with_weights(self, weights: Mapping[str, TensorFile]) -> "Checkpoint":
+        """Return a checkpoint with other names of tensors in its weights, and an index of these names."""
+        if weights == self.weights:
+            return self
+        if self.index is None:
+            return replace(self, weights=weights)
+        weight_map = dict[str, str]()
+        for path, file in weights.items():
+            shard = PurePosixPath(path).relative_to(self.model).as_posix()
+            weight_map |= dict.fromkeys(file.entries, shard)
+        index = {**self.index, "weight_map": dict(sorted(weight_map.items()))}
+        generated = {**self.generated, self.index_file: json.dumps(index, indent=2) + "\n"}
+        return replace(self, weights=weights, index=index, generated=generated)
 
     def weights_fingerprint(self) -> str:
         """Return a SHA-256 of the weights' headers and of the first, middle and last 4 KiB of every tensor.
@@ -232,7 +259,8 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
     omitted = {name: reason for name, reason in reasons.items() if reason}
     fingerprints = {name: file_fingerprint(root / name) for name in used} | fingerprints
     files = weights, index, index_file, generated, copied, omitted, fingerprints
-    return Checkpoint(source, model, config or {}, *files, adapter_of)
+    checkpoint = Checkpoint(source, model, config or {}, *files, adapter_of)
+    return checkpoint.with_weights(without_wrappers(weights, str(folder)))
 
 
 def _model_folder(source: Source) -> PurePosixPath:
@@ -260,6 +288,8 @@ def load_modules(path: Path) -> list[dict[str, Any]]:
 
 
 def _no_config(folder: Path) -> CheckpointError:
+    if parts := find_parts(folder):
+        return parts
     inside = (path for path in folder.glob(f"*/{CONFIG}") if path.is_file() and not points_outside(folder, path))
     subfolders = sorted(path.parent.name for path in inside if "model_type" in load_object(path))
     hint = "Pass the folder of a transformers checkpoint, or a weights file with --model-type."
@@ -279,6 +309,7 @@ def _find_index(folder: Path, source: Source) -> str | None:
 
 def _open_weights(path: Path, ties: bool, has_config: bool = True) -> tuple[TensorFile, dict[str, Any] | None]:
     """Open a weights file; for a nanoGPT checkpoint also return its config."""
+    check_training_file(path)
     with open_source(path) as file, reading(path):
         if file.read(8) == b"version ":
             hint = "Run `git lfs pull` in its folder."
@@ -286,14 +317,18 @@ def _open_weights(path: Path, ties: bool, has_config: bool = True) -> tuple[Tens
     if path.suffix == ".safetensors":
         return open_safetensors(path), None
     from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
-    from ctxextend.checkpoints.pytorch_file import as_tensor_file, find_tensors, unpickle
+    from ctxextend.checkpoints.pytorch_file import as_tensor_file, find_stored_names, find_tensors, unpickle
 
     content, mapped = unpickle(path)
     if is_nanogpt(content) and has_config:
         message = f"{path} is a nanoGPT checkpoint, which contains its config, but a config.json is next to it."
         raise CheckpointError(message, "Move it to a separate folder.")
-    config, tensors = from_nanogpt(content, path) if is_nanogpt(content) else (None, find_tensors(content, path))
-    return as_tensor_file(path, tensors, mapped, ties=ties), config
+    if is_nanogpt(content):
+        config, tensors = from_nanogpt(content, path)
+        return as_tensor_file(path, tensors, mapped, ties=ties), config
+    tensors = find_tensors(content, path)
+    stored = find_stored_names(content, path)
+    return as_tensor_file(path, tensors, mapped, ties=ties, stored_names=stored), None
 
 
 def _open_shards(path: Path, index: Mapping[str, Any], source: Source, ties: bool) -> dict[str, TensorFile]:
@@ -338,8 +373,10 @@ def _no_weights(folder: Path, config: Mapping[str, Any] | None, variant: str | N
             hint = f'Convert them with transformers 4: pip install "transformers<5" {library} torch, then python -c '
             return CheckpointError(message, hint + shlex.quote(code))
     others = [name for name in local if Path(name).suffix in WEIGHTS_SUFFIXES]
-    readable = [name for name in others if name.endswith(filenames.READABLE)]
+    readable = [name for name in others if name.endswith(filenames.READABLE) and may_be_model(name)]
     variants = dict.fromkeys(match["variant"] for match in map(filenames.VARIANT_FILE.fullmatch, names) if match)
+    if not readable and not variants and (parts := find_parts(folder)):
+        return parts
     if variant is not None and filenames.first_weights(folder, None):
         hint = "Remove --variant, or download the missing file."
     elif variants:

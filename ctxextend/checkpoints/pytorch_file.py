@@ -9,9 +9,9 @@ import sys
 import warnings
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,13 +19,22 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.copy import read_range
 from ctxextend.checkpoints.safetensors_file import METADATA, ML_DTYPES_NAMES, NUMPY_NAMES, TensorFile, describe_tensors
+from ctxextend.checkpoints.training_files import (
+    CONVERT_MEGATRON,
+    DEEPSPEED,
+    MEGATRON,
+    check_content,
+    find_program,
+    save_state_command,
+)
+from ctxextend.checkpoints.wrappers import check_names, plain_names
 from ctxextend.errors import CheckpointError
 
 DATA = re.compile(r"[^/]+/data/[^/]+")  # the zip's records of tensor data
 BYTE_ORDER = re.compile(r"[^/]+/byteorder")  # the record that states their byte order
 SAVE_TENSORS = "Save only dense tensors in the program that wrote it: torch.save(model.state_dict(), NAME)."
-NESTED = ("state_dict", "model")  # keys of the model's tensors in training checkpoints
-WRAPPERS = ("module.", "_orig_mod.")  # prefixes that DataParallel and torch.compile add to all names
+# Keys of the model's tensors in training checkpoints; the last one is DeepSpeed's.
+NESTED = ("state_dict", "model", "module")
 RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # on loading, by transformers
 
 TIED_ON_LOADING = re.compile(  # by transformers, which does not save them: `_tied_weights_keys`
@@ -49,6 +58,11 @@ class PytorchFile(TensorFile):
 
     tensors: Mapping[str, torch.Tensor]  # by name, with any strides; tied ones once
     mapped: range | None  # the memory addresses of the mapped file; None if its tensors were read
+
+    def with_names(self, names: Mapping[str, str]) -> Self:
+        """Return the file with other names of its tensors, by the present ones."""
+        tensors = {names[name]: tensor for name, tensor in self.tensors.items()}
+        return replace(super().with_names(names), tensors=tensors)
 
     def offset(self, name: str) -> int | None:
         """Return the file offset of a tensor's bytes; None if they are not stored as in safetensors."""
@@ -107,9 +121,20 @@ def unpickle(path: Path) -> tuple[Any, range | None]:
         message, advice = f"{path} is not a valid PyTorch file with only tensors", "Download or save it again."
         if match := re.search(r"GLOBAL ([\w.]+)", str(error)):
             message = f"{path} references {match[1].rstrip('.')}, which is not a tensor type; no code was executed"
-            advice = SAVE_TENSORS
+            advice = _advice(path)
         hint = f"Do not load it elsewhere unless you trust its source. {advice}"
         raise CheckpointError(f"{message} ({type(error).__name__}).", hint) from error
+
+
+def _advice(path: Path) -> str:
+    """Say how to save only the tensors of a file with other objects, which is not loaded."""
+    program = find_program(path)
+    if program == MEGATRON:
+        return f"It is a part of a {MEGATRON}. {CONVERT_MEGATRON}"
+    if program is None:
+        return SAVE_TENSORS
+    key = "module" if program == DEEPSPEED else "state_dict"
+    return f"It is a {program}. If you do, save only its tensors: {save_state_command(path, key)}"
 
 
 def _data_offsets(path: Path) -> set[int] | None:
@@ -130,28 +155,40 @@ def _data_offsets(path: Path) -> set[int] | None:
 
 def find_tensors(content: Any, path: Path) -> dict[str, torch.Tensor]:
     """Return the model's tensors by their names in transformers, in file order; `content` is or has a state dict."""
-    state = content
-    if isinstance(content, dict) and not all(map(_is_tensor, content.values())):
-        states = [value for value in map(content.get, NESTED) if isinstance(value, dict) and value]
-        state = next((value for value in states if all(map(_is_tensor, value.values()))), content)
+    if isinstance(content, dict):
+        check_content(content, path)
+    state = _state_dict(content)
     if not isinstance(state, dict) or not state:
         message = f"{path} contains no named tensors, only an object of type {type(state).__name__}."
         raise CheckpointError(message, SAVE_TENSORS)
     for key, value in state.items():
         if problem := _problem(key, value):
             raise CheckpointError(f"{path}: {key!r:.200} is {problem}.", SAVE_TENSORS)
-    prefix = ""
-    while wrappers := [wrapper for wrapper in WRAPPERS if all(key.startswith(prefix + wrapper) for key in state)]:
-        prefix += wrappers[0]
+    plain = plain_names(state, str(path))
+    check_names("\n".join(plain.values()), str(path))
     tensors: dict[str, torch.Tensor] = {}
     for key, value in state.items():
-        name = key.removeprefix(prefix)
+        name = plain[key]
         for old, new in RENAMED.items():
             name = name.removesuffix(old) + new if name.endswith(old) else name
         if name in tensors:
             raise CheckpointError(f"{path} contains {name!r} twice, under its old and its new name.", SAVE_TENSORS)
         tensors[name] = value.detach()
     return tensors
+
+
+def find_stored_names(content: Any, path: Path) -> dict[str, str]:
+    """Return the stored names of tensors from which `find_tensors` removes wrappers, by their plain names."""
+    plain = plain_names(_state_dict(content), str(path))
+    return {name: stored for stored, name in plain.items() if name != stored}
+
+
+def _state_dict(content: Any) -> Any:
+    """Return the dictionary of tensors in the content of a file, or the content itself."""
+    if not isinstance(content, dict) or all(map(_is_tensor, content.values())):
+        return content
+    states = [value for value in map(content.get, NESTED) if isinstance(value, dict) and value]
+    return next((value for value in states if all(map(_is_tensor, value.values()))), content)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -174,7 +211,14 @@ def _problem(key: Any, value: Any) -> str | None:
     return f"expanded from {stored:,} bytes to shape {tuple(value.shape)}" if is_expanded else None
 
 
-def as_tensor_file(path: Path, tensors: Mapping[str, torch.Tensor], mapped: range | None, *, ties: bool) -> PytorchFile:
+def as_tensor_file(
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    mapped: range | None,
+    *,
+    ties: bool,
+    stored_names: Mapping[str, str] | None = None,
+) -> PytorchFile:
     """Describe tensors as a safetensors file; with `ties`, drop names that transformers ties on loading."""
     tied = _tied_names(tensors) if ties else set()
     kept = {name: tensor for name, tensor in tensors.items() if name not in tied}
@@ -183,7 +227,16 @@ def as_tensor_file(path: Path, tensors: Mapping[str, torch.Tensor], mapped: rang
         header, entries = describe_tensors(shapes)
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be written as safetensors: {error}.", SAVE_TENSORS) from None
-    return PytorchFile(path, header, entries, 0, kept, mapped, is_in_memory=mapped is None)
+    return PytorchFile(
+        path,
+        header,
+        entries,
+        0,
+        kept,
+        mapped,
+        is_in_memory=mapped is None,
+        stored_names=stored_names or {},
+    )
 
 
 def _tied_names(tensors: Mapping[str, torch.Tensor]) -> set[str]:

@@ -79,7 +79,8 @@ def plan_layouts(
     for name, file in checkpoint.weights.items():
         new = {tensor: shape for tensor, shape in shapes.items() if tensor in file.entries}
         is_computed = any(file.offset(tensor) is None for tensor in file.entries)
-        if new or is_computed or name != checkpoint.relative(file) or any(tensor in file.entries for tensor in dropped):
+        is_renamed = bool(file.stored_names) or name != checkpoint.relative(file)
+        if new or is_computed or is_renamed or any(tensor in file.entries for tensor in dropped):
             layouts[name] = plan_layout(file, new, dropped, dtypes or {})
     return layouts
 

@@ -8,9 +8,9 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,11 +63,19 @@ class TensorFile:
     entries: Mapping[str, TensorEntry]  # by name, in header order
     data_start: int  # the file offset of the first tensor byte
     is_in_memory: bool = field(default=False, kw_only=True)  # whether opening it read its tensors
+    stored_names: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # of tensors with other names, by name
 
     @property
     def tensor_bytes(self) -> int:
         """Size of all tensors in bytes."""
         return sum(entry.size for entry in self.entries.values())
+
+    def with_names(self, names: Mapping[str, str]) -> Self:
+        """Return the file with other names of its tensors, by the present ones."""
+        entries = {names[name]: entry._replace(name=names[name]) for name, entry in self.entries.items()}
+        header = {names.get(name, name): described for name, described in self.header.items()}
+        stored = {names[name]: self.stored_names.get(name, name) for name in self.entries}
+        return replace(self, header=header, entries=entries, stored_names=stored)
 
     def offset(self, name: str) -> int | None:
         """Return the file offset of a tensor's bytes; None if they are not stored as in safetensors."""

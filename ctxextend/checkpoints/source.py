@@ -13,6 +13,7 @@ from typing import Literal
 from ctxextend.checkpoints.filenames import IGNORED_NAMES, NAMES, READABLE, STALE, first_match, with_variant
 from ctxextend.checkpoints.hub import download
 from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.checkpoints.training_files import DISTRIBUTED, distributed_error
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 
 BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_gpt2"}  # by name
@@ -94,6 +95,8 @@ def bundled_source(name: str) -> Source:
 
 def _local_source(reference: str, path: Path, *, is_file: bool) -> Source:
     """Return the source for a local folder or weights file; the folder of a symlink is the symlink's folder."""
+    if is_file and path.suffix == DISTRIBUTED:
+        raise distributed_error(path.parent, path.parent)
     if is_file and path.suffix not in READABLE:
         hint = f"Pass a file that ends in {', '.join(READABLE)}, or a checkpoint folder."
         raise SourceError(f"{reference} is not a supported weights file.", hint)

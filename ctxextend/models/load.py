@@ -36,6 +36,9 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
         if reason in (OUTSIDE, LINKED, IRREGULAR):
             hint = "Remove it, or replace it with a file." if reason == IRREGULAR else dereference_hint(checkpoint.root)
             raise CheckpointError(f"{checkpoint.root / name} is {reason}, and transformers might open it.", hint)
+    if wrappers := ", ".join(checkpoint.wrappers):
+        message = f"Tensor names in {checkpoint.root} have {wrappers}, which transformers does not load."
+        raise CheckpointError(message, hint or "Resize it first: an output has plain names.")
     if checkpoint.adapter_of or not checkpoint.has_config:
         kind = "an adapter" if checkpoint.adapter_of else "a weights file without a config.json"
         raise CheckpointError(f"{checkpoint.root} is {kind}, which transformers cannot load by itself.", hint)

@@ -15,11 +15,16 @@ from ctxextend.errors import CheckpointError, MethodError, ResizeError, flag_nam
 from ctxextend.families.length_keys import LengthChange, generating_table, length_key_changes
 from ctxextend.families.lengths import PositionLengths, layer_lengths, position_lengths
 from ctxextend.families.lookup import Architecture, TableLocation, nested
-from ctxextend.families.registry import FAMILIES
 from ctxextend.families.rope import RopeLayers, read_rope, rope_changes, rotary_dim, stated_trained_length
-from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.json_output import not_in_json
-from ctxextend.plan.find_tables import Describe, FoundTable, OpenedModel, check_rows, tables_of_part
+from ctxextend.plan.find_tables import (
+    Describe,
+    FoundTable,
+    OpenedModel,
+    check_rows,
+    rewrites_model_type,
+    tables_of_part,
+)
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import COUNTS, check_source_rows, read_method
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, LIMITS
@@ -329,9 +334,8 @@ def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, .
     """Return the edits to config.json and tokenizer files that the new lengths require."""
     checkpoint = model.checkpoint
     edits = list(_config_edits(checkpoint, model.architecture, tables)) if checkpoint.has_config else []
-    stated, ref = checkpoint.config.get("model_type"), model.ref
-    is_unknown = stated not in (*FAMILIES, *POSITION_SCHEMES) and "auto_map" not in checkpoint.config
-    if edits and ref.tensor is None and (stated is None or (ref.model_type and is_unknown)):
+    stated = checkpoint.config.get("model_type")
+    if edits and rewrites_model_type(checkpoint, model.ref):
         model_type = model.architecture.family.model_type
         reason = "selects the transformers class"
         edits.append(Edit(checkpoint.config_file, ("model_type",), stated, model_type, reason=reason))

@@ -1,30 +1,42 @@
 """Open a checkpoint, detect its architecture, and find its position tables."""
 
+import re
 import reprlib
-import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
-from ctxextend.checkpoints.safetensors_file import FLOATS, float_dtype, read_floats
+from ctxextend.checkpoints.safetensors_file import float_dtype, read_floats
 from ctxextend.checkpoints.source import resolve_source
-from ctxextend.errors import SPECIFY_TABLE, CheckpointError, ResizeError, UnsupportedModelError, did_you_mean
+from ctxextend.checkpoints.wrappers import MODEL, common_prefix, has_adapters, is_wrapped_model
+from ctxextend.errors import SPECIFY_TABLE, CheckpointError, CtxextendError, ResizeError, UnsupportedModelError
 from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture, matching_types, nested
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import Family, PositionTable, ReservedRows
 from ctxextend.families.unsupported import FAMILIES_HINT, POSITION_SCHEMES
+from ctxextend.plan.own_code import (
+    ANGLES,
+    advise_code,
+    code_error,
+    describe_code,
+    list_keys,
+    named_scheme,
+    own_class,
+    stated_positions,
+)
+from ctxextend.plan.suggestions import suggest_tensor
 from ctxextend.plan.trained_length import with_trained_length
-from ctxextend.recipe import CheckpointRef, flag_words
+from ctxextend.recipe import CheckpointRef
 
-# Which tensors and config keys to suggest for a model type that is not in the registry.
-MAX_RESERVED_ROWS = 8
 MAX_SUGGESTIONS = 5
-LENGTH_WORDS = ("pos", "ctx", "context", "len", "block_size")
+HAVE_MODEL_TWICE = ("shieldgemma2",)  # types of transformers whose own names start with ``model.model.``
+SAME_SETTINGS = "If the weights are those of a known type with the same settings, name it: --model-type TYPE."
 
 
 TableShape = tuple[tuple[int, int], str, str]  # shape, dtype and file of a tensor
@@ -80,7 +92,7 @@ def open_reference(ref: CheckpointRef, check_type: Callable[[str], None] = lambd
     def check(config: Mapping[str, Any], has_weights: bool = True) -> None:
         model_type, is_named = ref.model_type or config.get("model_type"), ref.tensor is not None
         if not is_named and isinstance(model_type, str) and not (has_weights and _is_unknown(model_type, config)):
-            find_architecture(config, model_type=model_type)
+            _known_architecture(config, "config.json", ref.model_type)
             check_type(model_type)
 
     source = resolve_source(ref.source, ref.revision, ref.subfolder, ref.variant, check)
@@ -112,7 +124,59 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
             checkpoint = replace(checkpoint, source=replace(source, notes=(*source.notes, note)))
     architecture = _architecture(checkpoint, replace(ref, model_type=model_type))
     architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
-    return OpenedModel(ref, checkpoint, architecture, find_tables(architecture, checkpoint.names, str(checkpoint.root)))
+    checkpoint = _without_prefix(checkpoint, architecture)
+    tables = match_tables(architecture, checkpoint.names, str(checkpoint.root))
+    if not tables:
+        raise _no_table_error(checkpoint, architecture, ref)
+    if ref.model_type is not None:
+        _check_model_type(checkpoint, tables, ref.model_type)
+    elif own_class(config):
+        notes = (*checkpoint.source.notes, describe_code(config, checkpoint.config_file))
+        checkpoint = replace(checkpoint, source=replace(checkpoint.source, notes=notes))
+    return OpenedModel(ref, checkpoint, architecture, tables)
+
+
+def _without_prefix(checkpoint: Checkpoint, architecture: Architecture) -> Checkpoint:
+    """Return a checkpoint without a prefix of all names that only a wrapper of the model has added."""
+    names = checkpoint.names
+    tables = [location for location in architecture.locations if not location.table.scheme]
+    expected = {name for location in tables for name in location.names}
+    if checkpoint.adapter_of or not expected.isdisjoint(names):
+        return checkpoint
+    prefix = common_prefix(names, expected)
+    if not prefix and architecture.family.model_type not in HAVE_MODEL_TWICE and is_wrapped_model(names):
+        prefix = MODEL
+    if not prefix or has_adapters(names):
+        return checkpoint
+    return checkpoint.without_prefix(prefix)
+
+
+def _no_table_error(checkpoint: Checkpoint, architecture: Architecture, ref: CheckpointRef) -> CtxextendError:
+    """Return the error for weights without a position table of their model type."""
+    config, names, where = checkpoint.config, checkpoint.names, str(checkpoint.root)
+    model_type = architecture.family.model_type
+    expected = " or ".join(_expected(architecture))
+    if own_class(config) and not architecture.unsupported:
+        found = f"The weights have no position table, which in transformers' {model_type} models is {expected}."
+        return code_error(config, checkpoint.config_file, names=names, found=found)
+    if own_class(config):
+        return code_error(config, checkpoint.config_file, names=names)
+    error = no_table_error(architecture, where)
+    if isinstance(error, UnsupportedModelError):
+        return error
+    if has_adapters(names):
+        hint = "Its adapters are not merged. Merge them with merge_and_unload() of PEFT, and save the model again."
+        return CheckpointError(error.message, hint)
+    if likely := _likely_type(checkpoint, model_type):
+        return CheckpointError(error.message, f"Did you mean {likely}? {SPECIFY_TABLE}--model-type {likely}")
+    endings = tuple(f".{name}" for name in _expected(architecture))
+    if inside := next((name for name in names if name.endswith(endings)), None):
+        message = f"{error.message} It has {inside}, but not all names have that prefix."
+        return CheckpointError(message, "Save only the model's tensors: torch.save(model.state_dict(), NAME).")
+    if stated := stated_positions(config):
+        message = f"{error.message} The config states {list_keys(stated)}, which transformers' class may not read."
+        return CheckpointError(message, error.hint)
+    return error
 
 
 def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
@@ -128,26 +192,180 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
             message = f"{file} is a PEFT adapter of {checkpoint.adapter_of}, whose config is not read."
             hint = f"Resize {checkpoint.adapter_of}, then load the adapter. If the adapter contains the table, pass"
         raise CheckpointError(message, f"{hint} the model type, for example --model-type gpt2.")
-    parts = _known_parts(config)
     if isinstance(model_type, str) and _is_unknown(model_type, config):
-        message = f"Unknown model type {model_type!r}"
-        message += f", but it contains a part of a known type: {', '.join(parts)}." if parts else "."
-        from difflib import get_close_matches  # imported here because only errors need it
-
-        matching = matching_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
-        if near := matching if len(matching) == 1 else get_close_matches(model_type, matching, 1):
-            hint = f"Did you mean {near[0]}? {SPECIFY_TABLE}--model-type {near[0]}"
-        else:
-            none = f"No tensor looks like a position table. {FAMILIES_HINT}"
-            hint = f"{did_you_mean(model_type, FAMILIES)} {_suggestions(checkpoint) or none}".strip()
-        raise UnsupportedModelError(message, hint)
+        raise _unknown_error(checkpoint, model_type)
+    if model_type is None and own_class(config):
+        raise code_error(config, checkpoint.config_file, found="It has no model_type.")
     where = str(checkpoint.root / checkpoint.config_file) if checkpoint.has_config else str(checkpoint.root)
-    architecture = find_architecture(config, where, ref.model_type)
+    architecture = _known_architecture(config, where, ref.model_type)
     return _in_adapter(checkpoint, architecture) if checkpoint.adapter_of else architecture
 
 
+def _known_architecture(config: Mapping[str, Any], where: str, model_type: str | None) -> Architecture:
+    """Return the architecture of a known type; name the folder's own code if transformers' class has no positions."""
+    try:
+        return find_architecture(config, where, model_type)
+    except UnsupportedModelError as error:
+        if model_type is None and own_class(config):
+            raise code_error(config, PurePath(where).name) from error
+        raise
+
+
+def _unknown_error(checkpoint: Checkpoint, model_type: str) -> UnsupportedModelError:
+    """Return the error for an unknown model type, with flags for it if its positions are a table or a known type's."""
+    config, names = checkpoint.config, checkpoint.names
+    parts = _known_parts(config)
+    message = f"Unknown model type {model_type!r}"
+    message += f", but it contains a part of a known type: {', '.join(parts)}." if parts else "."
+    has_code = own_class(config) is not None
+    if has_code:
+        message += f" {describe_code(config, checkpoint.config_file)}"
+    if likely := _likely_type(checkpoint, model_type):
+        return UnsupportedModelError(message, f"Did you mean {likely}? {SPECIFY_TABLE}--model-type {likely}")
+    stated = stated_positions(config)
+    scheme = named_scheme(stated, names)
+    if scheme and not has_code:
+        evidence = list_keys(stated) or f"the tensors have {ANGLES}"
+        message += f" Its positions are {scheme} ({evidence}), without a table, and only known types can be resized."
+    candidates = "" if scheme else suggest_tensor(checkpoint)
+    hints = []
+    if has_code:
+        hints.append(advise_code(config, names))
+    if candidates:
+        hints.append(candidates)
+    elif scheme:
+        hints.append(f"{SAME_SETTINGS} Do not edit settings by hand: which ones its code reads is unknown.")
+    else:
+        hints.append(f"No tensor looks like a position table. {SAME_SETTINGS}")
+    if not candidates:
+        hints.append(FAMILIES_HINT)
+    return UnsupportedModelError(message, " ".join(hints))
+
+
+def _likely_type(checkpoint: Checkpoint, model_type: str) -> str | None:
+    """Return a known type as which a checkpoint of another type can be resized, if its tensors or classes name one."""
+    from difflib import get_close_matches  # imported here because only errors need it
+
+    config = checkpoint.config
+    matching = matching_types(config, {name: entry.shape for name, entry in checkpoint.entries.items()})
+    near = matching if len(matching) == 1 else get_close_matches(model_type, matching, 1)
+    if not matching and own_class(config) is None:
+        near = _types_of_class(checkpoint.model_class or "")
+    return next((name for name in near if name != model_type and _is_usable(checkpoint, name)), None)
+
+
+def _types_of_class(model_class: str) -> list[str]:
+    """Return the known type without a table of rows that a class of transformers is named after; empty if none is."""
+    named = list[str]()
+    for name, family in FAMILIES.items():
+        has_rows = any(not table.scheme for table in family.tables)
+        pattern = rf"(?i:{re.escape(re.sub('[-_]', '', name))})(?=[A-Z])"
+        if not has_rows and re.match(pattern, model_class):
+            named.append(name)
+    return [max(named, key=len)] if named else []
+
+
+def _is_usable(checkpoint: Checkpoint, model_type: str) -> bool:
+    """Whether a checkpoint can be resized as this type: it has its tables, or its settings in the config."""
+    try:
+        architecture = find_architecture(checkpoint.config, model_type=model_type)
+        tables = find_tables(architecture, checkpoint.names, "")
+        for table in tables:
+            (rows, _), _, _ = describe_table(checkpoint, table)
+            if not table.location.table.scheme:
+                check_rows(table.location, rows, table.name, has_config=checkpoint.has_config)
+        _check_model_type(checkpoint, tables, model_type)
+    except CtxextendError:
+        return False
+    return True
+
+
+def _check_model_type(checkpoint: Checkpoint, tables: Sequence[FoundTable], model_type: str) -> None:
+    """Raise CheckpointError if the type that the user named has positions that neither weights nor config can have."""
+    config, flag = checkpoint.config, f"--model-type {model_type}"
+    rules = [table.location for table in tables if table.location.table.scheme]
+    if not rules or config.get("model_type") == model_type:
+        return
+    if not checkpoint.has_config:
+        message = f"{flag}: the positions of {model_type} are {rules[0].scheme}, with settings in config.json."
+        raise CheckpointError(message, f"{checkpoint.root} has no config.json: add the model's.")
+    if stored := _stored_table(checkpoint):
+        message = f"{flag}: the weights have {stored}, the position table of a {config['model_type']} model, "
+        raise CheckpointError(f"{message}but {model_type} has {rules[0].scheme} positions.", "Remove --model-type.")
+    for location in rules:
+        if location.stated(location.effective_key) is None:
+            message = f"{flag}: config.json has no {location.config_key}, the context length of {model_type}."
+            raise CheckpointError(message, "Name the type that the weights have, or add the key.")
+
+
+def _stored_table(checkpoint: Checkpoint) -> str | None:
+    """Return a position table in the weights of the type that the config states; None if there is none."""
+    with suppress(CheckpointError, UnsupportedModelError):  # the type is unknown or has no table
+        tables = match_tables(find_architecture(checkpoint.config), checkpoint.names, "")
+        return next((name for _, name in tables if name in checkpoint.names), None)
+    return None
+
+
+def rewrites_model_type(checkpoint: Checkpoint, ref: CheckpointRef) -> bool:
+    """Whether an output states the type that `ref` names as its model type, since transformers has no other for it."""
+    stated = checkpoint.config.get("model_type")
+    if ref.tensor is not None or not checkpoint.has_config:
+        return False
+    is_known = stated in (*FAMILIES, *POSITION_SCHEMES) or own_class(checkpoint.config) is not None
+    return stated is None or (ref.model_type is not None and not is_known)
+
+
+def with_type_note(model: OpenedModel) -> OpenedModel:
+    """Return a model with a note on how an output is loaded, if the user named its type."""
+    note = _describe_type(model)
+    source = model.checkpoint.source
+    if note is None or note in source.notes:
+        return model
+    source = replace(source, notes=(*source.notes, note))
+    return replace(model, checkpoint=replace(model.checkpoint, source=source))
+
+
+def _describe_type(model: OpenedModel) -> str | None:
+    """Say which type an output states if the user named one; None if it states that type already."""
+    checkpoint, model_type = model.checkpoint, model.ref.model_type
+    stated = checkpoint.config.get("model_type")
+    if stated is None or model_type != model.architecture.family.model_type:  # a twin has another type than its source
+        return None
+    code = own_class(checkpoint.config)
+    if code and stated == model_type:
+        return f"Planned for transformers' own {model_type} class: load the output without trust_remote_code=True."
+    if code:
+        load = f"To load it as {model_type}, set model_type to {model_type} there and remove auto_map."
+        return f"{checkpoint.config_file} keeps model_type {stated} and auto_map: its own code loads the output. {load}"
+    if stated == model_type:
+        return None
+    if rewrites_model_type(checkpoint, model.ref):
+        return f"The output's {checkpoint.config_file} has model_type {model_type} instead of {stated}."
+    load = f"If the weights are those of {model_type}, set it to {model_type}."
+    return f"{checkpoint.config_file} keeps model_type {stated}: transformers loads the output as {stated}. {load}"
+
+
+def check_own_code(model: OpenedModel) -> None:
+    """Raise UnsupportedModelError if positions that are not in the weights are those of the folder's own code."""
+    checkpoint = model.checkpoint
+    is_stored = all(table.name in checkpoint.names for table in model.tables)
+    if own_class(checkpoint.config) is None or model.ref.model_type is not None or is_stored:
+        return
+    stated = checkpoint.config.get("model_type")
+    usable = stated if isinstance(stated, str) and _is_usable(checkpoint, stated) else None
+    raise code_error(checkpoint.config, checkpoint.config_file, names=checkpoint.names, usable=usable)
+
+
 def find_tables(architecture: Architecture, names: Collection[str], where: str) -> tuple[FoundTable, ...]:
-    """Return the position tables among a model's tensor `names`, in registry order."""
+    """Return the position tables among a model's tensor `names`, in registry order; raise an error without any."""
+    tables = match_tables(architecture, names, where)
+    if not tables:
+        raise no_table_error(architecture, where)
+    return tables
+
+
+def match_tables(architecture: Architecture, names: Collection[str], where: str) -> tuple[FoundTable, ...]:
+    """Return the position tables among a model's tensor `names`, in registry order; there may be none."""
     tables = list[FoundTable]()
     for location in architecture.locations:
         if location.table.scheme:
@@ -163,13 +381,21 @@ def find_tables(architecture: Architecture, names: Collection[str], where: str) 
             message = f"{where}: found two candidate position tables, {' and '.join(matches)}."
             raise CheckpointError(message, "Save the model again with save_pretrained, which writes one.")
         tables += [FoundTable(location, name) for name in matches]
-    if not tables and architecture.unsupported:
-        raise architecture.unsupported_error()
-    if not tables:
-        expected = " or ".join(dict.fromkeys(name for location in architecture.locations for name in location.names))
-        message = f"{where}: no position table found; in a {architecture.family.model_type} model it is {expected}."
-        raise CheckpointError(message, "Check that the weights match model_type in config.json, or --model-type.")
     return tuple(tables)
+
+
+def no_table_error(architecture: Architecture, where: str) -> CtxextendError:
+    """Return the error for a model whose tensors contain none of its position tables."""
+    if architecture.unsupported:
+        return architecture.unsupported_error()
+    expected = " or ".join(_expected(architecture))
+    message = f"{where}: no position table found; in a {architecture.family.model_type} model it is {expected}."
+    return CheckpointError(message, "Check that the weights match model_type in config.json, or --model-type.")
+
+
+def _expected(architecture: Architecture) -> list[str]:
+    """Return the names that the position tables of a model can have."""
+    return list(dict.fromkeys(name for location in architecture.locations for name in location.names))
 
 
 def tables_of_part(tables: Sequence[FoundTable], part: str | None) -> list[FoundTable]:
@@ -277,49 +503,5 @@ def _from_flags(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
         entry = PositionTable(table, last, reserved=ReservedRows(reserved, inside_key=stated == rows))
         return Architecture(family, (TableLocation(entry, family, "", ("",), tuple(path), (), checkpoint.config),))
     is_known = not shape and checkpoint.config.get("model_type") in FAMILIES
-    hint = "Remove --tensor: the tables of this type are known." if is_known else _suggestions(checkpoint, about)
+    hint = "Remove --tensor: the tables of this type are known." if is_known else suggest_tensor(checkpoint, about)
     raise CheckpointError(message, hint or "Check --tensor, --config-key and --reserved-rows.")
-
-
-def _suggestions(checkpoint: Checkpoint, table: str | None = None) -> str:
-    """List tensors that may be the position table, with flags for the most likely one; empty if there are none."""
-    candidates = []
-    for entry in checkpoint.entries.values():
-        if len(entry.shape) != 2 or entry.dtype not in FLOATS or table not in (None, entry.name):
-            continue
-        rows, width = entry.shape
-        is_named, keys = "pos" in entry.name.lower() or "wpe" in entry.name.lower(), []
-        for key, value in _integers(checkpoint.config):
-            reserved, is_likely = rows - value, any(word in key.lower() for word in LENGTH_WORDS)
-            is_length = is_likely and 0 <= reserved <= (MAX_RESERVED_ROWS if is_named else 0)
-            # Hidden and vocabulary sizes are not lengths.
-            if is_length or (reserved == 0 and "size" not in key and value != width):
-                keys.append((is_likely, reserved == 0, reserved, key))
-        if keys or (is_named and rows > width // 8):
-            is_likely, _, reserved, key = max(keys, key=lambda item: item[:2], default=(False, True, 0, ""))
-            candidates.append((is_named, is_likely, bool(key), reserved == 0, entry, key, reserved))
-    candidates = [item for item in candidates if item[0]] or candidates  # prefer tensors with a telling name
-    candidates = sorted(candidates, key=lambda item: item[:4], reverse=True)[:MAX_SUGGESTIONS]
-    if not candidates:
-        return ""
-    shown = "; ".join(
-        f"{entry.name} {list(entry.shape)}" + (f" (rows = {key}{f' + {reserved}' * bool(reserved)})" if key else "")
-        for *_, entry, key, reserved in candidates
-    )
-    *_, entry, key, reserved = candidates[0]
-    pad, note = checkpoint.config.get("pad_token_id"), ""
-    if not reserved and "embeddings.position_embeddings" in entry.name and type(pad) is int and pad > 0:
-        # RoBERTa's convention: 514 rows are 512 positions, after pad_token_id + 1 reserved rows.
-        reserved = pad + 1 if (entry.shape[0] - pad - 1) % 8 == 0 else 0  # lengths are multiples of 8
-        note = f"Reserved rows: {reserved}, suggested by pad_token_id {pad}. " if reserved else ""
-    note = note or "If rows are reserved before position 0, add --reserved-rows K. " * (not reserved)
-    flags = flag_words({"tensor": entry.name, "reserved-rows": reserved or None, "config-key": key or "KEY"})
-    return f"Candidate position tables: {shown}. {note}{SPECIFY_TABLE}{shlex.join(flags)}"
-
-
-def _integers(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _integers(value, f"{path}{key}.")
-        elif isinstance(value, int) and not isinstance(value, bool) and value > 1:
-            yield f"{path}{key}", value

@@ -20,7 +20,7 @@ from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES, read_floats
-from ctxextend.errors import CheckpointError, MethodError, ResizeError, printable
+from ctxextend.errors import MethodError, ResizeError, printable
 from ctxextend.families.rope import read_rope
 from ctxextend.families.schema import BEYOND
 from ctxextend.json_output import Result, not_in_json
@@ -30,10 +30,12 @@ from ctxextend.plan.find_tables import (
     FoundTable,
     OpenedModel,
     TableShape,
+    check_own_code,
     check_tensor,
     describe_table,
     ignored_tensors,
     open_model,
+    with_type_note,
 )
 from ctxextend.plan.runtimes import describe_runtimes, runtime_lengths
 from ctxextend.plan.untrained import describe_untrained, untrained_rows
@@ -666,11 +668,7 @@ def plan_model(
     model = model.with_code() if settings.copy_code else model
     checkpoint = model.checkpoint
     check_tensor(model)
-    is_rotary = any(location.table.rope for location, _ in model.tables)
-    if is_rotary and "auto_map" in checkpoint.config and model.ref.model_type is None:
-        model_type = model.architecture.family.model_type
-        message = f"{checkpoint.config_file} has auto_map: its own code may read rotary settings in another way."
-        raise CheckpointError(message, f"To resize it for transformers' own class, use --model-type {model_type}.")
+    check_own_code(model)
 
     def describe(table: FoundTable) -> TableShape:
         (rows, hidden_size), dtype, file = describe_table(checkpoint, table)
@@ -680,7 +678,7 @@ def plan_model(
     settings = with_length(settings, model.tables, describe)
     tables = plan_tables(model.tables, settings, describe, recorded or {}, bool(checkpoint.config) and cut is None)
     edits, buffers = plan_edits(model, tables), plan_buffers(checkpoint, tables)
-    return ResizePlan(model, settings, tables, edits, *buffers, recorded or {})
+    return ResizePlan(with_type_note(model), settings, tables, edits, *buffers, recorded or {})
 
 
 @accepts_settings(CheckpointRef, Resize)

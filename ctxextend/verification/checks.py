@@ -88,6 +88,7 @@ def check_tensors(
     mismatches = {entry.name: _mismatch(resized, entry.name, entry.dtype, entry.shape) for entry, _ in kept}
     wrong = [mismatch for mismatch in mismatches.values() if mismatch]
     wrong += [f"{name} is not in the base" for name in resized.names if name not in base.names]
+    wrong += [f"names of tensors have {wrapper}, which transformers does not load" for wrapper in resized.wrappers]
     wrong += [f"{name} is an outdated position buffer" for name in plan.dropped if name in resized.names]
     for buffer in plan.rebuilt_buffers:
         mismatch = _mismatch(resized, buffer.name, buffer.dtype, buffer.shape)

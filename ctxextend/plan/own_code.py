@@ -1,0 +1,122 @@
+"""What a config says of positions that ctxextend does not know: those of a folder's own code, and of unknown types."""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from ctxextend.errors import UnsupportedModelError
+
+ALIBI, ROTARY = "ALiBi", "rotary"
+# Parts of config keys that only models with such positions have.
+ALIBI_KEY = re.compile(r"(?:^|_)alibi(?:_|$)")
+ROTARY_KEY = re.compile(r"(?:^|_)(?:rope|rotary)(?:_|$)")
+# Keys whose value names the positions, such as ``position_embedding_type``.
+KIND_KEY = re.compile(r"(?:pos|position|positional)_(?:emb|embd|embeddings?|encodings?)(?:_type|_2d)?")
+TABLE_KINDS = ("learned", "learned_absolute")  # values of these keys; ``absolute`` is only the default of BERT's config
+ANGLES = "inv_freq"  # in the names of buffers that only rotary positions have
+MAX_DEPTH = 3  # no config of transformers is nested more deeply
+MAX_KEYS = 4
+MAX_TEXT = 40  # characters of a value
+
+RUN_CODE = "Load it with trust_remote_code=True, which runs that code."
+NO_LIMIT = (
+    "ALiBi has no table and no length to resize: for longer texts, raise model_max_length in tokenizer_config.json."
+)
+READ_CODE = "The code and the model card say which lengths it reads, and with which settings."
+
+
+def own_class(config: Mapping[str, Any]) -> str | None:
+    """Return the class in ``auto_map`` that loads a folder with its own code; None if transformers' classes load it.
+
+    An own tokenizer or processor does not count.
+    """
+    mapped = config.get("auto_map")
+    if not isinstance(mapped, Mapping):
+        return None
+    models = [name for key, name in mapped.items() if key.startswith("AutoModel")]
+    named = [name for name in (*models, mapped.get("AutoConfig")) if isinstance(name, str)]
+    return next(filter(None, named), None)
+
+
+def stated_positions(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config keys, with dots, that say that positions are rotary, ALiBi, or of another named kind."""
+    return dict(_stated_positions(config, "", MAX_DEPTH))
+
+
+def _stated_positions(config: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    has_table = any(KIND_KEY.fullmatch(key) and value in TABLE_KINDS for key, value in config.items())
+    for pattern in (ALIBI_KEY, ROTARY_KEY):
+        found = {key: value for key, value in config.items() if pattern.search(key)}
+        is_off = any(_is_off(value) for value in found.values())  # then its other keys are defaults
+        if not has_table and not is_off:
+            yield from ((f"{path}{key}", value) for key, value in found.items())
+    for key, value in config.items():
+        if KIND_KEY.fullmatch(key) and _is_kind(value):
+            yield f"{path}{key}", value
+        if isinstance(value, Mapping) and depth and not ROTARY_KEY.search(key):
+            yield from _stated_positions(value, f"{path}{key}.", depth - 1)
+
+
+def _is_off(value: Any) -> bool:
+    """Whether a value turns positions off: false, or a share of 0 of each head."""
+    return isinstance(value, bool | int | float) and not value
+
+
+def _is_kind(value: Any) -> bool:
+    if isinstance(value, str):
+        return value not in ("absolute", "none", *TABLE_KINDS)
+    return value is True
+
+
+def named_scheme(stated: Mapping[str, Any], names: Collection[str] = ()) -> str:
+    """Return ``ALiBi`` or ``rotary`` if stated keys or tensor `names` say so; else an empty text."""
+    keys = [path.rpartition(".")[2] for path in stated]
+    values = [value for value in stated.values() if isinstance(value, str)]
+    if any(map(ALIBI_KEY.search, keys)) or "alibi" in values:
+        return ALIBI
+    if any(map(ROTARY_KEY.search, keys)) or any(map(ROTARY_KEY.search, values)):
+        return ROTARY
+    return ROTARY if any(ANGLES in name for name in names) else ""
+
+
+def list_keys(stated: Mapping[str, Any]) -> str:
+    """Return keys with their values as text, only the first ones if there are many."""
+    shown = [f"{key} {_short(value)}" for key, value in list(stated.items())[:MAX_KEYS]]
+    more = len(stated) - len(shown)
+    if more:
+        shown.append(f"{more} more")
+    return ", ".join(shown)
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+
+
+def describe_code(config: Mapping[str, Any], file: str) -> str:
+    """Say that a folder has its own code, and what its config states of the positions, in a sentence."""
+    text = f"{file} has auto_map: the positions are those of the folder's own code ({own_class(config):.100}), "
+    text += "which may differ from those of transformers"
+    if stated := stated_positions(config):
+        text += f"; the config states {list_keys(stated)}"
+    return f"{text}."
+
+
+def advise_code(config: Mapping[str, Any], names: Collection[str] = ()) -> str:
+    """Say what to do with a folder whose own code has positions that cannot be resized."""
+    is_alibi = named_scheme(stated_positions(config), names) == ALIBI
+    return f"{RUN_CODE} {NO_LIMIT if is_alibi else READ_CODE}"
+
+
+def code_error(
+    config: Mapping[str, Any], file: str, *, names: Collection[str] = (), found: str = "", usable: str | None = None
+) -> UnsupportedModelError:
+    """Return the error for a folder whose own code has its positions.
+
+    `found` is a sentence on what was found instead, and `usable` the model type as which the folder can be resized.
+    """
+    hint = advise_code(config, names)
+    if usable:
+        hint += f" If the weights are those of transformers' own class, use --model-type {usable}."
+    return UnsupportedModelError(f"{describe_code(config, file)} {found}".rstrip(), hint)
