@@ -13,7 +13,7 @@ from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import nested
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport, report_scheme
-from ctxextend.inspection.stated_limits import find_limits, library_limits
+from ctxextend.inspection.stated_limits import find_limits, library_limits, width_limits
 from ctxextend.inspection.table_report import Inspection, TableReport
 from ctxextend.plan.find_tables import FoundTable, OpenedModel, check_rows, describe_table, open_model, tables_of_part
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings
@@ -67,6 +67,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     fixes = {name: _fix_command(model.ref, report, reports.values()) for name, report in reports.items()}
     limits = find_limits(model, selected)
     limits = tuple(limit if limit.agrees else replace(limit, fix=fixes[limit.table]) for limit in limits)
+    limits += tuple(width_limits(checkpoint, selected))
     facts = model.ref.source, str(checkpoint.root), model.architecture.family.model_type, parameters
     created_by = (recipe.method, recipe.trainable) if recipe else (None, None)
     tables = tuple(report for report in selected if isinstance(report, TableReport))

@@ -26,7 +26,15 @@ from ctxextend.families.schema import BEYOND
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan import output_files
 from ctxextend.plan.edits import BufferPlan, TablePlan, new_buffer, plan_buffers, plan_edits, plan_tables, with_length
-from ctxextend.plan.find_tables import FoundTable, OpenedModel, TableShape, check_tensor, describe_table, open_model
+from ctxextend.plan.find_tables import (
+    FoundTable,
+    OpenedModel,
+    TableShape,
+    check_tensor,
+    check_width,
+    describe_table,
+    open_model,
+)
 from ctxextend.plan.runtimes import describe_runtimes, runtime_lengths
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, accepts_settings, split_ref
@@ -584,11 +592,17 @@ def plan_resize(
 
 
 def plan_model(
-    model: OpenedModel, settings: Resize, recorded: Mapping[str, str] | None = None, *, cut: int | None = None
+    model: OpenedModel,
+    settings: Resize,
+    recorded: Mapping[str, str] | None = None,
+    *,
+    cut: int | None = None,
+    checks_width: bool = True,
 ) -> ResizePlan:
     """Plan the resize of an open checkpoint; see `plan_resize`, and `ResizePlan` for `recorded`.
 
     `cut` plans as if the tables had only their first `cut` positions, so that the others judge a method: held-out rows.
+    `checks_width` fails if the config states another width than a table has; `verify` reports that as a failed check.
     """
     model = model.with_code() if settings.copy_code else model
     checkpoint = model.checkpoint
@@ -606,6 +620,9 @@ def plan_model(
 
     settings = with_length(settings, model.tables, describe)
     tables = plan_tables(model.tables, settings, describe, recorded or {}, bool(checkpoint.config) and cut is None)
+    for table in tables:
+        if checks_width and table.is_stored:
+            check_width(table.location, table.hidden_size, table.name)
     edits, buffers = plan_edits(model, tables), plan_buffers(checkpoint, tables)
     return ResizePlan(model, settings, tables, edits, *buffers, recorded or {})
 
