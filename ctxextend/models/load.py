@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,10 @@ class LoadedModel:
     mismatched: tuple[str, ...]  # with different shapes
 
 
+class MoreThanTextError(Exception):
+    """A model does not run on token ids alone; the message says why."""
+
+
 def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
     """Raise CheckpointError if transformers cannot safely load a checkpoint by itself, e.g. an adapter."""
     for name, reason in checkpoint.omitted.items():
@@ -42,12 +47,12 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
 
 
 def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32") -> LoadedModel:
-    """Load a checkpoint in a torch dtype, with a transformers class: AutoModel if it is None or not public."""
+    """Load a checkpoint in a torch dtype, with a transformers class: AutoModel if it is None or unknown."""
     import torch
     import transformers
     from torch._guards import active_fake_mode
 
-    loader: Any = getattr(transformers, model_class or "", None) or transformers.AutoModel
+    loader: Any = _find_class(model_class or "", checkpoint.config.get("model_type")) or transformers.AutoModel
     torch.manual_seed(0)  # missing weights are initialised at random: the same for every checkpoint
     flags: dict[str, Any] = {"output_loading_info": True, "dtype": getattr(torch, dtype), "variant": checkpoint.variant}
     flags["ignore_mismatched_sizes"] = True  # report them instead of failing
@@ -71,6 +76,26 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
     mismatched = tuple(sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]))
     missing, unexpected = (tuple(sorted(info[kind])) for kind in ("missing_keys", "unexpected_keys"))
     return LoadedModel(model.train(False), missing, unexpected, mismatched)
+
+
+def _find_class(name: str, model_type: Any) -> Any:
+    """Return transformers' model class of this name; None if there is none.
+
+    Some classes are not public: text models of multimodal ones, which AutoModel does not know either.
+    """
+    import transformers
+
+    if public := getattr(transformers, name, None):
+        return public
+    if model_type not in transformers.CONFIG_MAPPING:
+        return None
+    package, _, _ = transformers.CONFIG_MAPPING[model_type].__module__.rpartition(".")
+    with suppress(ImportError):
+        module = import_module(f"{package}.modeling_{package.rpartition('.')[2]}")
+        found = getattr(module, name, None)
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+            return found
+    return None
 
 
 def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) -> dict[str, str]:
@@ -107,13 +132,15 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def run_on_tokens(model: Any, table: str, tokens: "int | torch.Tensor") -> "torch.Tensor | None":
+def run_on_tokens(model: Any, table: str, tokens: "int | torch.Tensor", *, has_others: bool = True) -> "torch.Tensor":
     """Run the outermost submodule around a table that needs only token ids, on these or on a number of them.
 
-    Returns the first float output with a value per token, else the first float output; None if no submodule runs on
-    token ids only. An input that is too long raises the model's exception.
+    Returns the first float output with a value per token, else the first float output. An input that is too long raises
+    the model's exception; if the model `has_others`, tables that may be shorter, inner submodules are tried first.
+    MoreThanTextError is raised if no submodule runs on two token ids.
     """
     failure: Exception | None = None
+    refusals = list[str]()
     path = table.split(".")[:-1]
     modules = dict(model.named_modules(remove_duplicate=False))
     for depth in range(len(path) + 1):
@@ -122,17 +149,22 @@ def run_on_tokens(model: Any, table: str, tokens: "int | torch.Tensor") -> "torc
             break
         parameters = inspect.signature(module.forward).parameters
         for names in (names for names in TOKEN_INPUTS if {*names} <= parameters.keys()):
-            with suppress(Exception):  # model classes raise many types if other inputs are missing
-                if _run(module, names, model.config, 2) is None:
-                    continue
-                try:
-                    return _run(module, names, model.config, tokens)
-                except (IndexError, RuntimeError, ValueError) as error:
-                    failure = error  # an outer submodule may contain a shorter table: try the next inner one
-                    break
+            try:
+                _run(module, names, model.config, 2)
+            except Exception as error:  # model classes raise many types if other inputs are missing
+                refusals.append(f"{type(error).__name__}: {one_line(error)}")
+                continue
+            try:
+                return _run(module, names, model.config, tokens)
+            except (IndexError, RuntimeError, ValueError) as error:
+                if not has_others:
+                    raise
+                failure = error  # an outer submodule may contain a shorter table: try the next inner one
+                break
     if failure is not None:
         raise failure
-    return None
+    reason = refusals[0] if refusals else "it has no input of token ids"
+    raise MoreThanTextError(f"{reason:.160}")
 
 
 def padded_texts(model: Any, folder: Path, length: int) -> "dict[str, torch.Tensor]":
@@ -160,7 +192,7 @@ def token_ids(config: Any, length: int) -> "torch.Tensor":
     return first + torch.arange(length).unsqueeze(0) % max(vocab_size - first - 1, 1)
 
 
-def _run(module: Any, names: tuple[str, ...], config: Any, tokens: "int | torch.Tensor") -> "torch.Tensor | None":
+def _run(module: Any, names: tuple[str, ...], config: Any, tokens: "int | torch.Tensor") -> "torch.Tensor":
     """Run a module on token ids and return its first float output with a value per token, else the first."""
     import torch
 
@@ -168,7 +200,9 @@ def _run(module: Any, names: tuple[str, ...], config: Any, tokens: "int | torch.
         output = module(**dict.fromkeys(names, token_ids(config, tokens) if isinstance(tokens, int) else tokens))
     values = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else (output,)
     floats = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
-    return next((value for value in floats if value.dim() >= 3), floats[0] if floats else None)
+    if not floats:
+        raise ValueError("no output has float values")
+    return next((value for value in floats if value.dim() >= 3), floats[0])
 
 
 def largest_difference(first: "torch.Tensor", second: "torch.Tensor") -> float:

@@ -3,12 +3,12 @@
 import filecmp
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,8 @@ from ctxextend.conversion.convert import ConversionPlan
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.families.lookup import nested
 from ctxextend.families.rope import read_rope, rotary_dim
-from ctxextend.json_output import not_in_json
 from ctxextend.plan.edits import TablePlan, new_buffer
+from ctxextend.plan.find_tables import computed_shape, width_fault
 from ctxextend.plan.output_files import CARD_FILE
 from ctxextend.plan.plan import ResizePlan, table_hash
 from ctxextend.progress import Progress, no_progress
@@ -58,14 +58,43 @@ class ExpectedResize:
     written: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each table, from the checkpoint's own recipe
 
 
+Status = Literal["passed", "failed", "not checked"]
+
+
 @dataclass(frozen=True)
 class Check:
     """One check and its evidence."""
 
     name: str  # ``readable``, ``tensors``, ``table``, ``files``; with ``--deep`` also ``loads``, ``runs``, ``outputs``
-    passed: bool
-    evidence: tuple[str, ...]  # findings, failures first
-    is_unchecked: bool = field(default=False, metadata=not_in_json)  # failed only since its method is not registered
+    status: Status  # ``not checked``: nothing failed, but something could not be checked
+    evidence: tuple[str, ...]  # failures first, then what was not checked and why, then other findings
+
+    json_properties: ClassVar = ("passed",)
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything was checked, and nothing failed."""
+        return self.status == "passed"
+
+    @property
+    def failed(self) -> bool:
+        """Whether something was checked and is wrong."""
+        return self.status == "failed"
+
+
+def make_check(
+    name: str,
+    failures: Sequence[str] = (),
+    unchecked: Sequence[str] = (),
+    findings: Sequence[str] = (),
+) -> Check:
+    """Return a check with the status that its findings give."""
+    status: Status = "passed"
+    if failures:
+        status = "failed"
+    elif unchecked:
+        status = "not checked"
+    return Check(name, status, (*failures, *unchecked, *findings))
 
 
 def run_checks(expected: ExpectedResize, resized: Checkpoint, progress: Progress) -> list[Check]:
@@ -74,7 +103,7 @@ def run_checks(expected: ExpectedResize, resized: Checkpoint, progress: Progress
     if expected.trainable in ("all-but-positions", "all"):
         kind = "conversion" if isinstance(plan, ConversionPlan) else "resize"
         reason = f"{TRAINABLE[expected.trainable]} were trained according to the recipe, so this is not a pure {kind}"
-        tensors = Check("tensors", False, (reason, *tensors.evidence))
+        tensors = make_check("tensors", failures=(reason, *tensors.evidence))
     return [tensors, check_tables(expected, resized), check_files(plan, resized)]
 
 
@@ -118,7 +147,7 @@ def check_tensors(
         identical = "compared with" if wrong else "are byte-identical to"
         summary = f"{len(same):,} tensors {identical} those computed from the base ({total:,} bytes): {counts}"
     summary += f"; {len(skipped):,} with adapters not compared" * bool(skipped)
-    return Check("tensors", not wrong, (*wrong, summary))
+    return make_check("tensors", failures=wrong, findings=(summary,))
 
 
 def _mismatch(resized: Checkpoint, name: str, dtype: str, shape: tuple[int, ...]) -> str:
@@ -224,18 +253,50 @@ def check_tables(expected: ExpectedResize, resized: Checkpoint) -> Check:
             wrong += rope.wrong
             notes += [f"{table.name}: {plan.conversion.positions}"] if isinstance(plan, ConversionPlan) else rope.notes
         elif not table.is_stored:
+            wrong += _wrong_computed(table, resized)
             notes.append(f"{table.name}: {table.rows_before} -> {table.rows_after} rows, computed by transformers")
         elif mismatch := _mismatch(resized, table.name, table.dtype, (table.rows_after, table.hidden_size)):
             wrong.append(mismatch)
         elif expected.unregistered and table.is_changed:
+            wrong += _wrong_width(table, resized)
             message = f"{table.name}: rows not checked, method {expected.unregistered!r} is not registered"
-            (notes if expected.trainable in ("positions", "all") else unchecked).append(message)
+            if expected.trainable in ("positions", "all") and table.name in expected.written:
+                after = read_floats(resized.names[table.name], table.name)
+                wrong += _wrong_since_written(expected, table, after)
+                notes.append(message)
+            else:
+                unchecked.append(message)
         else:
+            wrong += _wrong_width(table, resized)
             compared = compare_table(plan, table, resized)
             wrong += _wrong_rows(expected, table, compared)
             notes += _describe_rows(expected, table, compared)
-    evidence = (*wrong, *unchecked, *notes)
-    return Check("table", not (wrong or unchecked), evidence, is_unchecked=not wrong and bool(unchecked))
+    return make_check("table", failures=wrong, unchecked=unchecked, findings=notes)
+
+
+def _wrong_computed(table: TablePlan, resized: Checkpoint) -> Iterator[str]:
+    """Yield how the table that transformers computes from the config differs from the planned one."""
+    planned = table.rows_after, table.hidden_size
+    try:
+        computed, _, _ = computed_shape(replace(table.location, config=resized.config))
+    except CheckpointError as error:
+        yield error.message
+        return
+    if computed != planned:
+        yield f"{table.name}: transformers computes a table of {list(computed)}, expected {list(planned)}"
+
+
+def _wrong_width(table: TablePlan, resized: Checkpoint) -> Iterator[str]:
+    """Yield the config key that states another width than the table has."""
+    if fault := width_fault(replace(table.location, config=resized.config), table.hidden_size, table.name):
+        yield fault
+
+
+def _wrong_since_written(expected: ExpectedResize, table: TablePlan, after: Table) -> Iterator[str]:
+    """Yield that a table is not the one whose hash its recipe states."""
+    recorded = expected.written.get(table.name)
+    if recorded and recorded != table_hash(after):
+        yield f"{table.name} has changed since it was written: its SHA-256 is not that in {RECIPE_FILE}"
 
 
 def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableComparison) -> Iterator[str]:
@@ -256,8 +317,8 @@ def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableCompa
         if isinstance(expected.plan, ConversionPlan):
             difference = "are not the angles of their positions"
         yield f"{table.name}: {len(bad)} of {len(frozen)} rows {difference}: {describe_rows(bad.tolist())}"
-    elif (recorded := expected.written.get(table.name)) and recorded != table_hash(compared.after):
-        yield f"{table.name} has changed since it was written: its SHA-256 is not that in {RECIPE_FILE}"
+    else:
+        yield from _wrong_since_written(expected, table, compared.after)
     nonfinite = sorted({*nonfinite_rows(compared.after)} - {*nonfinite_rows(compared.expected)})  # from training
     if nonfinite:
         yield f"{table.name}: {counted(len(nonfinite), 'row')} with NaN or infinity: {describe_rows(nonfinite)}"
@@ -310,7 +371,9 @@ def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
     if isinstance(plan, ConversionPlan):
         changes = ", ".join(("as the conversion writes them", *filter(None, (edits,))))
     count = f"{counted(len(compared), 'file')} compared (model card, licenses, logs and recipe excluded)"
-    return Check("files", not wrong, tuple(wrong) or (f"{count}: {changes}", "no stale weight files"))
+    if wrong:
+        return make_check("files", failures=wrong)
+    return make_check("files", findings=(f"{count}: {changes}", "no stale weight files"))
 
 
 def _is_not_compared(name: str) -> bool:
