@@ -1,6 +1,8 @@
 """Load checkpoints with transformers and run them; torch and transformers are imported on first use."""
 
+import copy
 import inspect
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -76,6 +78,25 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
     mismatched = tuple(sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]))
     missing, unexpected = (tuple(sorted(info[kind])) for kind in ("missing_keys", "unexpected_keys"))
     return LoadedModel(model.train(False), missing, unexpected, mismatched)
+
+
+def read_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]] | None:
+    """Return the values that transformers reads from a config.json, with its defaults, and names that it replaces.
+
+    None if it has no class for the model type, or refuses the values. Nothing in the checkpoint is executed.
+    """
+    import transformers
+
+    model_type = content.get("model_type")
+    if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:
+        return None
+    with quiet_transformers():
+        try:
+            config: Any = transformers.CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(dict(content)))
+            values: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+        except Exception:  # config classes raise many types
+            return None
+    return values, frozenset({"torch_dtype", *config.attribute_map})
 
 
 def _find_class(name: str, model_type: Any) -> Any:

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.json_edit import parse_json, read_bytes
+from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes
 from ctxextend.checkpoints.safetensors_file import METADATA, TensorEntry, TensorFile, read_floats
 from ctxextend.conversion.convert import ConversionPlan
 from ctxextend.errors import CheckpointError, counted
-from ctxextend.families.lookup import nested
-from ctxextend.families.rope import read_rope, rotary_dim
+from ctxextend.families.lookup import Keys, TableLocation, nested
+from ctxextend.families.rope import NEW, OLD, read_rope, rotary_dim
 from ctxextend.plan.edits import TablePlan, new_buffer
 from ctxextend.plan.find_tables import computed_shape, width_fault
 from ctxextend.plan.output_files import CARD_FILE
@@ -30,17 +30,22 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import FROZEN, RECIPE_FILE, TRAINABLE
 from ctxextend.recipe_file import Provenance, any_layer, learned_before
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
-from ctxextend.tables.rotary import frequencies
+from ctxextend.tables.rotary import THETA, frequencies
 from ctxextend.tables.stats import describe_rows
 
 Table = NDArray[Any]
 Mask = NDArray[np.bool_]
+Change = tuple[Keys, Any, Any]  # path of keys, value before and after
+GENERATION_FILE = "generation_config.json"
 BLOCK = 1 << 18  # bytes read at a time: two blocks stay in the CPU cache until they are compared
-INFORMATIONAL_KEYS = {("transformers_version",), ("_name_or_path",)}  # of config.json; no model uses them
+# Keys that no model uses, and the files that have them.
+INFORMATIONAL_KEYS = {("transformers_version",), ("_name_or_path",), ("_from_model_config",)}
+INFORMED_FILES = ("config.json", GENERATION_FILE)
 NOT_COMPARED = (  # files that do not affect the model
     *(CARD_FILE, RECIPE_FILE, ".gitattributes", "trainer_state.json", "train_log.jsonl", "train_loss.png", "runs/*"),
     *(f"{name}{suffix}" for name in ("LICENSE", "LICENCE", "NOTICE") for suffix in ("", ".txt", ".md")),
 )
+TORCH_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 MISSING = object()  # value of a key that does not exist
 
 
@@ -391,10 +396,22 @@ def _unexpected_files(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
     if not base.has_config and all(nested(resized.config, path) == length for path, length in lengths.items()):
         expected.add(resized.config_file)
     for name in (*resized.copied, *resized.code):
-        if name not in expected and not _is_not_compared(name):
+        if name not in expected and not _is_not_compared(name) and not _repeats_config(resized, name):
             yield f"{name} is not in the base"
     if base.variant != resized.variant:
         yield f"the weights are variant {resized.variant}, expected {base.variant or 'no variant'}"
+
+
+def _repeats_config(resized: Checkpoint, name: str) -> bool:
+    """Whether a file is a generation config that states only what config.json states: transformers adds one."""
+    if PurePosixPath(name) != PurePosixPath(resized.config_file).with_name(GENERATION_FILE):
+        return False
+    try:
+        content = load_object(resized.root / name)
+    except CheckpointError:
+        return False
+    stated = {key: value for key, value in content.items() if (key,) not in INFORMATIONAL_KEYS}
+    return all(resized.config.get(key, MISSING) == value for key, value in stated.items())
 
 
 def _differences(plan: ResizePlan, resized: Checkpoint, name: str) -> Iterator[str]:
@@ -423,20 +440,78 @@ def _differences(plan: ResizePlan, resized: Checkpoint, name: str) -> Iterator[s
     except UnicodeDecodeError as error:
         yield f"{name} is not UTF-8 text (byte {error.start})."
         return
+    changes = list(_changed_values(before, after))
+    if PurePosixPath(name).name in INFORMED_FILES:
+        changes = [change for change in changes if change[0] not in INFORMATIONAL_KEYS]
+    if name == plan.checkpoint.config_file and changes:
+        changes = _changed_meaning(plan, before, after, changes)
     edits = {edit.path for edit in plan.edits if edit.file == name and not any("rope" in key for key in edit.path)}
-    for keys, old, new in _changed_values(before, after):
-        if keys not in INFORMATIONAL_KEYS or PurePosixPath(name).name != "config.json":
-            reason = " (the new length)" if any(keys[: len(edit)] == edit for edit in edits) else ""
-            yield f"{name}: {'.'.join(keys)} is {_json_text(new)}, expected {_json_text(old)}{reason}"
+    for keys, old, new in changes:
+        reason = " (the new length)" if any(keys[: len(edit)] == edit for edit in edits) else ""
+        yield f"{name}: {'.'.join(keys)} is {_json_text(new)}, expected {_json_text(old)}{reason}"
 
 
-def _changed_values(left: Any, right: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Yield the path, left value and right value of every difference between two JSON values."""
+def _changed_meaning(plan: ResizePlan, before: Any, after: Any, changes: list[Change]) -> list[Change]:
+    """Return the changes of a model's config that are more than another spelling.
+
+    Rotary settings are compared by `compare_rope`, in either dialect. Of other keys, transformers says what they mean:
+    it is imported only if some differ, for example since it has saved the checkpoint again, with all of its defaults.
+    """
+    rotary = {path for table in plan.tables for path in _rotary_paths(table.location)}
+
+    def is_rotary(path: Keys) -> bool:
+        return any(path[: len(start)] == start for start in rotary)
+
+    changes = [change for change in changes if not is_rotary(change[0])]
+    if not changes or not isinstance(after, dict):
+        return changes
+    from ctxextend.models.load import read_config
+
+    expected, actual = read_config(before), read_config(after)
+    if expected is None or actual is None:
+        return changes
+    (old, renamed), (new, _) = expected, actual
+    # A key that transformers does not keep under its name or another one has no other spelling.
+    unread = [change for change in changes if _parent(change[0], old, new) is None and change[0][-1] not in renamed]
+    found = [change for change in _changed_values(old, new) if not is_rotary(change[0])]
+    found = [change for change in found if change[0] not in INFORMATIONAL_KEYS]
+    found = [change for change in found if not _is_stored_dtype(plan.checkpoint, change)]
+    stated = {change[0]: change for change in changes}
+    return [*unread, *(stated.get(change[0], change) for change in found)]
+
+
+def _is_stored_dtype(checkpoint: Checkpoint, change: Change) -> bool:
+    """Whether a config only states the dtype of the weights, which transformers uses if none is stated."""
+    (*_, key), old, new = change
+    stored = {TORCH_NAMES[entry.dtype] for entry in checkpoint.entries.values() if entry.dtype in TORCH_NAMES}
+    return key == "dtype" and old in (None, MISSING) and stored == {new}
+
+
+def _parent(path: Keys, *configs: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the first config, or object nested in one, that has a path of keys; None if there is none."""
+    for config in configs:
+        parent = nested(config, path[:-1])
+        if isinstance(parent, list) or (isinstance(parent, Mapping) and path[-1] in parent):
+            return config
+    return None
+
+
+def _rotary_paths(location: TableLocation) -> Iterator[Keys]:
+    """Yield the paths of the keys that state rotary settings, in both dialects."""
+    if facts := location.table.rope:
+        keys = {NEW, OLD, THETA, facts.partial_key, *facts.theta_keys.values()} - {""}
+        for key in sorted(keys):
+            yield from location.paths_of(key)
+
+
+def _changed_values(left: Any, right: Any, path: Keys = ()) -> Iterator[Change]:
+    """Yield the path, left value and right value of every difference between two JSON values: 4 and 4.0 are equal."""
+    numbers = [type(value) in (int, float) for value in (left, right)]
     if type(left) is type(right) and isinstance(left, dict | list):
         before, after = (dict(enumerate(value)) if isinstance(value, list) else value for value in (left, right))
         for key in dict.fromkeys((*before, *after)):
             yield from _changed_values(before.get(key, MISSING), after.get(key, MISSING), (*path, str(key)))
-    elif type(left) is not type(right) or left != right:
+    elif left != right or (type(left) is not type(right) and not all(numbers)):
         yield path, left, right
 
 

@@ -83,6 +83,9 @@ class Verification(Result, shows="conclusion"):
                 unchecked = ", ".join(check.name for check in self.checks if not check.passed)
                 return f"Not verified: method {self.method} is not registered (not checked: {unchecked})."
             kind = "conversion" if self.what == "converted" else "resize"
+            if all(check.passed for check in self.checks if check.name not in MODEL_CHECKS):
+                files = f"the files of {self.resized} are those of a pure {kind} of {self.base}"
+                return f"Not verified: {files}, but the model in transformers is not right (failed: {failed})."
             return f"Not verified: {self.resized} is not a pure {kind} of {self.base} (failed: {failed})."
         if self.trainable:
             rows = "new rows" if self.trainable == "new" else "rows"
