@@ -34,7 +34,7 @@ class LoadedModel:
 
 
 class MoreThanTextError(Exception):
-    """A model does not run on token ids alone; the message says why."""
+    """A model does not run on token ids only; the message says why."""
 
 
 def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
@@ -199,7 +199,7 @@ def padded_texts(model: Any, folder: Path, length: int) -> "dict[str, torch.Tens
             process = getattr(transformers, f"Auto{name.title()}").from_pretrained(folder, trust_remote_code=False)
             ids = process(text=["a photo of a cat"], padding="max_length", truncation=True, return_tensors="pt")
             texts[f"a text padded by the {name}"] = ids["input_ids"]
-    padding = torch.full((1, length), getattr(model.config.get_text_config(), "pad_token_id", None) or 0)
+    padding = torch.full((1, length), getattr(_text_config(model.config), "pad_token_id", None) or 0)
     ids = torch.cat([token_ids(model.config, max(length // 4, 1)), padding], dim=1)
     return texts or {f"a text padded to {length} tokens": ids[:, :length]}
 
@@ -208,9 +208,17 @@ def token_ids(config: Any, length: int) -> "torch.Tensor":
     """Return ids of tokens that are not padding, shape (1, length)."""
     import torch
 
-    vocab_size = int(getattr(config.get_text_config(), "vocab_size", None) or 32)
+    vocab_size = int(getattr(_text_config(config), "vocab_size", None) or 32)
     first = min(vocab_size // 2, 100)  # not padding, which several model types do not count as positions
     return first + torch.arange(length).unsqueeze(0) % max(vocab_size - first - 1, 1)
+
+
+def _text_config(config: Any) -> Any:
+    """Return the config of the part that reads text, if a model has several parts."""
+    try:
+        return config.get_text_config()
+    except ValueError:  # two of them read text
+        return config.get_text_config(decoder=True)
 
 
 def _run(module: Any, names: tuple[str, ...], config: Any, tokens: "int | torch.Tensor") -> "torch.Tensor":

@@ -26,7 +26,7 @@ MAX_SUGGESTIONS = 5
 LENGTH_WORDS = ("pos", "ctx", "context", "len", "block_size")
 
 # Config keys of the width of a position table. Each model type states one of them, or, if it is listed below, the
-# first of its own keys that its config states; a table with none is not as wide as any key says.
+# first of the listed keys that its config states; a table with none is not as wide as any key says.
 WIDTH_KEYS = ("d_model", "n_embd", "emb_dim", "embed_dim", "dim", "hidden_size")
 OWN_WIDTH_KEYS: Mapping[str, tuple[str, ...]] = {
     "albert": ("embedding_size",),

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +31,12 @@ from ctxextend.recipe_file import any_layer
 from ctxextend.tables.rotary import frequencies
 from ctxextend.verification.checks import Check, ExpectedResize, make_check
 
-if TYPE_CHECKING:
-    import torch
-
 NOT_DEEP_HINT = "Run verify without --deep."
 SUM_ROUNDING = {"BF16": 2**-6, "F16": 2**-9}  # of outputs, relative; measured: up to a seventh of it
 # Relative rounding of frequencies: of transformers' float32 formulas, and of buffers that a file stores in 16 bits.
 FREQUENCY_ROUNDING = {"F16": 2**-10, "BF16": 2**-7}
 FLOAT32_ROUNDING = 1e-5
+Tensor = Any  # of torch
 SHORT_INPUT = 8  # tokens, to find out which parameters outputs depend on
 
 
@@ -46,7 +44,7 @@ SHORT_INPUT = 8  # tokens, to find out which parameters outputs depend on
 class Ran:
     """The output of a model."""
 
-    values: "torch.Tensor"
+    values: Tensor
     tokens: int  # of the input
 
     @property
@@ -57,7 +55,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class NotRun:
-    """Why a model was not run: it does not run on text alone."""
+    """Why a model was not run: it does not run on text only."""
 
     reason: str
 
@@ -191,7 +189,8 @@ def _find_random(plan: ResizePlan, loaded: LoadedModel, length: int) -> RandomPa
         tensors = [value for name, value in state.items() if any_layer(name) == pattern]
         with _filled_with_nan(tensors):
             found = _count_finite(plan, loaded, length)
-        (unneeded if found == normal else needed).extend(names)
+        is_unneeded = bool(tensors) and found == normal
+        (unneeded if is_unneeded else needed).extend(names)
     return RandomParameters(
         mismatched=loaded.mismatched,
         needed=tuple(needed),
@@ -207,7 +206,7 @@ def _count_finite(plan: ResizePlan, loaded: LoadedModel, length: int) -> int:
 
 
 @contextmanager
-def _filled_with_nan(tensors: "Sequence[torch.Tensor]") -> Iterator[None]:
+def _filled_with_nan(tensors: Sequence[Tensor]) -> Iterator[None]:
     """Set all float values to NaN meanwhile."""
     floats = [value for value in tensors if value.is_floating_point()]
     before = [value.detach().clone() for value in floats]
@@ -242,7 +241,7 @@ def _check_loads(plan: ResizePlan, resized: Checkpoint, before: Observed, after:
         text = describe("missing", name, ": no output that is compared depends on it")
         (notes if name in in_base else wrong).append(text)
     for name in random.unknown:
-        text = describe("missing", name, ": the model does not run on text alone, so outputs may depend on it")
+        text = describe("missing", name, ": the model does not run on text only, so outputs may depend on it")
         (unchecked if name in in_base else wrong).append(text)
     for name in after.unexpected:
         (notes if name in in_base else wrong).append(describe("unexpected", name))
@@ -333,7 +332,7 @@ def _run_inputs(plan: ResizePlan, checkpoint: Checkpoint, loaded: LoadedModel, l
     return outcomes
 
 
-def _run(plan: ResizePlan, loaded: LoadedModel, table: TablePlan, tokens: "int | torch.Tensor") -> Outcome:
+def _run(plan: ResizePlan, loaded: LoadedModel, table: TablePlan, tokens: int | Tensor) -> Outcome:
     modules = {name for name, _ in loaded.model.named_modules()}
     # A table can be named differently in the model than in the file.
     name = next((name for name in table.location.names if name.rpartition(".")[0] in modules), table.name)
@@ -355,7 +354,7 @@ def _not_run(table: TablePlan, outcomes: Outcomes) -> NotRun | None:
 
 
 def _needs_more(table: TablePlan, reason: NotRun) -> str:
-    return f"{table.name}: the model does not run on text alone: {reason.reason}"
+    return f"{table.name}: the model does not run on text only: {reason.reason}"
 
 
 def _random_values(random: RandomParameters, whose: str) -> str:
@@ -434,7 +433,7 @@ def _difference(table: TablePlan, old: Ran, new: Outcome | None) -> float | str:
     return largest_difference(left, right)
 
 
-def _has_value_per_row(table: TablePlan, old: "torch.Tensor", new: "torch.Tensor") -> bool:
+def _has_value_per_row(table: TablePlan, old: Tensor, new: Tensor) -> bool:
     """Whether outputs have a value for each position of the table, whatever the input, and differ only in that."""
     sizes = {(table.max_len_before, table.max_len_after), (table.rows_before, table.rows_after)}
     changed = [pair for pair in zip(old.shape, new.shape, strict=False) if pair[0] != pair[1]]
