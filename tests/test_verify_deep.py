@@ -321,3 +321,47 @@ def test_verify_deep_compares_frequencies_in_the_dtype_in_which_they_are_stored(
     assert set(statuses(result).values()) == {"passed"}, result.checks
     evidence = checks_of(result)["loads"].evidence
     assert "esm.rotary_embeddings.inv_freq equals that of the base" in evidence
+
+
+def add_position_ids(folder: Path, length: int, dtype: torch.dtype, name: str) -> None:
+    pico.add_tensors(folder, {name: torch.arange(length).unsqueeze(0).to(dtype)})
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float16, torch.bfloat16])
+def test_verify_compares_position_buffers_in_the_dtype_in_which_they_are_stored(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    source = pico.make_bros(tmp_path / "bros")
+    name = "embeddings.position_ids"
+    add_position_ids(source, 16, dtype, name)
+    out = resize(source, to=40, output=tmp_path / "out").output
+    assert verify(out, source, deep=True).passed
+    assert verify(save_again(out, tmp_path / "again"), source, deep=True).passed  # in int64 as transformers has it
+    add_position_ids(out, 16, dtype, name)
+    assert not verify(out, source).passed
+
+
+def test_verify_accepts_the_position_buffer_of_the_new_length_and_no_other(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "bert").folder
+    name = "bert.embeddings.position_ids"
+    add_position_ids(source, 16, torch.int64, name)
+    out = resize(source, to=40, output=tmp_path / "out").output  # without it: transformers computes it
+    add_position_ids(out, 40, torch.int64, name)
+    assert verify(out, source).passed
+    add_position_ids(out, 16, torch.int64, name)
+    (found,) = [check for check in verify(out, source).checks if check.failed]
+    assert found.evidence[0] == f"{name} is an outdated position buffer"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_verify_deep_passes_with_stored_frequencies_that_transformers_computes(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    source = old_llama(tmp_path / "source")
+    frequencies = 10000.0 ** -(torch.arange(0, 16, 2) / 16)
+    names = [f"model.layers.{layer}.self_attn.rotary_emb.inv_freq" for layer in range(2)]
+    pico.add_tensors(source, {name: frequencies.to(dtype).clone() for name in names})
+    for method in ("yarn", "theta"):
+        out = resize(source, to=NEW, method=method, output=tmp_path / method).output
+        result = verify(out, source, deep=True)
+        assert set(statuses(result).values()) == {"passed"}, result.checks

@@ -17,12 +17,12 @@ from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes
-from ctxextend.checkpoints.safetensors_file import METADATA, TensorEntry, TensorFile, read_floats
+from ctxextend.checkpoints.safetensors_file import METADATA, NUMPY_DTYPES, TensorEntry, TensorFile, read_floats
 from ctxextend.conversion.convert import ConversionPlan
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.rope import NEW, OLD, read_rope, rotary_dim
-from ctxextend.plan.edits import TablePlan, new_buffer
+from ctxextend.plan.edits import BUFFER_AXES, BufferPlan, TablePlan, new_buffer
 from ctxextend.plan.find_tables import computed_shape, width_fault
 from ctxextend.plan.output_files import CARD_FILE
 from ctxextend.plan.plan import ResizePlan, table_hash
@@ -121,11 +121,14 @@ def check_tensors(
     kept = [(file.entries[name], file) for name, file in base.names.items() if name not in changed]
     mismatches = {entry.name: _mismatch(resized, entry.name, entry.dtype, entry.shape) for entry, _ in kept}
     wrong = [mismatch for mismatch in mismatches.values() if mismatch]
-    wrong += [f"{name} is not in the base" for name in resized.names if name not in base.names]
-    wrong += [f"{name} is an outdated position buffer" for name in plan.dropped if name in resized.names]
+    added = [name for name in resized.names if name not in base.names]
+    wrong += [f"{name} is not in the base" for name in added if not _is_position_buffer(plan, resized, name)]
+    outdated = [name for name in plan.dropped if name in resized.names]
+    outdated = [name for name in outdated if not _is_position_buffer(plan, resized, name)]
+    wrong += [f"{name} is an outdated position buffer" for name in outdated]
     for buffer in plan.rebuilt_buffers:
-        mismatch = _mismatch(resized, buffer.name, buffer.dtype, buffer.shape)
-        if mismatch or resized.names[buffer.name].read_bytes(buffer.name).tobytes() != new_buffer(buffer).tobytes():
+        if buffer.name not in resized.names or not _is_position_buffer(plan, resized, buffer.name):
+            mismatch = _mismatch(resized, buffer.name, buffer.dtype, buffer.shape)
             wrong.append(mismatch or f"{buffer.name} is not the position buffer for the new length")
     metadata = {resized.relative(file): file.header.get(METADATA) for file in resized.weights.values()}
     for name, file in base.weights.items():  # transformers reads the tensors' framework from it
@@ -153,6 +156,23 @@ def check_tensors(
         summary = f"{len(same):,} tensors {identical} those computed from the base ({total:,} bytes): {counts}"
     summary += f"; {len(skipped):,} with adapters not compared" * bool(skipped)
     return make_check("tensors", failures=wrong, findings=(summary,))
+
+
+def _is_position_buffer(plan: ResizePlan, resized: Checkpoint, name: str) -> bool:
+    """Whether a tensor is a position buffer with the values for the new length, in the dtype in which it is stored."""
+    entry = resized.entries[name]
+    for table in plan.tables:
+        buffer = table.location.buffer(name)
+        if buffer is None or entry.dtype not in NUMPY_DTYPES:
+            continue
+        axes = BUFFER_AXES[buffer.content]
+        length = table.location.key_value(table.max_len_after)
+        if len(entry.shape) < len(axes) or any(entry.shape[axis] != length for axis in axes):
+            return False
+        start = 0 if table.location.table.reserved.inside_key else table.reserved_rows
+        expected = new_buffer(BufferPlan(name, buffer.content, entry.shape, entry.dtype, start))
+        return bool(resized.names[name].read_bytes(name).tobytes() == expected.tobytes())
+    return False
 
 
 def _mismatch(resized: Checkpoint, name: str, dtype: str, shape: tuple[int, ...]) -> str:
