@@ -365,3 +365,11 @@ def test_verify_deep_passes_with_stored_frequencies_that_transformers_computes(
         out = resize(source, to=NEW, method=method, output=tmp_path / method).output
         result = verify(out, source, deep=True)
         assert set(statuses(result).values()) == {"passed"}, result.checks
+
+
+def test_verify_rejects_a_config_with_billions_of_layers_in_bounded_time(tmp_path: Path) -> None:
+    source = old_qwen2(tmp_path / "source")
+    out = resize(source, to=NEW, output=tmp_path / "out").output
+    pico.edit_json(out / "config.json", num_hidden_layers=10**12)  # of which transformers makes a list
+    (failed,) = [check for check in verify(out, source).checks if check.failed]
+    assert failed.evidence == ("config.json: num_hidden_layers is 1000000000000, expected 2",)

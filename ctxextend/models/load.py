@@ -20,6 +20,7 @@ from ctxextend.models.extend import to_tensor
 if TYPE_CHECKING:
     import torch
 
+MAX_COUNT = 100_000  # of layers and labels, for which config classes make lists
 TOKEN_INPUTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))  # names by preference
 
 
@@ -83,11 +84,14 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
 def read_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]] | None:
     """Return the values that transformers reads from a config.json, with its defaults, and names that it replaces.
 
-    None if it has no class for the model type, or refuses the values. Nothing in the checkpoint is executed.
+    None if it has no class for the model type, or refuses the values, or would make lists of millions of layers or
+    labels of them. Nothing in the checkpoint is executed.
     """
     import transformers
 
     model_type = content.get("model_type")
+    if _has_huge_count(content):
+        return None
     if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:
         return None
     with quiet_transformers():
@@ -97,6 +101,16 @@ def read_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[s
         except Exception:  # config classes raise many types
             return None
     return values, frozenset({"torch_dtype", *config.attribute_map})
+
+
+def _has_huge_count(content: Mapping[str, Any]) -> bool:
+    """Whether a config states more layers, labels or blocks than any model has, at any depth."""
+    for key, value in content.items():
+        if isinstance(value, Mapping) and _has_huge_count(value):
+            return True
+        if isinstance(value, int) and value > MAX_COUNT and re.search("layer|label|block|depth", key):
+            return True
+    return False
 
 
 def _find_class(name: str, model_type: Any) -> Any:
