@@ -108,6 +108,7 @@ def calibrate(
     variant: str | None = None,
     model_type: str | None = None,
     tokenizer: str | None = None,
+    trained_length: int | None = None,
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
@@ -153,6 +154,7 @@ def compare(
     variant: str | None = None,
     model_type: str | None = None,
     tokenizer: str | None = None,
+    trained_length: int | None = None,
     corpus: str | PathLike[str] | None = None,
     queries: str | PathLike[str] | None = None,
     qrels: str | PathLike[str] | None = None,
@@ -340,6 +342,7 @@ def inspect(
     config_key: str | None = None,
     reserved_rows: int = 0,
     tokenizer: str | None = None,
+    trained_length: int | None = None,
 ) -> Inspection:
     """Inspect the positions and length limits of a checkpoint: position tables, or wavelengths of rotary positions.
 
@@ -363,6 +366,7 @@ def extend_model(
     to: int | str,
     method: str | None = None,
     *,
+    trained_length: int | None = None,
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
@@ -370,16 +374,18 @@ def extend_model(
     """Resize the position tables of a loaded transformers model, or change its rotary settings, in place.
 
     Position tables, rotary frequencies, config, position buffers and other attributes that depend on the length
-    change together or not at all, and the model can be used at the new length immediately. The tables equal those
-    of `resize` on the same checkpoint, bit for bit. Create optimizers afterwards, because existing ones refer to
-    the old tables. Set the tokenizer's `model_max_length` yourself, unless outputs depend on the padding length, as
-    in SigLIP. A config that is shared with another model changes for that model too.
+    change together or not at all, and the model can be used at the new length immediately. Limits of its generation
+    config that would fail are lowered. The tables equal those of `resize` on the same checkpoint, bit for bit. Create
+    optimizers afterwards, because existing ones refer to the old tables. Set the tokenizer's `model_max_length`
+    yourself, unless outputs depend on the padding length, as in SigLIP. A config that is shared with another model
+    changes for that model too.
 
     Args:
         model: A transformers model of a type in the registry, with or without a head, in any float dtype.
         to: The new context length in usable positions; see `resize`.
         method: See `resize`. ``"auto"`` chooses by the model's class: one without an LM head, such as BertModel,
             counts as such even if its checkpoint has one.
+        trained_length: Of rotary positions: the length of the first training, in tokens, where the config misstates it.
         settings: ``keep_first``, ``drop_last`` and ``part``; see `resize`.
 
     Raises:
@@ -430,6 +436,7 @@ def plan_resize(
     config_key: str | None = None,
     reserved_rows: int = 0,
     tokenizer: str | None = None,
+    trained_length: int | None = None,
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
@@ -460,6 +467,7 @@ def resize(
     config_key: str | None = None,
     reserved_rows: int = 0,
     tokenizer: str | None = None,
+    trained_length: int | None = None,
     keep_first: int | None = None,
     drop_last: int = 0,
     part: str | None = None,
@@ -602,6 +610,7 @@ def verify(
     config_key: str | None = None,
     reserved_rows: int = 0,
     tokenizer: str | None = None,
+    trained_length: int | None = None,
 ) -> Verification:
     """Verify that a resized checkpoint differs from its base only in its position tables.
 

@@ -48,13 +48,18 @@ class CheckpointRef:
     config_key: str | None = None  # with `tensor`: config key of the table's length, with dots for nested configs
     reserved_rows: int = 0  # with `tensor`: rows before position 0
     tokenizer: str | None = None  # overrides the tokenizer: folder, bundled name, Hub id, or nanoGPT's meta.pkl
+    # Of rotary positions: the length of the first training, in tokens, where the config misstates it.
+    trained_length: int | None = None
 
     def __post_init__(self) -> None:
         if self.tensor is None and (self.config_key is not None or self.reserved_rows):
             raise ResizeError("--reserved-rows and --config-key require --tensor.", "Add --tensor, or remove them.")
         if self.tensor is not None and self.model_type is not None:
             raise ResizeError("--tensor cannot be used with --model-type.", "Remove one of them.")
+        if self.tensor is not None and self.trained_length is not None:
+            raise ResizeError("--tensor cannot be used with --trained-length.", "Remove one of them.")
         raise_first(_count_errors(self, 0, "reserved_rows"))
+        raise_first(_count_errors(self, 1, "trained_length"))
         if self.subfolder is not None and not stays_inside(self.subfolder):
             hint = "Pass a relative path, as on the Hub."
             raise ResizeError(f"--subfolder {self.subfolder} is not a folder inside MODEL.", hint)

@@ -25,7 +25,8 @@ from ctxextend.tables.methods import METHODS
 
 SECTIONS: Mapping[str, Any] = {"convert": Convert, "resize": Resize, "train": Train, "evaluate": Evaluate}
 # Fields of `CheckpointRef` that are keys of `resize`, because they describe the table.
-TABLE_KEYS = ("tensor", "config_key", "reserved_rows")
+TENSOR_KEYS = ("tensor", "config_key", "reserved_rows")
+TABLE_KEYS = (*TENSOR_KEYS, "trained_length")
 MACHINE_KEYS = ("device", "threads", "fsdp")  # depend on the machine, and are not written into recipes
 # Keys of paths, and whether each may also be the name of a bundled checkpoint or a Hub id.
 PATH_KEYS = {"source": True, "tokenizer": True, "base": True}

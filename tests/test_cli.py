@@ -346,7 +346,7 @@ def test_methods_lists_all_methods_on_one_screen_of_80_columns() -> None:
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines[: len(METHODS)]] == list(METHODS)
-    assert lines[-1] == "Rotary positions: yarn, linear, dynamic, theta, longrope, llama3, proportional."
+    assert lines[-1] == "Rotary: yarn, linear, dynamic, theta, longrope, llama3, proportional, limits."
 
 
 def test_methods_prints_details_of_the_given_methods() -> None:

@@ -39,7 +39,7 @@ from ctxextend.cli.tables import Page
 from ctxextend.inspection.inspect import inspect
 from ctxextend.plan.runtimes import RUNTIMES
 from ctxextend.recipe_file import parse_recipe
-from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS, ROTARY_METHODS
+from ctxextend.tables.method_facts import DEFAULT_METHOD, ROTARY_METHODS
 from ctxextend.tables.methods import METHODS
 from tests.hub_server import Hub, serve
 from tests.test_release import check_schema
@@ -121,7 +121,6 @@ def rotary_methods_table() -> str:
         f"| `{method.name}` | {method.summary} | {'stay' if method.keeps_learned_rows else 'change'} "
         f"| {'**old length**' if method.keeps_max_len else 'new length'} | {method.when} | {method.source} |\n"
         for method in ROTARY_METHODS.values()
-        if method.name != LIMITS
     )
     head = "| `--method` | what it does | outputs for short inputs | max_position_embeddings | use when | source |"
     return f"{head}\n|---|---|---|---|---|---|\n{body}"

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from ctxextend.checkpoints.folder import open_checkpoint
+from ctxextend.checkpoints.generation_limits import generation_edits
 from ctxextend.checkpoints.length_limits import limit_edits
 from ctxextend.checkpoints.source import Source
+from ctxextend.families.lookup import find_architecture
 from tests import pico
 
 TOKENIZER = {
@@ -20,7 +22,9 @@ TOKENIZER = {
 
 def edits(folder: Path, before: int = 16, after: int = 64) -> dict[str, tuple[Any, Any]]:
     checkpoint = open_checkpoint(Source(str(folder), "folder", folder, folder.name))
-    edits = limit_edits(checkpoint, (before, after), "", fix_limits=False, fixed_padding=False)
+    edits = list(limit_edits(checkpoint, (before, after), "", fix_limits=False, fixed_padding=False))
+    (location,) = find_architecture(checkpoint.config).locations
+    edits += generation_edits(checkpoint, location, before, after, fix_limits=False)
     return {f"{edit.file} {edit.key}": (edit.before, edit.after) for edit in edits}
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 import yaml
 
 import ctxextend
-from ctxextend import CheckpointError, OutputError, ResizeError, plan_resize, resize, run, verify
+from ctxextend import CheckpointError, OutputError, ResizeError, inspect, plan_resize, resize, run, verify
 from ctxextend.json_output import to_json
 from ctxextend.tables.methods import METHODS
 from tests import pico
@@ -175,16 +176,16 @@ def test_resize_recipe_reproduces_the_output_of_every_method(method: str, make_p
         ({"to": 300, "method": "copy"}, {"keep_first": 0}, "copy"),
         ({"to": 300, "method": "random"}, {"method": "random:seed=0", "keep_first": 0}, "random:seed=0"),
         ({"to": 5}, {"method": "truncate"}, "truncate"),
-        ({"to": 128, "fix_limits": True}, {"method": "copy"}, "copy"),
+        ({"to": 128, "fix_limits": True}, {}, None),  # what it does not do, it does not record
     ],
 )
 def test_resize_recipe_records_the_methods_defaults(
-    settings: dict[str, Any], added: dict[str, Any], method: str, tmp_path: Path
+    settings: dict[str, Any], added: dict[str, Any], method: str | None, tmp_path: Path
 ) -> None:
     out = resize("tiny-gpt2", **settings, output=tmp_path / "out").output
     recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
     assert recipe["resize"] == settings | added
-    assert recipe["provenance"]["method"] == method
+    assert recipe["provenance"].get("method") == method
     again = resize("tiny-gpt2", **recipe["resize"], output=tmp_path / "again")
     assert pico.contents(again.output) == pico.contents(out)
     assert not any("No effect" in warning for warning in again.warnings)
@@ -440,3 +441,30 @@ def test_public_names_exist_and_have_docstrings() -> None:
         assert isinstance(value, str) or value.__doc__
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = ctxextend.nothing  # type: ignore[attr-defined]
+
+
+def test_resize_of_an_untrained_table_warns_as_inspect_does_and_gives_no_reason(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "gpt2", "gpt2", n_embd=64, n_positions=64).folder
+    (table,) = inspect(source).tables
+    (finding,) = [text for text in table.findings() if text.startswith("looks untrained")]
+    result = resize(source, 128, output=tmp_path / "out")
+    assert f"{table.name} {finding}" in result.warnings
+    assert result.choices == ()
+    trained = resize("tiny-gpt2", 256, output=tmp_path / "trained")
+    assert not any("untrained" in warning for warning in trained.warnings)
+    assert trained.choices
+
+
+def test_resize_leaves_a_stored_table_that_transformers_ignores(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"vocab_size": 32, "d_model": 64, "ffn_dim": 16, "num_layers": 1, "attention_heads": 2}
+    model = transformers.XGLMForCausalLM(transformers.XGLMConfig(max_position_embeddings=64, **sizes))
+    model.save_pretrained(tmp_path / "xglm")
+    name = "model.embed_positions.weights"
+    pico.add_tensors(tmp_path / "xglm", {name: torch.randn(66, 64)})  # as in files of old versions
+    result = resize(tmp_path / "xglm", 128, output=tmp_path / "out")
+    note = f"transformers computes the rows of {name} and ignores the stored ones, which stay as they are."
+    assert note in result.plan.notes
+    assert note in inspect(tmp_path / "xglm").notes
+    assert result.plan.methods == {name: "formula"}
+    assert pico.tensor_bytes(result.output) == pico.tensor_bytes(tmp_path / "xglm")
+    assert verify(result.output)

@@ -9,8 +9,9 @@ import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ctxextend.errors import CheckpointError
+from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import TableLocation, find_architecture, nested
-from ctxextend.families.rope import RopeLayers, read_rope, rope_changes, rope_length, rotary_dim
+from ctxextend.families.rope import RopeLayers, read_rope, rope_changes, rotary_dim
 
 Config = dict[str, Any]
 FOLDER = Path(__file__).parent / "rope_configs"
@@ -99,26 +100,12 @@ LENGTHS_AND_DIMS = {  # of the layers with full attention
 }
 
 
-def test_rope_length_and_rotary_dim_are_those_of_published_models() -> None:
+def test_position_lengths_and_rotary_dim_are_those_of_published_models() -> None:
     found = {}
     for name in NAMES:
         location = locate(read(name))
-        found[name] = rope_length(location), rotary_dim(location, read_rope(location)[0].parameters)
+        found[name] = position_lengths(location).served, rotary_dim(location, read_rope(location)[0].parameters)
     assert found == LENGTHS_AND_DIMS
-
-
-@pytest.mark.parametrize(
-    ("scaling", "length"),
-    [
-        ({"type": "dynamic", "factor": 2.5}, 10_240),
-        ({"type": "linear", "factor": 4.0}, 4096),
-        ({"type": "yarn", "factor": 4.0}, 4096),  # without it, the first trained length is max_position_embeddings
-        ({"type": "yarn", "factor": 3.7, "original_max_position_embeddings": 4096}, 15_155),
-        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}, 4096),
-    ],
-)
-def test_rope_length_follows_the_rope_type(scaling: Config, length: int) -> None:
-    assert rope_length(locate({**read("llama-2"), "rope_scaling": scaling})) == length
 
 
 LLAMA3 = read("llama-3.1")["rope_scaling"]

@@ -15,7 +15,7 @@ FIRST_32K: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_p
     [  # transformers, vLLM up to 0.29, vLLM after 0.29, SGLang, llama.cpp
         ({"rope_type": "default", "rope_theta": 1e6}, 16 * K, [16, 16, 16, 16, 16]),
         (FIRST_32K, 128 * K, [128, 128, 128, 128, 128]),
-        (FIRST_32K, 32 * K, [32, 128, 32, 32, 32]),  # as the model card of Qwen2.5 says: only the rotary settings
+        (FIRST_32K, 32 * K, [128, 128, 32, 32, 32]),  # as the model card of Qwen2.5 says: only the rotary settings
         ({**FIRST_32K, "rope_type": "llama3", "original_max_position_embeddings": 8 * K}, 256 * K, [256] * 5),
         ({"rope_type": "linear", "factor": 2.0}, 8 * K, [8, 16, 16, 16, 8]),  # the new length everywhere
         ({"rope_type": "dynamic", "factor": 4.0}, 4 * K, [16, None, None, 16, None]),  # the old length stays
@@ -26,16 +26,18 @@ FIRST_32K: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_p
 def test_runtime_lengths_follow_the_rules_of_each_runtime(
     rope: dict[str, Any], max_len: int, expected: list[int | None]
 ) -> None:
-    lengths = runtime_lengths(rope, max_len)
+    served = expected[0]
+    assert served is not None
+    lengths = runtime_lengths(rope, max_len, served * K)
     assert list(lengths) == [runtime.name for runtime in RUNTIMES]
     assert [length and length / K for length in lengths.values()] == expected
 
 
 def test_runtime_lengths_rounds_a_factor_that_is_not_exact() -> None:
     rope = {"rope_type": "yarn", "factor": 1001 / 1000, "original_max_position_embeddings": 1000}
-    assert set(runtime_lengths(rope, 1001).values()) == {1001}
+    assert set(runtime_lengths(rope, 1001, 1001).values()) == {1001}
 
 
 def test_runtime_lengths_of_gemma3_are_never_multiplied() -> None:
-    lengths = runtime_lengths({"rope_type": "linear", "factor": 16.0}, 256 * K, "gemma3_text")
+    lengths = runtime_lengths({"rope_type": "linear", "factor": 16.0}, 256 * K, 256 * K, "gemma3_text")
     assert set(lengths.values()) == {256 * K}

@@ -185,7 +185,7 @@ def test_find_outliers_returns_nothing_for_smooth_tables(table: Floats) -> None:
     found = measure(table)
     assert outliers_of(found) == {}
     assert find_seams(found, {128}) == {}
-    assert find_untrained_rows(table, found, DEVIATIONS) == {}
+    assert find_untrained_rows(table, DEVIATIONS) == {}
 
 
 @pytest.mark.parametrize("width", [64, 768])
@@ -259,7 +259,7 @@ def test_find_seams_returns_multiples_of_the_old_length(length: int, minilm: Flo
 
 def test_find_untrained_rows_finds_appended_random_rows(minilm: Floats) -> None:
     table = np.concatenate([minilm, normal(256, 384, 5, 0.02)]).astype(np.float32)
-    found = find_untrained_rows(table, measure(table), DEVIATIONS)
+    found = find_untrained_rows(table, DEVIATIONS)
     assert set(found.values()) == {0.02}
     assert set(found) <= set(range(512, 768))
     assert len(found) >= 254
@@ -268,20 +268,20 @@ def test_find_untrained_rows_finds_appended_random_rows(minilm: Floats) -> None:
 @pytest.mark.parametrize("deviation", DEVIATIONS)
 def test_find_untrained_rows_finds_untrained_tables(deviation: float) -> None:
     table = normal(300, 128, 1, deviation)
-    found = find_untrained_rows(table, measure(table), DEVIATIONS)
+    found = find_untrained_rows(table, DEVIATIONS)
     assert len(found) >= 297
     assert set(found.values()) == {deviation}
     assert 50 in found
     table[50] = np.abs(table[50])  # its mean is not zero
-    assert 50 not in find_untrained_rows(table, measure(table), DEVIATIONS)
+    assert 50 not in find_untrained_rows(table, DEVIATIONS)
     assert find_seams(measure(table), {128}) == {}
     narrow = normal(300, stats.UNTRAINED_WIDTH - 1, 1, deviation)
-    assert find_untrained_rows(narrow, measure(narrow), DEVIATIONS) == {}
+    assert find_untrained_rows(narrow, DEVIATIONS) == {}
 
 
 @pytest.mark.parametrize("method", pico.LEARNED_METHODS)
 def test_find_untrained_rows_returns_nothing_for_resized_real_tables(method: str, minilm: Floats) -> None:
     table = resized(minilm, 2048, method)
-    found = find_untrained_rows(table, measure(table), DEVIATIONS)
+    found = find_untrained_rows(table, DEVIATIONS)
     assert min(found, default=512) >= 512
     assert method == "random" or not found  # random rows look untrained

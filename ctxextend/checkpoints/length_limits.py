@@ -8,20 +8,19 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.families.length_keys import NO_LIMIT
 from ctxextend.families.lookup import nested
 from ctxextend.json_output import not_in_json
 
-LimitKind: TypeAlias = Literal["tokenizer", "sentence", "truncation", "padding", "generation"]
-# File pattern, kind and key path of each limit. Kinds tokenizer and generation are used by transformers, kind sentence
-# by sentence-transformers (with one of several model types in the file name), the others by tokenizers.
+LimitKind: TypeAlias = Literal["tokenizer", "sentence", "truncation", "padding"]
+# File pattern, kind and key path of each limit. Kind tokenizer is used by transformers, kind sentence by
+# sentence-transformers (with one of several model types in the file name), the others by tokenizers.
 LOCATIONS: tuple[tuple[str, LimitKind, tuple[str, ...]], ...] = (
     ("tokenizer_config.json", "tokenizer", ("model_max_length",)),
     ("tokenizer.json", "truncation", ("truncation", "max_length")),
     ("tokenizer.json", "padding", ("padding", "strategy")),
     ("sentence_*_config.json", "sentence", ("max_seq_length",)),
-    ("generation_config.json", "generation", ("max_length",)),
 )
-NO_LIMIT = 10**9  # larger values mean "no limit": transformers writes 1e30
 
 
 @dataclass(frozen=True)
@@ -70,16 +69,16 @@ def limit_edits(
 ) -> tuple[Edit, ...]:
     """Return the edits that set the limits in tokenizer and side files from one length to another, in tokens.
 
-    A longer table, or `fix_limits`, sets every limit to `after`, except that of generated texts, which is only lowered;
-    a shorter table lowers the limits above `after`. `tokenizer` is the tokenizer's folder if it has a separate one.
-    Padding to a fixed length becomes padding to the longest text, or to `after` with `fixed_padding`. A limit is added
-    to a tokenizer without one if longer inputs fail (`is_hard`).
+    A longer table, or `fix_limits`, sets every limit to `after`; a shorter table lowers the limits above `after`.
+    `tokenizer` is the tokenizer's folder if it has a separate one. Padding to a fixed length becomes padding to the
+    longest text, or to `after` with `fixed_padding`. A limit is added to a tokenizer without one if longer inputs fail
+    (`is_hard`).
     """
     edits, (before, after) = list[Edit](), lengths
     for limit in stated_limits(checkpoint, tokenizer) if fix_limits or after != before else ():
         stated = limit.value.get("Fixed") if isinstance(limit.value, dict) else limit.value
         is_within = isinstance(stated, int | float) and stated <= after
-        is_raised = (fix_limits or after > before) and limit.kind != "generation"
+        is_raised = fix_limits or after > before
         new, reason = ({"Fixed": after} if fixed_padding else "BatchLongest") if limit.kind == "padding" else after, ""
         if new == "BatchLongest":
             reason = f"padding every text to {after} tokens would make short texts as slow as long ones"
@@ -88,7 +87,7 @@ def limit_edits(
                 continue
             reason = "no limit was stated, and longer texts would fail"
         if (is_raised or not is_within) and limit.value != new:
-            is_limit = limit.kind not in ("generation", "padding")
+            is_limit = limit.kind != "padding"
             edits.append(Edit(limit.file, limit.path, limit.value, new, is_limit, reason))
     return tuple(edits)
 

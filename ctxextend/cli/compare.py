@@ -55,6 +55,7 @@ def compare(
     report: options.Report = None,
     plot: options.Plot = None,
     model_type: options.ModelType = None,
+    trained_length: options.TrainedLength = None,
     tokenizer: options.Tokenizer = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,

@@ -36,6 +36,7 @@ def inspect(
     width: Annotated[int | None, options.files("--width W", "Characters per line.", "the terminal's")] = None,
     part: options.Part = None,
     model_type: options.ModelType = None,
+    trained_length: options.TrainedLength = None,
     tensor: options.TensorName = None,
     reserved_rows: options.ReservedRows = 0,
     config_key: options.ConfigKey = None,
@@ -103,6 +104,9 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_ver
     for item in inspections:
         name = f"{names[id(item)]}: " if names else ""
         page.text(f"{name}{item.verdict}", "right" if item.agrees else "wrong")
+        for limit in item.limits:
+            if limit.remark:
+                page.text(f"{name}{limit.file} {limit.key}: {limit.remark}.")
         for fix in dict.fromkeys(limit.fix for limit in item.limits if limit.fix):
             page.command("Fix: ", fix)
     if only_verdicts:
@@ -159,6 +163,8 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: dict[in
             _add_title(page, inspection, report)
             if not report.layers:
                 page.text(f"{report.scheme} positions: any length runs once the limits below allow it")
+            elif report.lengths:
+                page.text(report.lengths)
             for rope in report.layers:
                 name = " ".join(filter(None, (names.get(id(inspection)), report.part, rope.layers)))
                 columns[name] = dict(_rope_statistics(rope))

@@ -6,9 +6,17 @@ from typing import Annotated
 from ctxextend.cli import options
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
-from ctxextend.tables.method_facts import DEFAULT_METHOD, METHOD_NAMES, ROTARY_METHOD_NAMES, ROTARY_METHODS, Method
+from ctxextend.tables.method_facts import (
+    DEFAULT_METHOD,
+    LIMITS,
+    METHOD_NAMES,
+    ROTARY_METHOD_NAMES,
+    ROTARY_METHODS,
+    Method,
+)
 
-complete_name = options.completing(lambda: dict.fromkeys((*METHOD_NAMES, *ROTARY_METHOD_NAMES)))
+ROTARY_NAMES = (*ROTARY_METHOD_NAMES, LIMITS)
+complete_name = options.completing(lambda: dict.fromkeys((*METHOD_NAMES, *ROTARY_NAMES)))
 
 
 def methods(
@@ -29,7 +37,7 @@ def methods(
     sink, page = Output(as_json), Page.for_stdout()
     with options.usage_errors():
         named = [method for name in names or () for method in find_methods(name)]
-    selected = named or [*list_methods(), *(ROTARY_METHODS[name] for name in ROTARY_METHOD_NAMES)]
+    selected = named or [*list_methods(), *(ROTARY_METHODS[name] for name in ROTARY_NAMES)]
     if names:
         for method in selected:
             if page.lines:
@@ -39,7 +47,7 @@ def methods(
     else:
         page.values(((method.name, method.summary) for method in list_methods()), margin=14)
         page.text(f"Default: {DEFAULT_METHOD}. For details, run ctxextend methods NAME.", "faint")
-        page.text(f"Rotary positions: {', '.join(ROTARY_METHOD_NAMES)}.", "faint")
+        page.text(f"Rotary: {', '.join(ROTARY_NAMES)}.", "faint")
     sink.screen(page.lines)
     sink.result("methods", {"methods": selected})
 

@@ -123,6 +123,9 @@ Tokenizer = Annotated[str | None, advanced("--tokenizer NAME", "Tokenizer: folde
 TensorName = Annotated[str | None, advanced("--tensor NAME", "Name of the position table, for an unknown model type.")]
 ReservedRows = Annotated[int, advanced("--reserved-rows K", "With --tensor: rows before position 0.")]
 ConfigKey = Annotated[str | None, advanced("--config-key KEY", "With --tensor: dotted config key of its length.")]
+TrainedLength = Annotated[
+    int | None, advanced("--trained-length L", "First trained length, if the config misstates it (rotary).")
+]
 Revision = Annotated[str | None, advanced("--revision REV", "Branch, tag or commit on the Hub.")]
 Subfolder = Annotated[str | None, advanced("--subfolder DIR", "Subfolder of MODEL that contains the checkpoint.")]
 Variant = Annotated[str | None, advanced("--variant NAME", "Weights variant, e.g. fp16.")]

@@ -37,6 +37,7 @@ def resize(
     part: options.Part = None,
     tokenizer: options.Tokenizer = None,
     model_type: options.ModelType = None,
+    trained_length: options.TrainedLength = None,
     tensor: options.TensorName = None,
     reserved_rows: options.ReservedRows = 0,
     config_key: options.ConfigKey = None,
@@ -179,6 +180,8 @@ def show_plan(
         except OutputError as error:
             warnings.append(f"This would fail: {error}")
             sink.warning(warnings[-1])
+        warnings += plan.untrained_warnings
+        sink.warning(*plan.untrained_warnings)
         output, choices = output or plan.default_output, plan.choices
         items = list(_plan_items(plan, output))
         sink.note(*filter(None, (*choices, *plan.runtime_notes, plan.keep_hint)))

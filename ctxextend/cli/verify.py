@@ -19,6 +19,7 @@ def verify(
     base: options.Base = None,
     deep: Annotated[bool, options.basic("--deep", "Also run both in transformers and compare outputs.")] = False,
     model_type: options.ModelType = None,
+    trained_length: options.TrainedLength = None,
     tensor: options.TensorName = None,
     reserved_rows: options.ReservedRows = 0,
     config_key: options.ConfigKey = None,

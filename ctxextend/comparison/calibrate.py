@@ -21,7 +21,7 @@ from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Resize, accepts_settings, split_ref
-from ctxextend.recipe_file import TABLE_KEYS
+from ctxextend.recipe_file import TENSOR_KEYS
 from ctxextend.tables.bands import choose_bands, find_repeats, has_free_settings
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
@@ -40,7 +40,7 @@ MIN_CHANGE = 0.1  # a sigma that differs by less than this share creates almost 
 MAX_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS) + len(HIGH_GAINS)
 
 
-@accepts_settings(CheckpointRef, Resize, without=TABLE_KEYS)
+@accepts_settings(CheckpointRef, Resize, without=TENSOR_KEYS)
 def calibrate(
     reference: str | os.PathLike[str],
     to: int | str,

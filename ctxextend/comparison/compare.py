@@ -31,9 +31,9 @@ from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Recipe, Resize, Train, accepts_settings, split_ref
-from ctxextend.recipe_file import TABLE_KEYS, recipe_values, yaml_text
+from ctxextend.recipe_file import TENSOR_KEYS, recipe_values, yaml_text
 from ctxextend.tables.apply import read_method
-from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, ROTARY_METHODS, method_text
+from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, ROTARY_METHOD_NAMES, method_text
 from ctxextend.tables.methods import METHODS
 from ctxextend.text_data import check_paths, path_names
 
@@ -61,7 +61,7 @@ class ComparisonInterrupted(KeyboardInterrupt):
         self.comparison = comparison
 
 
-@accepts_settings(CheckpointRef, Evaluate, Train, without=(*TABLE_KEYS, *UNCOMPARED, "base", "no_base"))
+@accepts_settings(CheckpointRef, Evaluate, Train, without=(*TENSOR_KEYS, *UNCOMPARED, "base", "no_base"))
 def compare(
     reference: str | os.PathLike[str],
     to: int | str | None,
@@ -184,7 +184,7 @@ def read_methods(specs: Sequence[str], to: int | str | None, *, is_named: bool =
     specs_by_name, to = dict[str, MethodSpec](), MIN_LENGTH if to is None else to
     for text in specs or [ALL]:
         if text.strip() == ALL:
-            for name in (*METHODS, *ROTARY_METHODS):
+            for name in (*METHODS, *ROTARY_METHOD_NAMES):
                 if name != DEFAULT_METHOD:  # it chooses one of the others
                     specs_by_name.setdefault(name, MethodSpec(name, Resize(to, method=name), is_named=False))
         else:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.filenames import SINGLE_FILE, with_variant
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.generation_limits import is_raised
 from ctxextend.checkpoints.json_edit import edit, load_object
 from ctxextend.checkpoints.safetensors_file import TensorFile, describe_tensors, numpy_dtype, read_floats
 from ctxextend.conversion import twins
@@ -27,6 +28,7 @@ from ctxextend.json_output import not_in_json
 from ctxextend.plan import output_files
 from ctxextend.plan.edits import TablePlan
 from ctxextend.plan.find_tables import OpenedModel, check_width, describe_table, identify_model, open_model
+from ctxextend.plan.length_notes import generation_notes
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
 from ctxextend.recipe import THETA, CheckpointRef, Convert, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import TABLE_KEYS
@@ -322,6 +324,9 @@ class ConversionPlan(ResizePlan, shows="summary max_len_before max_len_after"):
         """The next command."""
         return "Train it with ctxextend train DIR --data TEXT --steps 200."
 
+    def _generation(self) -> Iterator[str]:
+        yield from generation_notes(self.model, self.tables, self.max_len_before, "")
+
     def _warnings(self) -> Iterator[str]:
         conversion = self.conversion
         if dropped := conversion.dropped:
@@ -367,6 +372,8 @@ def plan_conversion(model: OpenedModel, settings: Convert) -> ConversionPlan:
     conversion = find_conversion(model, settings)
     twin = identify_model(conversion.checkpoint, replace(model.ref, model_type=None))
     plan = plan_model(replace(twin, ref=model.ref), Resize(conversion.settings.to, fix_limits=True))
+    # Where generated texts stop is the user's choice: it is not raised, but noted.
+    plan = replace(plan, edits=tuple(edit for edit in plan.edits if not is_raised(edit)))
     return ConversionPlan(**{item.name: getattr(plan, item.name) for item in fields(plan)}, conversion=conversion)
 
 

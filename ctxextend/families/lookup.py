@@ -31,6 +31,9 @@ class TableLocation:
     # Folder of its tokenizer; empty: the model's tokenizer; None: a part without a table reads the tokens first.
     tokenizer: str | None = ""
     usual_prefix: str = ""  # prefix in files that transformers saves
+    # Of rotary positions: the length of the first training, as the user states it, in tokens.
+    trained_length: int | None = None
+    seen_lengths: tuple[int, ...] = ()  # that other files and keys state, if the settings do not tell, in tokens
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -48,18 +48,22 @@ def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
     return tuple(found)
 
 
-def rope_length(location: TableLocation) -> int:
-    """Return the context length of positions without rows, in tokens: what their config key or rotary settings serve.
+def stated_trained_length(location: TableLocation, layers: RopeLayers) -> int | None:
+    """Return the length of the first training that the config states for these layers, in tokens; None if it does not.
 
-    For rotary ones, the key is max_position_embeddings: with ``dynamic`` the trained length, with other types possibly.
+    A type's own default counts as stated, since max_position_embeddings does not change it.
     """
-    max_len, lengths = location.value(location.effective_key), list[int]()
-    for item in read_rope(location) if location.table.rope else ():
-        stated = [_stated(location, dialect, item.layers).get(TRAINED) for dialect in (OLD, NEW)]
-        kind = item.parameters[TYPE]
-        is_trained = kind == "dynamic" or (kind in ("yarn", "linear") and max_len in stated)
-        lengths.append(round(max_len * item.parameters[FACTOR]) if is_trained else max_len)
-    return max(lengths, default=max_len)
+    facts = _facts(location)
+    stated: list[Mapping[str, Any]] = [_stated(location, dialect, layers.layers) for dialect in (OLD, NEW)]
+    if not any(stated):
+        stated.append(facts.defaults.get(layers.layers, {}))
+    for settings in stated:
+        if TRAINED in settings:
+            return int(settings[TRAINED])
+    if layers.layers:  # settings of one type of layers do not read the key next to them
+        return None
+    is_next_to = location.stated(TRAINED) is not None or TRAINED in location.family.defaults
+    return location.value(TRAINED) if is_next_to else None
 
 
 def rotary_dim(location: TableLocation, parameters: Parameters) -> int:
@@ -82,7 +86,9 @@ def rope_changes(location: TableLocation, layers: RopeLayers, after: Parameters)
     this key, and in a new ``rope_scaling`` (vllm-project/vllm#10293).
     """
     facts, name, before, changes = _facts(location), layers.layers, layers.parameters, dict[Keys, Any]()
-    if after == before:
+    # Yarn settings without the trained length take max_position_embeddings for it, which is about to change.
+    is_pinned = TRAINED in after and stated_trained_length(location, layers) is None
+    if after == before and not is_pinned:
         return changes
     if facts.needs_dim and location.stated(facts.dim_key) is None:
         changes[location.paths_of(facts.dim_key)[-1]] = rotary_dim(location, {**before, PARTIAL: 1})
@@ -177,7 +183,7 @@ def _complete(location: TableLocation, layers: str, stated: Parameters) -> dict[
         trained = None if layers else location.stated(TRAINED) or location.family.defaults.get(TRAINED)
         default = {TRAINED: location.value(location.effective_key)} if kind == "yarn" else {}
         rope = default | rope | ({TRAINED: trained} if trained else {})
-    for key in (THETA, PARTIAL, FACTOR, *NEEDS[kind], *(key for key in OPTIONAL if rope.get(key))):
+    for key in (THETA, PARTIAL, FACTOR, TRAINED, *NEEDS[kind], *(key for key in OPTIONAL if rope.get(key))):
         value, least = rope.get(key), 1 if key in (FACTOR, TRAINED) else 0
         if key in LISTS:
             pairs = rotary_dim(location, rope) // 2

@@ -102,7 +102,7 @@ _ROTARY = {
     "gpt_neox:2048": RotaryFacts(partial=0.25, **NEOX),
     "gpt_neox_japanese:2048": RotaryFacts(**NEOX),
     "gemma3_text:131072:256 gemma3n_text:32768:256 t5gemma2_decoder:131072:256 t5gemma2_text:131072:256": layered(
-        1_000_000, theta_keys={SLIDING: "rope_local_base_freq"}
+        1_000_000, theta_keys={SLIDING: "rope_local_base_freq"}, releases_are_scaled=True
     ),
     "modernbert:8192 modernbert-decoder:8192": layered(160_000, theta_keys=BERT_THETAS, scales_local=True),
     "cohere_compass_text:8192 mellum:131072:128@5e5 step3p5:128000:128 ultrabert:32768@2.56e6": layered(),

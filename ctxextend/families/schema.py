@@ -57,6 +57,8 @@ class RotaryFacts:
     dim_key: str = "head_dim"  # key of the size of a head; if missing: hidden_size / num_attention_heads
     needs_dim: bool = False  # whether transformers needs this key for other rope types than ``default``
     methods: tuple[str, ...] = SCALING_METHODS  # that the classes apply; none: limits only
+    # Whether released files of the default length state the length after scaling, not that of the first training.
+    releases_are_scaled: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,11 @@ class PositionTable:
     scheme: str = ""  # ``rotary``, ``ALiBi`` or ``relative``; empty: a table of rows
     rope: RotaryFacts | None = None  # of rotary positions
     when: tuple[str, tuple[Any, ...]] | None = None  # key and values (None: missing) with which a model has these
+
+    @property
+    def ignores_stored_rows(self) -> bool:
+        """Whether transformers computes the rows even if a file has them: they are no part of its state dict."""
+        return self.width_key is not None and not self.is_fixed
 
 
 @dataclass(frozen=True)

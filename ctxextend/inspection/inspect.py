@@ -11,19 +11,24 @@ import numpy as np
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError
-from ctxextend.families.lookup import nested
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport, report_scheme
-from ctxextend.inspection.stated_limits import find_limits, library_limits, width_limits
-from ctxextend.inspection.table_report import Inspection, TableReport
-from ctxextend.plan.find_tables import FoundTable, OpenedModel, check_rows, describe_table, open_model, tables_of_part
+from ctxextend.inspection.stated_limits import find_limits, library_limits, served_length, width_limits
+from ctxextend.inspection.table_report import Inspection, Limit, TableReport
+from ctxextend.plan.find_tables import (
+    FoundTable,
+    OpenedModel,
+    check_rows,
+    describe_table,
+    ignored_tensors,
+    open_model,
+    tables_of_part,
+)
+from ctxextend.plan.untrained import untrained_rows
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, accepts_settings
 from ctxextend.recipe_file import Provenance, read_provenance
 from ctxextend.tables.sinusoids import fit_layout, sinusoidal_rows
-from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
+from ctxextend.tables.stats import RowRange, find_outliers, find_repetition, find_seams, measure
 
-# Config keys for the standard deviation of weight initialisation, and the defaults of transformers and nn.Embedding.
-INITIALIZER_KEYS = ("initializer_range", "init_std", "initializer_factor")
-DEFAULT_STDS = (0.02, 1.0)
 MAX_VALUES = 2**28  # of a computed table, whose size only the config states
 
 
@@ -64,8 +69,13 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         for table in model.tables
     }
     selected = [reports[name] for _, name in tables_of_part(model.tables, part)]
-    fixes = {name: _fix_command(model.ref, report, reports.values()) for name, report in reports.items()}
+    notes += ignored_tensors(checkpoint, model.tables)
+    notes += (report.question for report in selected if isinstance(report, SchemeReport) and report.question)
     limits = find_limits(model, selected)
+    fixes = {
+        report.name: _fix_command(model.ref, report, reports.values(), _agreed_length(report, limits))
+        for report in selected
+    }
     limits = tuple(limit if limit.agrees else replace(limit, fix=fixes[limit.table]) for limit in limits)
     limits += tuple(width_limits(checkpoint, selected))
     facts = model.ref.source, str(checkpoint.root), model.architecture.family.model_type, parameters
@@ -76,13 +86,19 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     return Inspection(*facts, *created_by, tables, schemes, limits, libraries, tuple(notes))
 
 
-def _fix_command(ref: CheckpointRef, table: PositionReport, tables: Collection[PositionReport]) -> str | None:
-    """Return the command that makes all limits agree with a table; None if tables of other lengths share its key."""
+def _agreed_length(table: PositionReport, limits: Collection[Limit]) -> int:
+    """Return the length on which all limits can agree: the largest that a limit states and the settings serve."""
+    stated = [limit.tokens for limit in limits if limit.table == table.name and limit.tokens is not None]
+    return max(length for length in (table.positions, *stated) if length <= served_length(table))
+
+
+def _fix_command(ref: CheckpointRef, table: PositionReport, tables: Collection[PositionReport], to: int) -> str | None:
+    """Return the command that sets all limits to a length; None if tables of other lengths share the config key."""
     sharing = [other for other in tables if other.config_key == table.config_key]
     if len({other.key_value for other in sharing}) > 1:
         return None
     with_part = len({other.positions for other in tables}) > 1
-    return f"{ref.resize_command(part=table.part or None if with_part else None, to=table.positions)} --fix-limits"
+    return f"{ref.resize_command(part=table.part or None if with_part else None, to=to)} --fix-limits"
 
 
 def _report(checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None, parameters: int) -> TableReport:
@@ -108,9 +124,6 @@ def _report(checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None
         options = replace(recipe.settings, method=recipe.methods.get(name, recipe.settings.method))
         new_rows = ((first + options.kept_rows(before - first), rows),) if after > before else ()
         lengths |= {location.positions(before)} if after > before else set()
-    configs = [nested(checkpoint.config, location.path), checkpoint.config]
-    stated = (config.get(key) for config in configs if hasattr(config, "get") for key in INITIALIZER_KEYS)
-    stds = [float(value) for value in stated if isinstance(value, int | float) and 0 < value < 1e6]
     with np.errstate(invalid="ignore", over="ignore"):
         reserved_norms = np.linalg.norm(values[:first].astype(np.float64), axis=1)
     positions, stated_in = location.positions(rows), f"{file} {name}" if file else f"config.json {location.config_key}"
@@ -127,6 +140,6 @@ def _report(checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None
         outliers=find_outliers(stats.norms, stats.cosines),
         repetition=repetition,
         seams=find_seams(stats, lengths),
-        untrained=find_untrained_rows(values[first:], stats, tuple(dict.fromkeys((*stds, *DEFAULT_STDS)))),
+        untrained=untrained_rows(checkpoint, location, values[first:]),
         values=values,
     )

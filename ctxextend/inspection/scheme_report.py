@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.families.lengths import layer_lengths, position_lengths
 from ctxextend.families.lookup import TableLocation
-from ctxextend.families.rope import RopeLayers, read_rope, rope_length, rotary_dim
+from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import FoundTable
 from ctxextend.recipe_file import Provenance
 from ctxextend.tables.apply import read_method
-from ctxextend.tables.rotary import Parameters, frequencies, ntk_base, trained_length
+from ctxextend.tables.rotary import Parameters, frequencies, ntk_base
 
 ROUNDING = 1e-9  # relative
 
@@ -56,7 +57,20 @@ class SchemeReport(PositionReport, shows="name scheme positions"):
     """Positions without a table of rows."""
 
     scheme: str  # ``rotary``, ``ALiBi`` or ``relative``
+    first_trained: int  # length of the first training, in tokens, before any scaling
+    stated: int  # length that the config key states, in tokens
+    served: int  # length up to which the settings need no further scaling, in tokens
     layers: tuple[RopeReport, ...]  # of rotary positions with settings, those of local layers last
+    # What the settings do not tell, and how to say it; empty if they tell all.
+    question: str = field(default="", metadata=not_in_json)
+
+    @property
+    def lengths(self) -> str:
+        """The three lengths, as a sentence; empty if they are the same."""
+        if self.first_trained == self.stated == self.served:
+            return ""
+        trained = f"first trained at {self.first_trained} tokens"
+        return f"{trained}; the config states {self.stated}, the settings serve {self.served}"
 
     @property
     def kinds(self) -> Iterator[str]:
@@ -70,31 +84,55 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
     location, name = table
     facts = location.table.rope  # without methods, the classes ignore the settings
     settings = read_rope(location) if facts and facts.methods else ()
-    positions, key = rope_length(location), location.config_key
+    lengths, key = position_lengths(location), location.config_key
     before, after = recipe.rows.get(name, (0, 0)) if recipe else (0, 0)
-    method = recipe.methods.get(name, recipe.settings.method) if recipe and 0 < before < after == positions else None
-    stated = location.value(location.effective_key)
-    lengths = before if method else stated, positions
-    layers = tuple(_report_layers(location, item, lengths, method) for item in settings)
-    shared = name, location.part, key, positions, stated, f"config.json {key}", location
-    return SchemeReport(*shared, location.scheme, layers)
+    is_recorded = 0 < before < after == location.rows(location.key_value(lengths.context))
+    method = recipe.methods.get(name, recipe.settings.method) if recipe and is_recorded else None
+    return SchemeReport(
+        name=name,
+        part=location.part,
+        config_key=key,
+        positions=lengths.context,
+        key_value=location.key_value(lengths.stated if lengths.key_is_first_trained else lengths.context),
+        stated_in=f"config.json {key}",
+        location=location,
+        scheme=location.scheme,
+        first_trained=lengths.first_trained,
+        stated=lengths.stated,
+        served=lengths.served,
+        layers=tuple(_report_layers(location, item, method, before) for item in settings),
+        question=f"{lengths.question}. To resize it, pass {lengths.answer}." if lengths.question else "",
+    )
 
 
-def _report_layers(
-    location: TableLocation, layers: RopeLayers, lengths: tuple[int, int], method: str | None
-) -> RopeReport:
-    """Report the layers of one type, which `method` resized from the first length to the second, if it is known."""
-    rope, max_len, positions = layers.parameters, location.value(location.effective_key), lengths[1]
+def _report_layers(location: TableLocation, layers: RopeLayers, method: str | None, resized_from: int) -> RopeReport:
+    """Report the layers of one type, which `method` resized from a length in tokens, if it is known."""
+    rope, max_len = layers.parameters, location.value(location.effective_key)
+    lengths = layer_lengths(location, layers)
+    positions = position_lengths(location).served if layers.is_local else lengths.served
     dim, (name, given, _) = rotary_dim(location, rope), read_method(method)
     plain: dict[str, Any] = {**rope, "rope_type": "default"}
+    trained = lengths.first_trained
     if name == "theta" and not layers.is_local:
         plain["rope_theta"] = ntk_base(rope["rope_theta"], 1 / given["factor"], dim)
+        trained = resized_from
     inverse, attention_factor = frequencies(rope, dim, max_len, positions)
-    rotates, trained = inverse > 0, trained_length(rope, lengths[0])  # other pairs are the same at every position
+    rotates = inverse > 0  # other pairs are the same at every position
     after, before = (2 * math.pi / values[rotates] for values in (inverse, frequencies(plain, dim, max_len).inverse))
     turns, trained_turns = positions / after, trained / before * (1 + ROUNDING)
     is_partial, was_partial, is_slowed = turns < 1, trained_turns < 1, after > before * (1 + ROUNDING)
-    settings = layers.layers, layers.is_local, rope, trained, positions, attention_factor
-    counts = int(is_partial.sum()), int(was_partial.sum()), int(is_slowed.sum())
-    untrained = int((was_partial & (turns > trained_turns)).sum())
-    return RopeReport(*settings, after, before, *counts, float((after / before).max(initial=1)), untrained)
+    return RopeReport(
+        layers=layers.layers,
+        is_local=layers.is_local,
+        parameters=rope,
+        trained_length=trained,
+        positions=positions,
+        attention_factor=attention_factor,
+        wavelengths=after,
+        unscaled_wavelengths=before,
+        partial_turns=int(is_partial.sum()),
+        trained_partial_turns=int(was_partial.sum()),
+        slowed=int(is_slowed.sum()),
+        slowdown=float((after / before).max(initial=1)),
+        untrained=int((was_partial & (turns > trained_turns)).sum()),
+    )

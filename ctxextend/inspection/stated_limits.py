@@ -7,18 +7,26 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.generation_limits import (
+    MAX_NEW_TOKENS,
+    GenerationLimit,
+    deciding_limit,
+    generation_limits,
+)
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.length_limits import StatedLimit, stated_limits
+from ctxextend.families.length_keys import config_length_keys, generating_table, may_take, readers, runs_beyond
 from ctxextend.families.lookup import nested
 from ctxextend.families.schema import ALIBI, RELATIVE, ROTARY
-from ctxextend.inspection.scheme_report import PositionReport
+from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.table_report import LibraryLimit, Limit, TableReport
 from ctxextend.plan.find_tables import OpenedModel, stated_width
 
 TRANSFORMERS, SENTENCE_TRANSFORMERS, TOKENIZERS, UNUSED = "transformers", "sentence-transformers", "tokenizers", "none"
 # The libraries that use each kind of limit in side files.
-LIBRARIES = {"tokenizer": TRANSFORMERS, "sentence": SENTENCE_TRANSFORMERS, "generation": "transformers generate"}
+LIBRARIES = {"tokenizer": TRANSFORMERS, "sentence": SENTENCE_TRANSFORMERS}
 LIBRARIES |= {"truncation": TOKENIZERS, "padding": TOKENIZERS}
+GENERATE, OLD_PIPELINES = "transformers generate", "pipelines of transformers 4"
 TRUNCATION_KEYS = ("model_max_length", "max_len", "max_seq_length")  # of transformers and sentence-transformers
 SENTENCE_CONFIGS = tuple(  # of sentence-transformers in lookup order; it uses the first
     f"sentence_{name}_config.json"
@@ -54,13 +62,19 @@ def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[L
         for limit in _config_limits(model, table):
             if limit.key not in by_key or not limit.agrees:  # if tables share a key, keep the one that disagrees
                 by_key[limit.key] = limit
-    limits = list(by_key.values())
+    others: dict[str, Limit] = {}
+    for table in tables:
+        for limit in _other_keys(model, table):
+            if limit.key not in others or limit.agrees:  # keys that no table owns need to agree with one of them
+                others[limit.key] = limit
+    limits = [*by_key.values(), *others.values()]
     for table in tables:
         if isinstance(table, TableReport) and table.file:
             limits.append(Limit(table.file, table.name, table.rows, table.positions, TRANSFORMERS, table.name))
         limits += dict.fromkeys(_buffer_limits(checkpoint, table))  # equal ones of several layers once
     for tokenizer, table in _tables_by_tokenizer(tables).items():
         limits += (_side_file_limit(checkpoint, stated, table) for stated in stated_limits(checkpoint, tokenizer))
+    limits += _generation_limits(model, tables)
     return tuple(limits)
 
 
@@ -89,8 +103,12 @@ def _config_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]
         if type(value) is int and value == table.key_value:
             return Limit(file, key, value, table.positions, library, table.name)
         tokens = location.positions(location.rows(value)) if type(value) is int else None
-        rows = f"{table.name} has {location.rows(table.key_value)} rows: {NOT_LOADED}"
-        reason = "not used by any library" if library == UNUSED else rows
+        if library == UNUSED:
+            reason = "not used by any library"
+        elif location.table.scheme:
+            reason = f"the settings serve {table.positions} tokens, but engines read this length"
+        else:
+            reason = f"{table.name} has {location.rows(table.key_value)} rows: {NOT_LOADED}"
         return Limit(file, key, value, tokens, library, table.name, reason)
 
     used_by = UNUSED if _beyond(table) == ANY_LENGTH else TRANSFORMERS
@@ -107,6 +125,57 @@ def _config_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]
         value = config.get(key)
         if isinstance(value, int):
             yield Limit(file, key, value, value, TRANSFORMERS, table.name, _consequence(value, table))
+
+
+def _other_keys(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
+    """Yield the keys of the config that state a length next to the type's own key."""
+    location, file = table.location, model.checkpoint.config_file
+    for path, value in config_length_keys(location):
+        engines = readers(location, path)
+        is_same = value in (table.positions, table.key_value)
+        tokens = table.positions if is_same else value
+        reason = ""
+        remark = ""
+        if not is_same:
+            reason = f"{location.config_key} is {table.key_value}"
+        if engines and not is_same:
+            reason += f", and {may_take(engines, value)}"
+        if value > table.positions and location.table.rope and location.table.rope.methods and not is_same:
+            command = model.ref.resize_command(to=value)
+            remark = f"if the model was trained at {value} tokens, raise its limits: {command} --method limits"
+        key = ".".join(path)
+        yield Limit(file, key, value, tokens, ", ".join(engines) or UNUSED, table.name, reason, remark=remark)
+
+
+def _generation_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> Iterator[Limit]:
+    """Yield the limits of generated texts, which count the positions of one table."""
+    found = generating_table(model.tables)
+    table = next((table for table in tables if found is not None and table.name == found.name), None)
+    if table is None:
+        return
+    limits = generation_limits(model.checkpoint)
+    deciding = deciding_limit(limits)
+    for limit in limits:
+        library = UNUSED
+        if limit.is_used:
+            library = GENERATE
+        elif limit.is_of_task:
+            library = OLD_PIPELINES
+        reason = ""
+        if limit.tokens > table.positions and not runs_beyond(table.location):
+            reason = _consequence(limit.tokens, table)
+        remark = ""
+        if limit is deciding and limit.tokens < table.positions:
+            remark = _early_stop(limit, table.positions)
+        key = ".".join(limit.path)
+        yield Limit(limit.file, key, limit.tokens, limit.tokens, library, table.name, reason, remark=remark)
+
+
+def _early_stop(limit: GenerationLimit, positions: int) -> str:
+    """Return the remark that `generate()` stops before the context length."""
+    if limit.key == MAX_NEW_TOKENS:
+        return f"generate() stops after {limit.tokens} new tokens; the context length is {positions}"
+    return f"generate() stops at {limit.tokens} tokens, before the context length of {positions}"
 
 
 def _buffer_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Limit]:
@@ -128,7 +197,7 @@ def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: Positio
     if library == SENTENCE_TRANSFORMERS and stated.file != _sentence_config(checkpoint):
         library = UNUSED
     reason = _consequence(tokens, table)
-    if stated.kind in ("padding", "generation") and (tokens is None or tokens < positions):
+    if stated.kind == "padding" and (tokens is None or tokens < positions):
         reason = ""
     elif table.location.family.padding_effect and tokens is not None and tokens < positions:
         reason = ""  # it is the padding length too, and so stays the old one
@@ -150,7 +219,15 @@ def _consequence(tokens: int | None, table: PositionReport) -> str:
         return f"inputs of more than {positions} tokens are not truncated and {effect}"
     if tokens < positions:
         return f"inputs are truncated to {tokens} tokens, but {count}"
+    if tokens <= served_length(table):
+        key = table.location.effective_key
+        return f"the settings serve {served_length(table)} tokens, but engines read {positions} from {key}"
     return f"{count}: inputs of {positions + 1} to {tokens} tokens {effect}"
+
+
+def served_length(table: PositionReport) -> int:
+    """Return how many tokens a table, or the settings of positions without rows, serve."""
+    return table.served if isinstance(table, SchemeReport) else table.positions
 
 
 def _beyond(table: PositionReport) -> str:
@@ -200,8 +277,9 @@ def library_limits(
 def _library_limit(library: str, limit: Limit | None, table: PositionReport, blocker: Limit | None) -> LibraryLimit:
     if blocker is not None:
         return LibraryLimit(library, 0, f"{blocker.file} {blocker.key}", "not loaded")
-    if limit is None or limit.tokens is None or limit.tokens > table.positions:
-        return LibraryLimit(library, table.positions, table.stated_in, _beyond(table))
+    served = served_length(table)
+    if limit is None or limit.tokens is None or limit.tokens > served:
+        return LibraryLimit(library, served, table.stated_in, _beyond(table))
     return LibraryLimit(library, limit.tokens, f"{limit.file} {limit.key}", "cut")
 
 

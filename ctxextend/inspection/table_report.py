@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ctxextend.errors import counted
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.json_output import Result, not_in_json, to_json
+from ctxextend.plan.untrained import describe_untrained
 from ctxextend.recipe import FROZEN
 from ctxextend.tables.sinusoids import LayoutFit
 from ctxextend.tables.stats import Repetition, RowRange, TableStats, describe_range, describe_rows, row_ranges
@@ -77,10 +78,7 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
         yield from (f"duplicate rows: {describe_rows(group)}" for group in repeated.groups[:MAX_LISTED])
         if len(repeated.groups) > MAX_LISTED:
             yield f"duplicate rows: {len(repeated.groups) - MAX_LISTED} more groups"
-        for std in dict.fromkeys(self.untrained.values()):
-            matching = [row for row, fitted in self.untrained.items() if fitted == std]
-            count = counted(len(matching), "row")
-            yield f"looks untrained: {describe_rows(matching)} ({count} like random initialisation with std {std:g})"
+        yield from describe_untrained(self.untrained)
         for length, positions in self.seams.items():
             reason = f"multiples of {length}" if len(positions) > 1 else "possible end of a shorter table"
             yield f"seam: {describe_rows(positions)} ({reason})"
@@ -127,10 +125,11 @@ class Limit:
     key: str  # dotted path of keys, or a tensor name
     value: Any  # a number, a tensor's length, a padding strategy, or any other value as text; None if it is not set
     tokens: int | None  # the value in tokens; None if it sets no limit
-    used_by: str  # the library that uses it, or ``none``
+    used_by: str  # the libraries that use it, or ``none``
     table: str  # the position table that it refers to
     reason: str = ""  # the effect if it disagrees with that table
     fix: str | None = None  # the command that fixes it; None if it agrees or cannot be fixed
+    remark: str = ""  # what else to know about it, whether it agrees or not
 
     json_properties: ClassVar = ("agrees",)
 

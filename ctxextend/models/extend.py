@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 and float8 with numpy
@@ -9,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import no_lm_head
+from ctxextend.checkpoints.generation_limits import lowered_limits, stated_in
 from ctxextend.errors import CheckpointError, ResizeError
+from ctxextend.families.length_keys import generating_table
 from ctxextend.families.lookup import Keys, find_architecture
-from ctxextend.plan.edits import config_changes, plan_tables, with_length
+from ctxextend.plan.edits import TablePlan, config_changes, plan_tables, with_length
 from ctxextend.plan.find_tables import FoundTable, TableShape, check_width, computed_shape, find_tables
 from ctxextend.recipe import Resize, accepts_settings
 from ctxextend.tables.apply import choose_settings, resize_with_reserved
@@ -23,20 +26,29 @@ HINT = "Pass the transformers model itself, not a wrapper around it; merge or un
 
 
 @accepts_settings(Resize, without=("fix_limits", "copy_code"))
-def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = None, **settings: Any) -> None:
+def extend_model(
+    model: "torch.nn.Module",
+    to: int | str,
+    method: str | None = None,
+    *,
+    trained_length: int | None = None,
+    **settings: Any,
+) -> None:
     """Resize the position tables of a loaded transformers model, or change its rotary settings, in place.
 
     Position tables, rotary frequencies, config, position buffers and other attributes that depend on the length
-    change together or not at all, and the model can be used at the new length immediately. The tables equal those
-    of `resize` on the same checkpoint, bit for bit. Create optimizers afterwards, because existing ones refer to
-    the old tables. Set the tokenizer's `model_max_length` yourself, unless outputs depend on the padding length, as
-    in SigLIP. A config that is shared with another model changes for that model too.
+    change together or not at all, and the model can be used at the new length immediately. Limits of its generation
+    config that would fail are lowered. The tables equal those of `resize` on the same checkpoint, bit for bit. Create
+    optimizers afterwards, because existing ones refer to the old tables. Set the tokenizer's `model_max_length`
+    yourself, unless outputs depend on the padding length, as in SigLIP. A config that is shared with another model
+    changes for that model too.
 
     Args:
         model: A transformers model of a type in the registry, with or without a head, in any float dtype.
         to: The new context length in usable positions; see `resize`.
         method: See `resize`. ``"auto"`` chooses by the model's class: one without an LM head, such as BertModel,
             counts as such even if its checkpoint has one.
+        trained_length: Of rotary positions: the length of the first training, in tokens, where the config misstates it.
         settings: ``keep_first``, ``drop_last`` and ``part``; see `resize`.
 
     Raises:
@@ -50,6 +62,9 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
         raise CheckpointError(f"{type(model).__name__} has no transformers config.", HINT)
     config = {**model_config.to_dict(), "model_type": model_config.model_type}
     architecture = find_architecture(config)
+    if trained_length is not None:
+        locations = (replace(location, trained_length=trained_length) for location in architecture.locations)
+        architecture = replace(architecture, locations=tuple(locations))
     state = model.state_dict(keep_vars=True)  # some tables are buffers
     shapes = {name: (len(value), value.shape[-1]) for name, value in state.items() if value.dim() == 2}
     try:
@@ -72,6 +87,21 @@ def extend_model(model: "torch.nn.Module", to: int | str, method: str | None = N
         resized = resize_with_reserved(values, reserved, positions, chosen.options)
         weights[table.name] = to_tensor(resized).to(weight.device)
     set_length(model, weights, config_changes(config, architecture, tables))
+    generating = generating_table(found_tables)
+    for table in tables:
+        if generating is not None and table.name == generating.name and table.is_changed:
+            _lower_generation_limits(model, table)
+
+
+def _lower_generation_limits(model: Any, table: TablePlan) -> None:
+    """Lower what would fail in a model's generation config, as `resize` does in its file."""
+    generation_config = getattr(model, "generation_config", None)
+    if generation_config is None:
+        return
+    stated = stated_in(generation_config)
+    lowered = lowered_limits(stated, table.location, table.max_len_before, table.max_len_after)
+    for key, tokens in lowered.items():
+        setattr(generation_config, key, tokens)
 
 
 def set_length(model: "torch.nn.Module", weights: Mapping[str, "torch.Tensor"], edits: Mapping[Keys, Any]) -> None:

@@ -2,18 +2,21 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.generation_limits import generation_edits
 from ctxextend.checkpoints.length_limits import Edit, limit_edits
 from ctxextend.checkpoints.safetensors_file import NUMPY_DTYPES, numpy_dtype
 from ctxextend.errors import CheckpointError, MethodError, ResizeError, flag_name
+from ctxextend.families.length_keys import LengthChange, generating_table, length_key_changes
+from ctxextend.families.lengths import PositionLengths, layer_lengths, position_lengths
 from ctxextend.families.lookup import Architecture, TableLocation, nested
 from ctxextend.families.registry import FAMILIES
-from ctxextend.families.rope import RopeLayers, read_rope, rope_changes, rotary_dim
+from ctxextend.families.rope import RopeLayers, read_rope, rope_changes, rotary_dim, stated_trained_length
 from ctxextend.families.unsupported import POSITION_SCHEMES
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.find_tables import Describe, FoundTable, OpenedModel, check_rows, tables_of_part
@@ -21,14 +24,16 @@ from ctxextend.recipe import Resize
 from ctxextend.tables.apply import COUNTS, check_source_rows, read_method
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, LIMITS
 from ctxextend.tables.methods import METHODS
-from ctxextend.tables.rotary import KEPT_TYPES, Lengths, RopeChange, resize_rope
+from ctxextend.tables.rotary import KEPT_TYPES, STATES_TRAINED, RopeChange, frequencies, resize_rope
 
 
-class RopePlan(NamedTuple):
+@dataclass(frozen=True)
+class RopePlan:
     """The planned change to the rotary settings of all layers of one type."""
 
     before: RopeLayers
     after: RopeChange  # with the method that changes them
+    scales: bool  # whether any angle changes
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class TablePlan:
     # Whether all length limits must agree with the table, even if its length stays the same.
     fixes_limits: bool = field(default=False, metadata=not_in_json)
     rope: tuple[RopePlan, ...] = field(default=(), metadata=not_in_json)  # changes of rotary settings
+    # First trained, stated and served length before the resize; None of a table of rows.
+    lengths: PositionLengths | None = None
 
     json_properties: ClassVar = ("scheme",)
 
@@ -70,8 +77,32 @@ class TablePlan:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the number of rows changes."""
-        return self.rows_before != self.rows_after
+        """Whether the number of rows changes, or any rotary setting."""
+        return self.rows_before != self.rows_after or bool(self.rope)
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether rows are created, or rotary settings are to change."""
+        return self.rows_after > self.rows_before or bool(self.rope)
+
+    @property
+    def stated(self) -> int:
+        """The context length that its config key states before the resize, in usable positions."""
+        return self.max_len_before if self.lengths is None else self.lengths.stated
+
+    @property
+    def key_length(self) -> int:
+        """The context length that its config key must state after the resize: the first trained one, or the new one."""
+        if self.lengths is None:
+            return self.max_len_after
+        is_unscaled = any(plan.after.keeps_max_len for plan in self.rope)
+        is_first = is_unscaled if self.rope else self.lengths.key_is_first_trained
+        return self.lengths.first_trained if is_first else self.max_len_after
+
+    @property
+    def scales(self) -> bool:
+        """Whether any rotary setting changes what positions mean: not if only limits change."""
+        return any(plan.scales for plan in self.rope)
 
     @property
     def keeps_padding(self) -> bool:
@@ -120,11 +151,28 @@ def plan_tables(
             check_rows(location, rows, name, has_config=has_config and not settings.fix_limits)
         key, positions = location.config_key, settings.positions  # tables can share a key: it must fit the longest
         after = location.rows(max(other.key_value(positions) for other, _ in tables if other.config_key == key))
-        max_lens = location.positions(rows), location.positions(after)
-        counts = *max_lens, rows, after, location.reserved_rows, hidden_size
-        options = replace(settings, method=recorded.get(name, settings.method)), max_lens, len(selected) > 1
-        rope = _plan_rope(location, *options) if location.table.scheme else ()
-        plans.append(TablePlan(name, location.part, file, key, *counts, dtype, location, settings.fix_limits, rope))
+        plan = TablePlan(
+            name=name,
+            part=location.part,
+            file=file,
+            config_key=key,
+            max_len_before=location.positions(rows),
+            max_len_after=location.positions(after),
+            rows_before=rows,
+            rows_after=after,
+            reserved_rows=location.reserved_rows,
+            hidden_size=hidden_size,
+            dtype=dtype,
+            location=location,
+            fixes_limits=settings.fix_limits,
+        )
+        if location.table.scheme:
+            options = replace(settings, method=recorded.get(name, settings.method))
+            plan = _with_rope(plan, options, has_others=len(selected) > 1)
+        elif location.trained_length is not None:
+            message = f"--trained-length applies to rotary positions; {name} is a table of rows."
+            raise MethodError(message, "Remove --trained-length.")
+        plans.append(plan)
     changes = {(plan.rows_after > plan.rows_before): plan for plan in plans if plan.is_changed}
     if len(changes) > 1:
         old = {is_longer: f"{plan.name} (from {plan.max_len_before})" for is_longer, plan in changes.items()}
@@ -137,31 +185,115 @@ def plan_tables(
     return tuple(plans)
 
 
-def _plan_rope(location: TableLocation, settings: Resize, lengths: Lengths, has_others: bool) -> tuple[RopePlan, ...]:
-    """Plan positions without a table of rows, whose longer inputs need other rotary settings, or none."""
-    (before, after), facts = lengths, location.table.rope
-    if after < before or (after == before and not settings.fix_limits):
-        message = f"The model accepts {before} tokens: its positions are {location.scheme}, so {after} need no change."
-        hint = f'To truncate texts at {after} tokens, set "model_max_length": {after} in tokenizer_config.json.'
-        if facts and any(item.parameters["rope_type"] != "default" for item in read_rope(location)):
-            hint = f"If it was resized, resize its base to {after}: scaled rotary settings change short inputs too."
-        raise ResizeError(message, f"Resize other parts than {location.part} with --part." if has_others else hint)
+def _with_rope(plan: TablePlan, settings: Resize, *, has_others: bool) -> TablePlan:
+    """Plan positions without a table of rows: which rotary settings change, if any, and from which length."""
+    location, lengths, after = plan.location, position_lengths(plan.location), plan.max_len_after
+    has_settings = location.table.rope is not None and bool(location.table.rope.methods)
+    if location.trained_length is not None and not has_settings:
+        message = f"--trained-length does not apply to {plan.name}: nothing of its positions scales."
+        raise MethodError(message, "Remove --trained-length.")
+    _check_scheme_method(location, settings)
+    is_asked = bool(lengths.question) and _method_name(settings) != LIMITS
+    if is_asked:
+        raise ResizeError(f"config.json: {lengths.question}.", f"Pass {lengths.answer}.")
+    before = lengths.context
+    # The settings are the only thing that may change at the length that they already serve.
+    is_corrected = has_settings and _misstates_trained_length(location)
+    if after < before or (after == before and not settings.fix_limits and not is_corrected):
+        raise _no_change_needed(location, before, after, has_others=has_others)
+    rows = location.rows(location.key_value(before))
+    plan = replace(plan, max_len_before=before, rows_before=rows, lengths=lengths)
+    if not has_settings or (after == before and not is_corrected):
+        return plan
+    return replace(plan, rope=_plan_rope(location, settings, after))
+
+
+def _method_name(settings: Resize) -> str | None:
+    """Return the name of the requested method; None for the default one."""
+    name = settings.method and read_method(settings.method)[0]
+    return None if name == DEFAULT_METHOD else name
+
+
+def _check_scheme_method(location: TableLocation, settings: Resize) -> None:
+    """Raise MethodError if a setting does not apply to positions without rows, or to this model type."""
     if counts := [flag_name(key) for key in COUNTS if getattr(settings, key)]:
         message = f"{' and '.join(counts)} cannot be used with {location.scheme} positions, which have no rows."
         raise MethodError(message, f"Remove {' and '.join(counts)}.")
-    applicable, name = facts.methods if facts else (), settings.method and read_method(settings.method)[0]
-    if name not in (None, DEFAULT_METHOD, *(applicable or (LIMITS,)), *(KEPT_TYPES if applicable else ())):
+    applicable = location.table.rope.methods if location.table.rope else ()
+    name = _method_name(settings)
+    if name == LIMITS and location.trained_length is not None:
+        message = "--trained-length has no effect with --method limits, which scales nothing."
+        raise MethodError(message, "Remove one of them.")
+    if name not in (None, LIMITS, *applicable, *(KEPT_TYPES if applicable else ())):
         message = f"--method {name} does not apply to {location.scheme} positions."
         one_of = f"Use one of {', '.join(applicable)}." if applicable else "Remove --method: only length limits change."
         raise MethodError(message, one_of)
-    if not applicable or after == before:
-        return ()
-    options = settings.method, applicable
-    return tuple(
-        RopePlan(item, resize_rope(item.parameters, lengths, rotary_dim(location, item.parameters), *options))
-        for item in read_rope(location)
-        if not item.is_local
-    )
+
+
+def _misstates_trained_length(location: TableLocation) -> bool:
+    """Whether the user states another length of the first training than the rotary settings of the config."""
+    if location.trained_length is None:
+        return False
+    layers = [item for item in read_rope(location) if not item.is_local]
+    stated = [
+        stated_trained_length(location, item) for item in layers if item.parameters["rope_type"] in STATES_TRAINED
+    ]
+    return any(length not in (None, location.trained_length) for length in stated)
+
+
+def _no_change_needed(location: TableLocation, before: int, after: int, *, has_others: bool) -> ResizeError:
+    message = f"The model accepts {before} tokens: its positions are {location.scheme}, so {after} need no change."
+    if has_others:
+        return ResizeError(message, f"Resize other parts than {location.part} with --part.")
+    hint = f'To truncate texts at {after} tokens, set "model_max_length": {after} in tokenizer_config.json.'
+    layers = read_rope(location) if location.table.rope else ()
+    if any(item.parameters["rope_type"] != "default" for item in layers):
+        hint = f"If it was resized, resize its base to {after}: scaled rotary settings change short inputs too."
+    return ResizeError(message, hint)
+
+
+def _plan_rope(location: TableLocation, settings: Resize, after: int) -> tuple[RopePlan, ...]:
+    """Plan the rotary settings that serve a longer context, for each type of layers that sees the whole input."""
+    facts, plans = location.table.rope, list[RopePlan]()
+    assert facts is not None
+    for item in read_rope(location):
+        if item.is_local:
+            continue
+        lengths, kind = layer_lengths(location, item), item.parameters["rope_type"]
+        given = location.trained_length
+        stated = stated_trained_length(location, item)
+        is_formula = kind in ("longrope", "llama3") and given not in (None, stated)
+        if is_formula:
+            message = f"--trained-length {given}: {kind} settings state {stated}, which is part of their formula."
+            raise MethodError(message, f"Pass --trained-length {stated}, or remove it.")
+        is_corrected = given is not None and kind in STATES_TRAINED and given != stated
+        served = min(lengths.served, after - 1) if is_corrected else lengths.served
+        # Released llama3 models serve more than factor x first trained length: their factor is multiplied.
+        first = lengths.first_trained if kind != "llama3" or given is not None else None
+        dim = rotary_dim(location, item.parameters)
+        change = resize_rope(item.parameters, (served, after), dim, settings.method, facts.methods, first)
+        is_limits = change.method == LIMITS
+        keeps_max_len = lengths.key_is_first_trained if is_limits else change.keeps_max_len
+        # Settings of either convention keep theirs.
+        keeps_max_len = keeps_max_len or (lengths.key_is_first_trained and kind != "default")
+        change = change._replace(keeps_max_len=keeps_max_len)
+        plans.append(RopePlan(before=item, after=change, scales=_scales(location, item, change, after)))
+    return tuple(plans)
+
+
+def _scales(location: TableLocation, before: RopeLayers, after: RopeChange, length: int) -> bool:
+    """Whether a change gives any input of up to `length` tokens other angles, or another attention factor."""
+    if after.parameters == before.parameters:
+        return False
+    dim, stated = rotary_dim(location, before.parameters), location.value(location.effective_key)
+    max_len = stated if after.keeps_max_len else length
+    for tokens in (1, stated, length):
+        old = frequencies(before.parameters, dim, stated, tokens)
+        new = frequencies(after.parameters, dim, max_len, tokens)
+        is_equal = np.allclose(old.inverse, new.inverse, rtol=1e-12, atol=0)
+        if not is_equal or not np.isclose(old.attention_factor, new.attention_factor, rtol=1e-12):
+            return True
+    return False
 
 
 def _check_length(settings: Resize, plan: TablePlan) -> None:
@@ -211,7 +343,19 @@ def plan_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> tuple[Edit, .
             lengths, is_fixed = (table.max_len_before, table.max_len_after), bool(table.location.family.padding_effect)
             rules: dict[str, bool] = {"fix_limits": table.fixes_limits, "is_hard": table.has_rows}
             edits += limit_edits(checkpoint, lengths, tokenizer, **rules, fixed_padding=is_fixed)
+    edits += _generation_edits(model, tables)
     return tuple(edits)
+
+
+def _generation_edits(model: OpenedModel, tables: Sequence[TablePlan]) -> Iterator[Edit]:
+    """Yield the edits to the limits of generated texts, which count the positions of one table."""
+    generating = generating_table(model.tables)
+    for table in tables:
+        if generating is None or table.name != generating.name:
+            continue
+        if table.is_changed or table.fixes_limits:
+            lengths = (table.max_len_before, table.max_len_after)
+            yield from generation_edits(model.checkpoint, table.location, *lengths, fix_limits=table.fixes_limits)
 
 
 def _config_edits(checkpoint: Checkpoint, architecture: Architecture, tables: Sequence[TablePlan]) -> Iterator[Edit]:
@@ -235,24 +379,43 @@ def config_changes(
     changes: dict[tuple[str, ...], Any] = {}
     for table in tables:
         location, length = replace(table.location, config=config), table.max_len_after
-        paths = () if any(plan.after.keeps_max_len for plan in table.rope) else location.length_paths
-        lengths = dict.fromkeys(paths, location.key_value(length))
+        lengths = dict.fromkeys(location.length_paths, location.key_value(table.key_length))
         for plan in table.rope:
             changes |= rope_changes(location, plan.before, plan.after.parameters)
         raised = {(key,): length for key in architecture.family.limits}
         if table.is_changed:
-            changes |= lengths | _pinned(table)
+            is_kept = table.key_length == table.stated
+            changes |= _pinned(table) if is_kept else lengths | _pinned(table)
             for path in raised:
                 stated = config.get(path[0])
                 if length > table.max_len_before or not isinstance(stated, int) or stated > length:
                     changes[path] = length
-        elif table.fixes_limits and table.has_rows:  # a missing key may stay missing if transformers' default is right
+        elif table.fixes_limits:  # a missing key may stay missing if transformers' default is right
             expected = (lengths | raised).items()
             changes |= {path: value for path, value in expected if nested(config, path) not in (None, value)}
             default = location.family.defaults.get(location.effective_key)
             if location.stated(location.effective_key) is None and default != location.key_value(length):
                 changes |= lengths
-    return changes
+    all_lengths = length_changes(config, architecture, tables)
+    return changes | length_key_changes(all_lengths, fix_limits=any(table.fixes_limits for table in tables))
+
+
+def length_changes(
+    config: Mapping[str, Any], architecture: Architecture, tables: Sequence[TablePlan]
+) -> list[LengthChange]:
+    """Return the planned lengths, and those of other tables, which stay, as far as the config states them."""
+    lengths = list[LengthChange]()
+    for table in tables:
+        location = replace(table.location, config=config)
+        lengths.append(LengthChange(location, table.max_len_before, table.max_len_after))
+    planned = {table.config_key for table in tables}
+    for location in architecture.locations:
+        other = replace(location, config=config)
+        stated = other.stated(other.effective_key)
+        if other.config_key not in planned and type(stated) is int:
+            positions = other.positions(other.rows(stated))
+            lengths.append(LengthChange(other, positions, positions))
+    return lengths
 
 
 def _pinned(table: TablePlan) -> dict[tuple[str, ...], Any]:

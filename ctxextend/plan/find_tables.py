@@ -13,11 +13,12 @@ from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkp
 from ctxextend.checkpoints.safetensors_file import FLOATS, float_dtype, read_floats
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.errors import SPECIFY_TABLE, CheckpointError, ResizeError, UnsupportedModelError, did_you_mean
+from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import Architecture, TableLocation, find_architecture, matching_types, nested
 from ctxextend.families.registry import FAMILIES
-from ctxextend.families.rope import rope_length
 from ctxextend.families.schema import Family, PositionTable, ReservedRows
 from ctxextend.families.unsupported import FAMILIES_HINT, POSITION_SCHEMES
+from ctxextend.plan.trained_length import with_trained_length
 from ctxextend.recipe import CheckpointRef, flag_words
 
 # Which tensors and config keys to suggest for a model type that is not in the registry.
@@ -64,6 +65,14 @@ class OpenedModel:
     def with_code(self) -> "OpenedModel":
         """Return the model with code files in its folder copied instead of skipped."""
         return replace(self, checkpoint=self.checkpoint.with_code())
+
+    def with_trained_length(self, trained_length: int | None) -> "OpenedModel":
+        """Return the model with another length of its first training, in tokens, unless the user states one."""
+        if self.ref.trained_length is not None or trained_length is None:
+            return self
+        architecture = with_trained_length(self.architecture, self.checkpoint, trained_length)
+        tables = find_tables(architecture, self.checkpoint.names, str(self.checkpoint.root))
+        return replace(self, architecture=architecture, tables=tables)
 
     def read_table(self) -> NDArray[Any] | None:
         """Return the first position table, shape (rows, hidden_size); None if it is not stored."""
@@ -117,6 +126,7 @@ def identify_model(checkpoint: Checkpoint, ref: CheckpointRef) -> OpenedModel:
             note = f"{checkpoint.config_file} has no model_type; detected {model_type} from its tensors."
             checkpoint = replace(checkpoint, source=replace(source, notes=(*source.notes, note)))
     architecture = _architecture(checkpoint, replace(ref, model_type=model_type))
+    architecture = with_trained_length(architecture, checkpoint, ref.trained_length)
     return OpenedModel(ref, checkpoint, architecture, find_tables(architecture, checkpoint.names, str(checkpoint.root)))
 
 
@@ -199,7 +209,7 @@ def check_tensor(model: OpenedModel) -> None:
 def describe_table(checkpoint: Checkpoint, table: FoundTable) -> TableShape:
     """Return shape, dtype and file of a table; dtype and file are empty if it is computed, not stored."""
     location, name = table
-    if name not in checkpoint.names:
+    if name not in checkpoint.names or location.table.ignores_stored_rows:
         return computed_shape(location)
     file = checkpoint.names[name]
     entry, _ = file.entries[name], float_dtype(file, name)
@@ -209,14 +219,21 @@ def describe_table(checkpoint: Checkpoint, table: FoundTable) -> TableShape:
     return (entry.shape[0], entry.shape[1]), entry.dtype, checkpoint.relative(file)
 
 
+def ignored_tensors(checkpoint: Checkpoint, tables: Sequence[FoundTable]) -> Iterator[str]:
+    """Yield a note for each stored table that transformers ignores, because it computes the rows itself."""
+    for location, name in tables:
+        if location.table.ignores_stored_rows and name in checkpoint.names:
+            yield f"transformers computes the rows of {name} and ignores the stored ones, which stay as they are."
+
+
 def computed_shape(location: TableLocation) -> TableShape:
     """Return the shape that transformers computes from the config, and an empty dtype and file."""
     if location.table.scheme:
-        length = rope_length(location)
+        length = position_lengths(location).context
         if length < 1:
             message = f"config.json: {location.config_key} must be at least 1, got {length}."
             raise CheckpointError(message, "Correct config.json.")
-        return (length, 0), "", ""
+        return (location.rows(location.key_value(length)), 0), "", ""
     rows = location.rows(location.value(location.effective_key))
     return (rows, location.value(str(location.table.width_key))), "", ""
 

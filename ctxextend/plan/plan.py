@@ -24,7 +24,7 @@ from ctxextend.errors import CheckpointError, MethodError, ResizeError, printabl
 from ctxextend.families.rope import read_rope
 from ctxextend.families.schema import BEYOND
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.plan import output_files
+from ctxextend.plan import length_notes, output_files
 from ctxextend.plan.edits import BufferPlan, TablePlan, new_buffer, plan_buffers, plan_edits, plan_tables, with_length
 from ctxextend.plan.find_tables import (
     FoundTable,
@@ -33,16 +33,18 @@ from ctxextend.plan.find_tables import (
     check_tensor,
     check_width,
     describe_table,
+    ignored_tensors,
     open_model,
 )
 from ctxextend.plan.runtimes import describe_runtimes, runtime_lengths
+from ctxextend.plan.untrained import describe_untrained, untrained_rows
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
 from ctxextend.tables.apply import Choice, RopeOptions, choose_settings, deviation, nonfinite_rows, resize_with_reserved
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, FORMULA, LIMITS, TRUNCATE
 from ctxextend.tables.rotary import RopeChange
-from ctxextend.tables.stats import describe_rows
+from ctxextend.tables.stats import UNTRAINED_WIDTH, describe_rows
 from ctxextend.version import __version__
 
 
@@ -126,13 +128,23 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
     @property
     def creates_rows(self) -> bool:
-        """Whether any table is extended."""
-        return any(table.rows_after > table.rows_before for table in self.tables)
+        """Whether any table is extended, or any rotary setting is to change."""
+        return any(table.is_extended for table in self.tables)
+
+    @property
+    def only_limits_change(self) -> bool:
+        """Whether rotary positions get another length, but no position of any input another meaning."""
+        extended = [table for table in self.tables if table.is_extended]
+        return bool(extended) and all(table.rope and not table.scales for table in extended)
 
     @property
     def method(self) -> str:
-        """The method that creates new rows; `truncate` when shrinking, `copy` if nothing changes."""
-        return self._created_by.facts.name if self.creates_rows else TRUNCATE if self.is_changed else COPY
+        """The method that creates new rows; `truncate` when shrinking, `copy` or `limits` if nothing changes."""
+        if self.creates_rows:
+            return self._created_by.facts.name
+        if self.is_changed:
+            return TRUNCATE
+        return COPY if self.has_rows else LIMITS
 
     @property
     def _created_by(self) -> Resize:
@@ -143,7 +155,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     @cached_property
     def chosen(self) -> Mapping[str, Choice]:
         """The settings chosen for each extended table, by name; tables are read only if these depend on them."""
-        return {table.name: self._choose(table) for table in self.tables if table.rows_after > table.rows_before}
+        return {table.name: self._choose(table) for table in self.tables if table.is_extended}
 
     def _choose(self, table: TablePlan) -> Choice:
         if not table.has_rows:
@@ -156,8 +168,30 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             return Choice(replace(options, method=FORMULA))
         rows = self._read(table)[table.reserved_rows :] if options.chooses_settings or layout else np.zeros(0)
         choice = choose_settings(rows, table.rows_after - table.reserved_rows, options, layout, self.checkpoint.no_lm)
+        if self._looks_untrained(table):
+            return choice._replace(reason="")  # random rows are no reason for anything
         away = deviation(rows, layout) if layout and choice.options.facts.name != FORMULA else ""
         return choice._replace(reason="; ".join(filter(None, (away, choice.reason))))
+
+    @cached_property
+    def untrained(self) -> Mapping[str, Mapping[int, float]]:
+        """The rows of each extended table that look randomly initialised, by its name; the tables are read."""
+        found = dict[str, Mapping[int, float]]()
+        for table in self.stored:
+            if table.is_extended and table.hidden_size >= UNTRAINED_WIDTH:
+                rows = self._read(table)[table.reserved_rows :]
+                found[table.name] = untrained_rows(self.checkpoint, table.location, rows)
+        return found
+
+    def _looks_untrained(self, table: TablePlan) -> bool:
+        """Whether most rows of a table look randomly initialised."""
+        return 2 * len(self.untrained.get(table.name, ())) > table.max_len_before
+
+    @property
+    def untrained_warnings(self) -> tuple[str, ...]:
+        """A warning for each table with rows that look randomly initialised; the tables are read."""
+        texts = ((name, text) for name, rows in self.untrained.items() for text in describe_untrained(rows))
+        return tuple(f"{name} {text}" for name, text in texts)
 
     @property
     def methods(self) -> dict[str, str]:
@@ -193,7 +227,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def recipe_settings(self) -> Resize:
         """The settings to write into a recipe, with the method's settings if they are the same for all tables."""
         if not self.creates_rows:
-            return replace(self.settings, method=self.method, keep_first=None, drop_last=0)
+            method = TRUNCATE if self.is_changed else None
+            return replace(self.settings, method=method, keep_first=None, drop_last=0)
         method, *others = {*self.methods.values()}
         given = self.settings.method and self.settings.full_method
         return replace(self.settings, method=given if others else method, keep_first=self.settings.kept_first)
@@ -201,8 +236,12 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     @property
     def keeps_learned_rows(self) -> bool:
         """Whether all learned rows are kept, bit for bit, at the start of every table."""
-        lengths = {table.name: table.max_len_before for table in self.tables}
-        return all(item.options.kept_rows(lengths[name]) == lengths[name] for name, item in self.chosen.items())
+        for table in self.tables:
+            if table.name not in self.chosen or (table.rope and not table.scales):
+                continue
+            if self.chosen[table.name].options.kept_rows(table.max_len_before) != table.max_len_before:
+                return False
+        return True
 
     @property
     def consequences(self) -> str:
@@ -215,6 +254,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         if not self.creates_rows:
             rest = "get computed rows" if all(one.location.table.grows for one in self.tables) else "are not supported"
             return f"Inputs up to {after} tokens give identical outputs{padded}; longer inputs {rest}."
+        if self.only_limits_change:
+            return f"{self._effect_of_limits()}{padded}."
         if self.keeps_learned_rows:
             kept = self.tables[0].same_up_to if self.tables[0].rope else self._old_lengths
             effects = f"Inputs up to {kept} tokens give identical outputs{padded}; beyond that"
@@ -227,6 +268,15 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         scheme = next(table.scheme for table in self.tables if table.name in self.chosen)
         long_inputs = BEYOND[scheme] if method.name == LIMITS else method.long_inputs
         return f"{output_files.UNTRAINED.format(after)} {effects}, {long_inputs}."
+
+    def _effect_of_limits(self) -> str:
+        """Say what longer inputs get if no rotary setting changes what positions mean, as a clause."""
+        table = next(table for table in self.tables if table.rope)
+        served = table.lengths.served if table.lengths else table.max_len_before
+        effect = f"No position changes its meaning: inputs up to {self.max_len_after} tokens give identical outputs"
+        if self.max_len_after <= served:
+            return f"The settings already serve {served} tokens. {effect}"
+        return f"Nothing scales: beyond {served} tokens, {BEYOND[table.scheme]}. {effect}"
 
     @property
     def keep_hint(self) -> str:
@@ -249,9 +299,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         table = next((table for table in self.tables if table.rope), None)
         if table is None:
             return {}
-        change, location = table.rope[0].after, table.location
-        max_len = location.value(location.effective_key) if change.keeps_max_len else self.max_len_after
-        return runtime_lengths(change.parameters, max_len, location.family.model_type)
+        parameters, model_type = table.rope[0].after.parameters, table.location.family.model_type
+        return runtime_lengths(parameters, table.key_length, self.max_len_after, model_type)
 
     @property
     def runtime_notes(self) -> tuple[str, ...]:
@@ -271,7 +320,24 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         """Notes about how the reference was resolved and about the model type."""
         families = [table.location.family for table in self.tables]
         family_notes = dict.fromkeys(f"{family.model_type}: {family.note}." for family in families if family.note)
-        return (*self.checkpoint.notes, *family_notes, *self._windows())
+        ignored = ignored_tensors(self.checkpoint, self.model.tables)
+        lengths = (*self._lengths(), *self._windows(), *self._generation())
+        return (*self.checkpoint.notes, *ignored, *family_notes, *lengths)
+
+    def _lengths(self) -> Iterator[str]:
+        """Yield the three lengths of rotary positions whose config does not state the length that they serve."""
+        for table in self.tables:
+            lengths = table.lengths
+            if lengths is None or lengths.stated == lengths.served or not table.rope:
+                continue
+            stated = f"{table.location.effective_key} states {lengths.stated}"
+            trained = f"first trained at {lengths.first_trained} tokens"
+            yield f"{table.name}: {trained}, serves {lengths.served}; {stated}."
+
+    def _generation(self) -> Iterator[str]:
+        """Yield a note if generated texts stop before the new length."""
+        if not self.settings.fix_limits:
+            yield from length_notes.generation_notes(self.model, self.tables, None, ", or pass --fix-limits")
 
     def _windows(self) -> Iterator[str]:
         """Yield a note for layers with rotary positions that see no further than a sliding window."""
@@ -292,14 +358,14 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def _warnings(self) -> Iterator[str]:
         checkpoint = self.checkpoint
         if not self.is_changed:
-            is_default = self.settings.method == COPY  # as in the recipe of an unchanged output
-            flags = ", ".join(self.settings.method_flags[is_default:])
+            flags = ", ".join(self.settings.method_flags)
             output = "the same weights as safetensors" if self.layouts else "a copy"
             output += " with fixed length limits." if self.edits else "."
             output += f" No effect: {flags}." if flags else ""
             has = "table already has {} positions" if self.has_rows else "context length already is {}"
             yield f"The {has.format(self.max_len_before)}: the output is {output}"
         yield from self._low_limits()
+        yield from length_notes.length_key_warnings(self.model, self.tables, self.settings)
         yield from self._padding()
         if not checkpoint.has_config and not checkpoint.adapter_of:
             lengths = {table.config_key: table.location.key_value(table.max_len_after) for table in self.tables}
@@ -382,7 +448,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         per_table = self.methods if {*self.methods.values()} - {settings.method} else {}
         return {
             "model_type": self.model_type,
-            "method": settings.method,
+            **({"method": settings.method} if settings.method else {}),
             **({"convention": self._created_by.facts.convention} if self.creates_rows else {}),
             "tables": [
                 {
@@ -496,7 +562,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         start, checkpoint = time.perf_counter(), self.checkpoint
         folder = output_path(output, self.default_output)
         checkpoint.check_unchanged()
-        warnings, hashes = list(self.warnings), [self._fingerprint()]
+        warnings, hashes = [*self.warnings, *self.untrained_warnings], [self._fingerprint()]
         texts = {**self.texts, RECIPE_FILE: self._recipe(folder).encode("utf-8", output_files.UNDECODED)}
         sizes = {**self.file_sizes, RECIPE_FILE: len(texts[RECIPE_FILE])}
         tensors, total = {buffer.name: new_buffer(buffer) for buffer in self.rebuilt_buffers}, sum(sizes.values())

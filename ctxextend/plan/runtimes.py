@@ -20,7 +20,8 @@ class Runtime:
 
     name: str
     source: str  # URL
-    # Product of ``max`` (max_position_embeddings), ``factor`` and ``original`` (the first trained length) by rope type.
+    # Product of ``max`` (max_position_embeddings), ``factor``, ``original`` (the first trained length) and ``served``
+    # (what the settings serve) by rope type.
     # Missing rope types are not supported, or mean something else.
     lengths: Mapping[str, str]
     option: str = ""  # of its command line: another length than the derived one; empty: it derives no other
@@ -30,7 +31,7 @@ RUNTIMES = (
     Runtime(
         "transformers",
         f"{GITHUB}huggingface/transformers/blob/main/src/transformers/modeling_rope_utils.py",
-        {**SAME, "linear": "max", "proportional": "max", "dynamic": "max * factor"},
+        dict.fromkeys((*SAME, "linear", "proportional", "dynamic"), "served"),
     ),
     Runtime("vLLM up to 0.29", VLLM_CHANGE, {**VLLM, "yarn": "original * factor"}, "--max-model-len"),
     Runtime("vLLM after 0.29", VLLM_CHANGE, VLLM, "--max-model-len"),
@@ -45,13 +46,14 @@ RUNTIMES = (
 )
 
 
-def runtime_lengths(rope: Mapping[str, Any], max_len: int, model_type: str = "") -> dict[str, int | None]:
+def runtime_lengths(rope: Mapping[str, Any], max_len: int, served: int, model_type: str = "") -> dict[str, int | None]:
     """Return the context length that each runtime derives; None if it does not support the rope type.
 
-    `rope` is of the layers with full attention, as in transformers 5, and `max_len` is max_position_embeddings.
+    `rope` is of the layers with full attention, as in transformers 5; `max_len` is max_position_embeddings; `served` is
+    what the settings serve, in tokens: transformers enforces no other length.
     """
     first = rope.get("original_max_position_embeddings", max_len)
-    values = {"max": max_len, "factor": rope.get("factor", 1), "original": first}
+    values = {"max": max_len, "factor": rope.get("factor", 1), "original": first, "served": served}
     lengths: dict[str, int | None] = {}
     for runtime in RUNTIMES:
         if rule := runtime.lengths.get(rope["rope_type"], ""):

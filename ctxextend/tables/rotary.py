@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import MethodError, ResizeError
-from ctxextend.tables.method_facts import DEFAULT_METHOD, ROTARY_METHODS, SCALING_METHODS, Setting, method, method_text
+from ctxextend.tables.method_facts import (
+    DEFAULT_METHOD,
+    LIMITS,
+    ROTARY_METHODS,
+    SCALING_METHODS,
+    Setting,
+    method,
+    method_text,
+)
 
 Parameters = Mapping[str, Any]  # rotary settings as in transformers 5: ``rope_type``, ``rope_theta``, ``factor``, …
 Lengths = tuple[int, int]  # context length before and after, in tokens
@@ -31,6 +39,7 @@ NEEDS: dict[str, tuple[str, ...]] = {  # the settings that each rope type needs
     "proportional": (),
 }
 KEPT_TYPES = tuple(NEEDS)[1:]  # scaled models keep their type
+STATES_TRAINED = ("yarn", "longrope", "llama3")  # types whose settings state the length of the first training
 
 
 class Frequencies(NamedTuple):
@@ -228,10 +237,13 @@ def proportional(rope: Parameters, lengths: Lengths, dim: int, *, factor: float)
     summary="change only length limits",
     convention="no setting of the positions changes",
     long_inputs="positions continue as in training, but the model has not seen them",
-    when="any length can be used without other settings",
+    when="any length can be used without other settings, or the config understates what was trained",
 )
 def limits(rope: Parameters, lengths: Lengths, dim: int) -> Parameters:
-    """Keep all settings. Source: none."""
+    """Keep all settings; state those that transformers would derive from the length. Source: none."""
+    is_derived = rope[TYPE] == "longrope" and not (rope.get(FACTOR) or rope.get("attention_factor"))
+    if is_derived:  # the attention factor follows max_position_embeddings / trained length
+        return {**rope, FACTOR: max(lengths[0] / trained_length(rope, lengths[0]), 1.0)}
     return rope
 
 
@@ -245,41 +257,69 @@ class RopeChange(NamedTuple):
 
 
 def resize_rope(
-    rope: Parameters, lengths: Lengths, dim: int, method: str | None = None, methods: Sequence[str] = SCALING_METHODS
+    rope: Parameters,
+    lengths: Lengths,
+    dim: int,
+    method: str | None = None,
+    methods: Sequence[str] = SCALING_METHODS,
+    first_trained: int | None = None,
 ) -> RopeChange:
     """Return rotary settings of one type of layers that serve longer inputs; see `frequencies` for `rope` and `dim`.
 
-    `lengths` are those that the settings serve, and that the new ones must serve, in tokens. `method` is a name of
-    `ROTARY_METHODS`, with a factor if it is not to be chosen: ``yarn:factor=4``, as `read_method` accepts it. None and
-    `DEFAULT_METHOD` choose the first of `methods`, which the model type applies to settings of type ``default``; other
-    settings keep their type. Raises MethodError if the method does not apply to the rope type, ResizeError if the
-    factor is invalid or the settings cannot serve the length.
+    Args:
+        rope: The settings before, complete and valid.
+        lengths: The length that they serve, and the one that the new settings must serve, in tokens.
+        dim: The number of rotated values per head.
+        method: A name of `ROTARY_METHODS`, with a factor if it is not to be chosen: ``yarn:factor=4``, as `read_method`
+            accepts it. None and `DEFAULT_METHOD` choose the first of `methods`; settings of another type than
+            ``default`` keep their type, and stay as they are if they already serve the length.
+        methods: Those that the model type applies to settings of type ``default``.
+        first_trained: The length of the first training, in tokens; by default, what the settings state.
+
+    Raises:
+        MethodError: The method does not apply to the rope type.
+        ResizeError: The factor is invalid, or the settings cannot serve the length.
     """
     before, after = lengths
     name, _, text = (method or DEFAULT_METHOD).partition(":")
     is_scaled, is_chosen = rope[TYPE] != "default", name == DEFAULT_METHOD
     applicable = (rope[TYPE],) if is_scaled else tuple(other for other in SCALING_METHODS if other in methods)
-    name = applicable[0] if is_chosen else name
-    if name not in applicable:
+    if is_chosen:
+        name = LIMITS if is_scaled and after <= before else applicable[0]
+    if name not in (*applicable, LIMITS):
         has = f"already has {rope[TYPE]} settings, which are kept" if is_scaled else f"has no {name} settings"
         has = f"type does not apply {name}" if not is_scaled and name in SCALING_METHODS else has
         hint = f"Remove --method, or use --method {applicable[0]}." if is_scaled else f"Use {', '.join(applicable)}."
         raise MethodError(f"--method {name}: the model {has}.", hint)
     facts, settings = ROTARY_METHODS[name], dict[str, float]()
     if facts.settings:
-        stated = rope.get(FACTOR) if is_scaled else None
-        smallest = stated * after / before if stated else after / trained_length(rope, before)
-        settings[FACTOR] = float(text.removeprefix("factor=")) if text else smallest
+        settings[FACTOR] = float(text.removeprefix("factor=")) if text else _factor(rope, lengths, first_trained)
         if not SCALE.allows(settings[FACTOR]):
             message = f"--method {name}: factor must be {SCALE.must}, got {settings['factor']}."
             raise ResizeError(message, f"State it, as in --method {name}:factor=4.")
-    parameters = facts.function(rope, lengths, dim, **settings)
+    first = first_trained or trained_length(rope, before)
+    parameters = facts.function({**rope, TRAINED: first} if name in STATES_TRAINED else rope, lengths, dim, **settings)
     reasons, theta = list[str](), rope[THETA]
-    if is_chosen:
+    if is_chosen and name == LIMITS:
+        reasons.append(f"the {rope[TYPE]} settings already serve {before} tokens, so nothing scales")
+    elif is_chosen:
         factor = f" with factor {settings['factor']:g}" if settings else ""
         reasons.append(f"auto kept the rope type, {name}{factor}" if is_scaled else f"auto chose {name}{factor}")
+    elif name == LIMITS:
+        reasons.append("only limits change: nothing scales")
     if parameters[THETA] != theta:
         reasons.append(f"rope_theta rises from {theta:,.1f} to {parameters[THETA]:,.1f}")
-    if settings and not is_scaled and round(served := settings["factor"] * trained_length(rope, before)) < after:
+    if settings and not is_scaled and round(served := settings["factor"] * first) < after:
         reasons.append(f"factor {settings['factor']:g} serves only {served:,.0f} tokens")
     return RopeChange(parameters, method_text(name, settings), "; ".join(reasons), facts.keeps_max_len)
+
+
+def _factor(rope: Parameters, lengths: Lengths, first_trained: int | None) -> float:
+    """Return the smallest factor that serves the second of two lengths."""
+    before, after = lengths
+    if first_trained is not None:
+        return after / first_trained
+    stated = rope.get(FACTOR)
+    if rope[TYPE] != "default" and stated:
+        return float(stated * after / before)
+    return after / trained_length(rope, before)

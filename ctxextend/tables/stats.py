@@ -255,7 +255,7 @@ def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...
     return seams_of
 
 
-def find_untrained_rows(table: Table, stats: TableStats, deviations: tuple[float, ...]) -> dict[int, float]:
+def find_untrained_rows(table: Table, deviations: tuple[float, ...]) -> dict[int, float]:
     """Find rows that look randomly initialised; returns for each the one of `deviations` that it fits.
 
     For d independent normal values with deviation s, the norm is s·√d with a standard error of s/√2, the cosine to
@@ -265,11 +265,12 @@ def find_untrained_rows(table: Table, stats: TableStats, deviations: tuple[float
     width = table.shape[1]
     if width < UNTRAINED_WIDTH:
         return {}
-    padded = np.concatenate([[np.nan], stats.cosines, [np.nan]])
+    norms, cosines, _ = norms_and_neighbours(table)
+    padded = np.concatenate([[np.nan], cosines, [np.nan]])
     unrelated = np.fmax(np.abs(padded[1:]), np.abs(padded[:-1])) < UNTRAINED_ERRORS / np.sqrt(width)
     untrained: dict[int, float] = {}
     for sigma in deviations:
-        fits = np.abs(stats.norms - sigma * np.sqrt(width)) < UNTRAINED_ERRORS * sigma / np.sqrt(2)
+        fits = np.abs(norms - sigma * np.sqrt(width)) < UNTRAINED_ERRORS * sigma / np.sqrt(2)
         for row in np.flatnonzero(unrelated & fits):
             if abs(float(table[row].astype(np.float64).mean())) < UNTRAINED_ERRORS * sigma / np.sqrt(width):
                 untrained.setdefault(int(row), sigma)

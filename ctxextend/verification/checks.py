@@ -117,7 +117,7 @@ def check_tensors(
 ) -> Check:
     """Compare tensors except the tables, and only name, dtype and shape of `adapted` ones; check position buffers."""
     base = plan.checkpoint
-    changed = {*(table.name for table in plan.tables), *plan.dropped, *(buffer.name for buffer in plan.rebuilt_buffers)}
+    changed = {*(table.name for table in plan.stored), *plan.dropped, *(buffer.name for buffer in plan.rebuilt_buffers)}
     kept = [(file.entries[name], file) for name, file in base.names.items() if name not in changed]
     mismatches = {entry.name: _mismatch(resized, entry.name, entry.dtype, entry.shape) for entry, _ in kept}
     wrong = [mismatch for mismatch in mismatches.values() if mismatch]
@@ -254,7 +254,7 @@ def compare_rope(table: TablePlan, resized: Checkpoint) -> RopeComparison:
         if change is None:
             continue
         dim, old, length = rotary_dim(before, expected), before.value(before.effective_key), table.max_len_after
-        ours = frequencies(expected, dim, old if change.keeps_max_len else length, length).inverse
+        ours = frequencies(expected, dim, before.key_value(table.key_length), length).inverse
         theirs = frequencies(stated, dim, now.value(now.effective_key), length).inverse
         matches.append(np.isclose(ours, theirs, rtol=1e-12, atol=0))
         if differ := int((~matches[-1]).sum()):

@@ -1,0 +1,52 @@
+"""Collect what other files of a folder say about its lengths if the rotary settings do not tell."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.length_limits import stated_limits
+from ctxextend.errors import CheckpointError
+from ctxextend.families.length_keys import config_length_keys
+from ctxextend.families.lengths import position_lengths
+from ctxextend.families.lookup import Architecture, TableLocation
+from ctxextend.recipe_file import read_provenance
+
+
+def with_trained_length(architecture: Architecture, checkpoint: Checkpoint, trained_length: int | None) -> Architecture:
+    """Return an architecture whose rotary positions know their first trained length, as far as anything states it.
+
+    Args:
+        architecture: That of the checkpoint.
+        checkpoint: Its tokenizer files and recipe are read only if the rotary settings leave the question open.
+        trained_length: The length of the first training, in tokens, as the user states it.
+    """
+    locations = list[TableLocation]()
+    for location in architecture.locations:
+        if location.table.rope is not None or trained_length is not None:
+            location = replace(location, trained_length=trained_length)
+        if _is_open(location):
+            location = replace(location, seen_lengths=tuple(_seen_lengths(location, checkpoint)))
+        locations.append(location)
+    return replace(architecture, locations=tuple(locations))
+
+
+def _is_open(location: TableLocation) -> bool:
+    if location.table.rope is None:
+        return False
+    try:
+        return bool(position_lengths(location).question)
+    except CheckpointError:  # reported when the settings are used
+        return False
+
+
+def _seen_lengths(location: TableLocation, checkpoint: Checkpoint) -> Iterator[int]:
+    """Yield the lengths that a recipe, other keys of the config and tokenizer files state, in tokens."""
+    provenance = read_provenance(checkpoint)
+    if provenance is not None:
+        _, after = provenance.rows.get(location.usual_name, (0, 0))
+        yield location.positions(after)
+    for _, length in config_length_keys(location):
+        yield length
+    for limit in stated_limits(checkpoint, location.tokenizer or ""):
+        if limit.tokens is not None:
+            yield limit.tokens

@@ -1,0 +1,38 @@
+"""Rows of a position table that look randomly initialised, and how to say so."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.errors import counted
+from ctxextend.families.lookup import TableLocation, nested
+from ctxextend.tables.stats import describe_rows, find_untrained_rows
+
+# Config keys for the standard deviation of weight initialisation, and the defaults of transformers and nn.Embedding.
+INITIALIZER_KEYS = ("initializer_range", "init_std", "initializer_factor")
+DEFAULT_STDS = (0.02, 1.0)
+
+
+def untrained_rows(checkpoint: Checkpoint, location: TableLocation, rows: NDArray[Any]) -> dict[int, float]:
+    """Return the rows that look randomly initialised, and the standard deviation that each fits.
+
+    Args:
+        checkpoint: Its config may state how weights are initialised.
+        location: The table.
+        rows: Its rows without reserved ones, shape (positions, hidden_size).
+    """
+    stds = list[float]()
+    for config in (nested(checkpoint.config, location.path), checkpoint.config):
+        stated = [config.get(key) for key in INITIALIZER_KEYS] if isinstance(config, Mapping) else []
+        stds += [float(value) for value in stated if isinstance(value, int | float) and 0 < value < 1e6]
+    return find_untrained_rows(rows, tuple(dict.fromkeys((*stds, *DEFAULT_STDS))))
+
+
+def describe_untrained(untrained: Mapping[int, float]) -> Iterator[str]:
+    """Yield a sentence for each standard deviation that rows fit, without a full stop."""
+    for std in dict.fromkeys(untrained.values()):
+        matching = [row for row, fitted in untrained.items() if fitted == std]
+        count = counted(len(matching), "row")
+        yield f"looks untrained: {describe_rows(matching)} ({count} like random initialisation with std {std:g})"

@@ -1,0 +1,292 @@
+"""First trained, stated and served length of rotary positions, on configs as people publish them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+from safetensors.numpy import save_file
+from typer.testing import Result
+
+import ctxextend
+from ctxextend.families.lengths import PositionLengths, position_lengths
+from ctxextend.families.lookup import find_architecture
+from tests.trainings import invoke
+
+K = 1024
+SIZES = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 64, "vocab_size": 64}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 8 * K}
+LISTS = {"rope_type": "longrope", "short_factor": [1.0] * 16, "long_factor": [4.0] * 16}
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def yarn(factor: float, original: int) -> dict[str, Any]:
+    return {"type": "yarn", "factor": factor, "original_max_position_embeddings": original}
+
+
+def make(name: str, model_type: str, limit: float | None = None, **config: Any) -> Path:
+    """Write a folder with this config, one small tensor and a tokenizer's limit."""
+    folder = Path(name)
+    folder.mkdir()
+    save_file({"lm_head.weight": np.zeros((4, 4), np.float32)}, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type, **SIZES, "head_dim": 32, **config}))
+    if limit is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": limit}))
+    return folder
+
+
+def config_of(folder: str | Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((Path(folder) / "config.json").read_text())
+    return values
+
+
+def rope_of(folder: str | Path) -> dict[str, Any]:
+    config = config_of(folder)
+    rope: dict[str, Any] = config.get("rope_scaling") or config["rope_parameters"]
+    return rope
+
+
+def run(*arguments: object) -> Result:
+    return invoke(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "stated", "settings", "first_trained", "served"),
+    [
+        ("mistral", 32 * K, yarn(16.0, 8 * K), 8 * K, 128 * K),  # Yarn-Mistral-7b-128k
+        ("qwen3", 40 * K, yarn(4.0, 32 * K), 32 * K, 128 * K),  # as the card of Qwen3 says
+        ("qwen2", 32 * K, yarn(4.0, 32 * K), 32 * K, 128 * K),  # as the card of Qwen2.5 says
+        ("llama", 128 * K, yarn(40.0, 4 * K), 4 * K, 160 * K),
+        ("llama", 128 * K, yarn(4.0, 8 * K), 8 * K, 32 * K),  # it states more than it serves
+        ("llama", 4 * K, {"type": "yarn", "factor": 4.0}, 4 * K, 16 * K),  # as transformers reads it
+        ("llama", 128 * K, LLAMA3, 8 * K, 128 * K),  # Llama 3.1, trained further than 8 x 8,192
+        ("llama", 8 * K, LLAMA3, 8 * K, 64 * K),  # the same, with the length lowered to save memory
+        ("llama", 128 * K, {**LISTS, "original_max_position_embeddings": 4 * K}, 4 * K, 128 * K),
+        ("llama", 32 * K, {**LISTS, "factor": 32.0, "original_max_position_embeddings": 4 * K}, 4 * K, 128 * K),
+        ("llama", 16 * K, {"type": "linear", "factor": 4.0, "original_max_position_embeddings": 4 * K}, 4 * K, 16 * K),
+        ("llama", 4 * K, {"type": "linear", "factor": 4.0, "original_max_position_embeddings": 4 * K}, 4 * K, 16 * K),
+        ("llama", 4 * K, {"type": "linear", "factor": 1.0}, 4 * K, 4 * K),
+        ("gemma3_text", 128 * K, {"rope_type": "linear", "factor": 8.0}, 16 * K, 128 * K),  # Gemma 3 as released
+        ("qwen2_vl", 32 * K, {"type": "mrope", "mrope_section": [4, 6, 6]}, 32 * K, 32 * K),
+        ("qwen2_5_vl", 125 * K, {**yarn(4.0, 32 * K), "mrope_section": [4, 6, 6]}, 32 * K, 128 * K),
+    ],
+)  # fmt: skip
+def test_position_lengths_of_published_settings(
+    model_type: str, stated: int, settings: dict[str, Any], first_trained: int, served: int
+) -> None:
+    config = {"model_type": model_type, **SIZES, "head_dim": 32, "max_position_embeddings": stated}
+    (location,) = find_architecture({**config, "rope_scaling": settings}).locations
+    lengths = position_lengths(location)
+    assert (lengths.first_trained, lengths.stated, lengths.served) == (first_trained, stated, served)
+    assert not lengths.question
+
+
+def test_position_lengths_of_settings_per_layer_are_those_of_full_attention() -> None:
+    layers = {FULL: {"rope_theta": 1e6, **yarn(4.0, 8 * K)}, SLIDING: {"rope_type": "default", "rope_theta": 1e4}}
+    config = {"model_type": "olmo3", **SIZES, "max_position_embeddings": 16 * K, "rope_parameters": layers}
+    (location,) = find_architecture(config).locations
+    assert position_lengths(location) == PositionLengths(first_trained=8 * K, stated=16 * K, served=32 * K)
+
+
+@pytest.mark.parametrize(
+    ("stated", "rope", "to", "factor"),
+    [
+        (40 * K, yarn(4.0, 32 * K), 128 * K, 4.0),  # the length that it serves
+        (40 * K, yarn(4.0, 32 * K), 64 * K, 4.0),  # below it
+        (40 * K, yarn(4.0, 32 * K), 256 * K, 8.0),  # beyond it: new length / original
+        (128 * K, yarn(4.0, 8 * K), 128 * K, 16.0),  # it states more than it serves
+        (8 * K, LLAMA3, 64 * K, 8.0),
+        (128 * K, LLAMA3, 256 * K, 16.0),
+    ],
+)
+def test_resize_scales_only_beyond_the_served_length(stated: int, rope: dict[str, Any], to: int, factor: float) -> None:
+    make("source", "llama", to, max_position_embeddings=stated, rope_scaling=rope)
+    done = run("resize", "source", "--to", to, "--output", "out", "--verify")
+    assert done.exit_code == 0
+    original = rope["original_max_position_embeddings"]
+    assert (rope_of("out")["factor"], rope_of("out")["original_max_position_embeddings"]) == (factor, original)
+    assert config_of("out")["max_position_embeddings"] == to
+    if factor == rope["factor"]:
+        assert rope_of("out") == rope
+        assert "nothing scales" in done.stderr
+        assert f"inputs up to {to} tokens give identical outputs" in done.stderr
+        assert "Not yet trained" not in done.stderr
+    assert run("verify", "out").exit_code == 0
+    assert run("inspect", "out", "--check").exit_code == 0
+    assert run("run", "out/ctxextend.yaml", "--output", "again").exit_code == 0
+    assert config_of("again") == config_of("out")
+
+
+def test_inspect_tells_the_three_lengths_and_how_to_state_what_is_served() -> None:
+    make("source", "qwen3", 128 * K, max_position_embeddings=40 * K, rope_scaling=yarn(4.0, 32 * K))
+    (scheme,) = ctxextend.inspect("source").schemes
+    assert (scheme.first_trained, scheme.stated, scheme.served) == (32 * K, 40 * K, 128 * K)
+    (layers,) = scheme.layers
+    assert (layers.trained_length, layers.positions) == (32 * K, 128 * K)
+    done = run("inspect", "source", "--check")
+    assert done.exit_code == 3
+    assert "40960 positions (rotary, yarn), but limits disagree" in done.stdout
+    fix = "ctxextend resize source --to 131072 --fix-limits"
+    assert fix in done.stdout
+    lengths = "first trained at 32768 tokens; the config states 40960, the settings serve 131072"
+    assert lengths in " ".join(run("inspect", "source").stdout.split())
+    assert run(*fix.split()[1:], "--output", "fixed").exit_code == 0
+    assert rope_of("fixed") == yarn(4.0, 32 * K)
+    assert run("inspect", "fixed", "--check").exit_code == 0
+
+
+def test_resize_states_the_original_length_that_raising_the_limit_would_move() -> None:
+    make("source", "llama", max_position_embeddings=4 * K, rope_scaling={"type": "yarn", "factor": 4.0})
+    assert run("resize", "source", "--to", 16 * K, "--output", "out").exit_code == 0
+    assert rope_of("out") == {**yarn(4.0, 4 * K), "rope_type": "yarn"}
+    make("lists", "llama", max_position_embeddings=8 * K, original_max_position_embeddings=4 * K, rope_scaling=LISTS)
+    assert run("resize", "lists", "--to", 16 * K, "--method", "limits", "--output", "limits").exit_code == 0
+    # Without a factor, the attention factor would follow max_position_embeddings.
+    assert (rope_of("limits")["factor"], config_of("limits")["max_position_embeddings"]) == (2.0, 16 * K)
+
+
+@pytest.mark.parametrize(
+    ("stated", "limit", "first_trained", "served"),
+    [
+        (4 * K, 16 * K, 4 * K, 16 * K),  # the length before scaling, as transformers 4.31 asked for (Vicuna)
+        (16 * K, 16 * K, 4 * K, 16 * K),  # the length after scaling (deepseek-coder)
+        (16 * K, 4 * K, 4 * K, 16 * K),  # the same, with a tokenizer that still cuts at the old length
+    ],
+)
+def test_resize_decides_between_two_conventions_of_linear_settings_by_the_tokenizer(
+    stated: int, limit: int, first_trained: int, served: int
+) -> None:
+    rope = {"type": "linear", "factor": 4.0}
+    make("source", "llama", limit, max_position_embeddings=stated, rope_scaling=rope)
+    (scheme,) = ctxextend.inspect("source").schemes
+    assert (scheme.first_trained, scheme.stated, scheme.served) == (first_trained, stated, served)
+    assert scheme.positions == served
+    done = run("resize", "source", "--to", 2 * served, "--output", "out")
+    assert done.exit_code == 0
+    assert rope_of("out")["factor"] == 2 * served / first_trained
+    # A file keeps its convention.
+    assert config_of("out")["max_position_embeddings"] == (stated if stated == first_trained else 2 * served)
+    (scheme,) = ctxextend.inspect("out").schemes
+    assert (scheme.first_trained, scheme.positions) == (first_trained, 2 * served)
+    for command in (["verify", "out"], ["inspect", "out", "--check"]):
+        assert run(*command).exit_code == 0
+
+
+@pytest.mark.parametrize("kind", ["linear", "dynamic"])
+def test_resize_asks_for_the_trained_length_if_nothing_decides(kind: str) -> None:
+    make("source", "llama", 1e30, max_position_embeddings=8 * K, rope_scaling={"type": kind, "factor": 4.0})
+    done = run("resize", "source", "--to", 64 * K, "--output", "out")
+    assert (done.exit_code, Path("out").exists()) == (1, False)
+    message = " ".join(done.stderr.split())
+    assert f"{kind} rotary settings with factor 4 do not say whether max_position_embeddings 8192" in message
+    assert "Pass --trained-length 8192 if it is the one before, --trained-length 2048 if the one after." in message
+    assert "--trained-length 8192" in run("inspect", "source", "--check").stderr.replace("\n", " ")
+    for trained, stated in ((8 * K, 8 * K), (2 * K, 64 * K if kind == "linear" else 2 * K)):
+        name = f"out-{trained}"
+        done = run("resize", "source", "--to", 64 * K, "--trained-length", trained, "--output", name, "--verify")
+        assert done.exit_code == 0
+        assert (rope_of(name)["factor"], config_of(name)["max_position_embeddings"]) == (64 * K / trained, stated)
+        assert run("verify", name).exit_code == 0
+
+
+def test_resize_with_a_trained_length_scales_from_there_and_records_it() -> None:
+    make("source", "qwen3", 128 * K, max_position_embeddings=40 * K)  # it was trained at 32,768
+    done = run("resize", "source", "--to", 128 * K, "--trained-length", 32 * K, "--output", "out", "--verify")
+    assert done.exit_code == 0
+    assert (rope_of("out")["factor"], rope_of("out")["original_max_position_embeddings"]) == (4.0, 32 * K)
+    assert "trained_length: 32768" in Path("out/ctxextend.yaml").read_text()
+    assert run("verify", "out").exit_code == 0
+    assert run("verify", "out", "--base", "source").exit_code == 0
+    assert run("inspect", "out", "--check").exit_code == 0
+    assert run("run", "out/ctxextend.yaml", "--output", "again").exit_code == 0
+    assert config_of("again") == config_of("out")
+    plan = ctxextend.plan_resize("source", 128 * K, trained_length=32 * K)
+    assert plan.methods == {"rope_parameters": "yarn:factor=4"}
+
+
+def test_resize_with_a_trained_length_corrects_settings_that_misstate_it() -> None:
+    make("source", "qwen3", max_position_embeddings=160 * K, rope_scaling=yarn(4.0, 40 * K))
+    done = run("resize", "source", "--to", 128 * K, "--trained-length", 32 * K, "--output", "out")
+    assert done.exit_code == 0
+    assert (rope_of("out")["factor"], rope_of("out")["original_max_position_embeddings"]) == (4.0, 32 * K)
+
+
+def test_resize_with_dynamic_and_a_trained_length_states_that_length() -> None:
+    make("source", "llama", max_position_embeddings=40 * K)
+    arguments = ["--to", 64 * K, "--trained-length", 32 * K, "--method", "dynamic"]
+    assert run("resize", "source", *arguments, "--output", "out").exit_code == 0
+    assert (rope_of("out")["factor"], config_of("out")["max_position_embeddings"]) == (2.0, 32 * K)
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "code", "message"),
+    [
+        ({}, ["--method", "limits"], 2, "--trained-length has no effect with --method limits"),
+        ({"rope_scaling": LLAMA3}, [], 2, "llama3 settings state 8192, which is part of their formula"),
+        ({"model_type": "bloom", "seq_length": 64}, [], 2, "--trained-length does not apply to seq_length"),
+    ],
+)
+def test_resize_refuses_a_trained_length_that_does_not_apply(
+    config: dict[str, Any], arguments: list[str], code: int, message: str
+) -> None:
+    make("source", "llama", max_position_embeddings=64 * K)
+    (Path("source") / "config.json").write_text(json.dumps({**config_of("source"), **config}))
+    done = run("resize", "source", "--to", 256 * K, "--trained-length", 4 * K, *arguments)
+    assert done.exit_code == code
+    assert message in " ".join(done.stderr.split())
+
+
+def test_resize_refuses_a_trained_length_for_a_table_of_rows() -> None:
+    done = run("resize", "tiny-gpt2", "--to", 256, "--trained-length", 64)
+    assert done.exit_code == 2
+    assert "--trained-length applies to rotary positions" in done.stderr
+
+
+@pytest.mark.parametrize("rope", [None, yarn(4.0, 16 * K), LLAMA3, {"type": "dynamic", "factor": 2.0}])
+def test_resize_with_limits_changes_no_setting_of_rotary_positions(rope: dict[str, Any] | None) -> None:
+    make("source", "llama", 64 * K, max_position_embeddings=32 * K, rope_scaling=rope)
+    done = run("resize", "source", "--to", 256 * K, "--method", "limits", "--output", "out", "--verify")
+    assert done.exit_code == 0
+    before, after = config_of("source"), config_of("out")
+    assert after["rope_scaling"] == before["rope_scaling"]
+    # Dynamic settings take this key for the trained length.
+    is_dynamic = rope is not None and rope.get("type") == "dynamic"
+    assert after["max_position_embeddings"] == (32 * K if is_dynamic else 256 * K)
+    assert json.loads(Path("out/tokenizer_config.json").read_text()) == {"model_max_length": 256 * K}
+    assert "Nothing scales" in done.stderr
+    assert "method: limits" in Path("out/ctxextend.yaml").read_text()
+    assert run("verify", "out").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("model_type", "key"),
+    [("llama", "max_position_embeddings"), ("t5", "n_positions"), ("bloom", "seq_length"), ("mpt", "max_seq_len")],
+)
+def test_resize_with_fix_limits_records_no_method_that_it_does_not_apply(model_type: str, key: str) -> None:
+    make("source", model_type, K, **{key: 2 * K})
+    done = run("resize", "source", "--to", 2 * K, "--fix-limits", "--output", "out", "--verify")
+    assert done.exit_code == 0
+    assert "method" not in Path("out/ctxextend.yaml").read_text()
+    assert run("verify", "out").exit_code == 0
+    assert run("run", "out/ctxextend.yaml", "--output", "again").exit_code == 0
+    assert run("inspect", "out", "--check").exit_code == 0
+
+
+def test_resize_with_factor_1_says_that_nothing_scales() -> None:
+    make("source", "llama", max_position_embeddings=4 * K)
+    done = run("resize", "source", "--to", 16 * K, "--method", "yarn:factor=1", "--output", "out")
+    assert done.exit_code == 0
+    assert "Nothing scales: beyond 4096 tokens" in done.stderr
+    assert "Outputs for short inputs change" not in done.stderr
+
+
+def test_extend_model_scales_from_the_trained_length() -> None:
+    sizes: dict[str, Any] = {**SIZES, "max_position_embeddings": 40, "num_key_value_heads": 2}
+    model = transformers.LlamaModel(transformers.LlamaConfig(**sizes))
+    ctxextend.extend_model(model, 128, trained_length=32)
+    rope: Any = model.config.rope_parameters
+    assert (rope["rope_type"], rope["factor"], rope["original_max_position_embeddings"]) == ("yarn", 4.0, 32)
+    assert model.config.max_position_embeddings == 128
