@@ -29,6 +29,8 @@ NEEDED: Mapping[str, dict[str, Any]] = {
     **{name: {"head_dim": 8} for name in ("helium", "esmc", "deepseek_ocr2_text", "unlimited_ocr_text")},
     **{name: {"position_biased_input": False, "relative_attention": True} for name in ("deberta", "deberta-v2")},
     "molmo2_adapter": {"vision_feature_layer": [1, 0]},
+    "gptj": {"rotary_dim": 4},
+    "codegen": {"rotary_dim": 4, "n_head": 4},
     "zamba2": {"use_mem_rope": True},
     "granitemoehybrid": {"position_embedding_type": "rope"},
     "esm": {"position_embedding_type": "rotary", "mask_token_id": 3},

@@ -9,6 +9,8 @@ from ctxextend.cli import options
 from ctxextend.cli.output import FAILED_CHECK, Output
 from ctxextend.cli.tables import Page
 
+STATUSES = {"passed": "passed", "failed": "FAILED", "not checked": "not checked"}
+MARGIN = 17
 MAX_EVIDENCE = 12  # lines printed per check; --json lists all
 
 
@@ -47,11 +49,13 @@ def verify(
     sink.note(*verification.notes)
     page = Page.for_stdout() if sys.stdout.isatty() else Page()  # do not wrap lines in a pipe
     page.text(verification.conclusion, "right" if verification.passed else "wrong")
+    labels = {check.name: f"{STATUSES[check.status]}  {check.name}" for check in verification.checks}
+    margin = max(MARGIN, *(len(label) + 2 for label in labels.values()))
     for check in verification.checks:
-        label = f"{'passed' if check.passed else 'unchecked' if check.is_unchecked else 'FAILED'}  {check.name}"
+        label, style = labels[check.name], "label" if check.passed else "wrong"
         more = len(check.evidence) - MAX_EVIDENCE
         evidence = [*check.evidence[:MAX_EVIDENCE], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
-        page.values([(label, line) for line in evidence], margin=17, style="label" if check.passed else "wrong")
+        page.values([(label, line) for line in evidence], margin=margin, style=style)
     sink.screen(page.lines)
     sink.result("verify", verification)
     if not verification.passed:

@@ -27,7 +27,7 @@ from ctxextend.inspection.stated_limits import TOKENIZER_FILES
 from ctxextend.json_output import not_in_json
 from ctxextend.plan import output_files
 from ctxextend.plan.edits import TablePlan
-from ctxextend.plan.find_tables import OpenedModel, describe_table, identify_model, open_model
+from ctxextend.plan.find_tables import OpenedModel, check_width, describe_table, identify_model, open_model
 from ctxextend.plan.length_notes import generation_notes
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
 from ctxextend.recipe import THETA, CheckpointRef, Convert, Recipe, Resize, accepts_settings, split_ref
@@ -180,7 +180,9 @@ def find_conversion(model: OpenedModel, settings: Convert) -> Conversion:
         message = f"{checkpoint.config_file}: {wrong[0]} is {value}, which {twin.model_type} models do not support."
         raise UnsupportedModelError(message, "Resize the checkpoint instead, with ctxextend resize.")
     length = settings.to
-    max_len = location.positions(describe_table(checkpoint, model.tables[0])[0][0])
+    (rows, columns), _, _ = describe_table(checkpoint, model.tables[0])
+    check_width(location, columns, model.tables[0].name)
+    max_len = location.positions(rows)
     length = max_len * int(length[:-1]) if isinstance(length, str) else length
     theta = None if twin.scheme != "rotary" or twin.has_angles else settings.theta or THETA
     settings = replace(settings, to=length, theta=theta)  # recipes state the default too, in case it changes

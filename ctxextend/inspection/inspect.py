@@ -12,7 +12,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport, report_scheme
-from ctxextend.inspection.stated_limits import find_limits, library_limits, served_length
+from ctxextend.inspection.stated_limits import find_limits, library_limits, served_length, width_limits
 from ctxextend.inspection.table_report import Inspection, Limit, TableReport
 from ctxextend.plan.find_tables import (
     FoundTable,
@@ -77,6 +77,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
         for report in selected
     }
     limits = tuple(limit if limit.agrees else replace(limit, fix=fixes[limit.table]) for limit in limits)
+    limits += tuple(width_limits(checkpoint, selected))
     facts = model.ref.source, str(checkpoint.root), model.architecture.family.model_type, parameters
     created_by = (recipe.method, recipe.trainable) if recipe else (None, None)
     tables = tuple(report for report in selected if isinstance(report, TableReport))

@@ -20,7 +20,7 @@ from ctxextend.families.lookup import nested
 from ctxextend.families.schema import ALIBI, RELATIVE, ROTARY
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.table_report import LibraryLimit, Limit, TableReport
-from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.plan.find_tables import OpenedModel, stated_width
 
 TRANSFORMERS, SENTENCE_TRANSFORMERS, TOKENIZERS, UNUSED = "transformers", "sentence-transformers", "tokenizers", "none"
 # The libraries that use each kind of limit in side files.
@@ -76,6 +76,16 @@ def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[L
         limits += (_side_file_limit(checkpoint, stated, table) for stated in stated_limits(checkpoint, tokenizer))
     limits += _generation_limits(model, tables)
     return tuple(limits)
+
+
+def width_limits(checkpoint: Checkpoint, tables: Sequence[PositionReport]) -> Iterator[Limit]:
+    """Yield a limit for each config key that states another width than its stored table has; no resize fixes it."""
+    for table in tables:
+        if isinstance(table, TableReport) and table.file and checkpoint.has_config:
+            stated = stated_width(table.location, table.hidden_size)
+            if stated is not None and stated[1] != table.hidden_size:
+                reason = f"{table.name} has {table.hidden_size} columns: {NOT_LOADED}"
+                yield Limit(checkpoint.config_file, *stated, None, TRANSFORMERS, table.name, reason)
 
 
 def _tables_by_tokenizer(tables: Sequence[PositionReport]) -> dict[str, PositionReport]:

@@ -15,7 +15,7 @@ from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.length_keys import generating_table
 from ctxextend.families.lookup import Keys, find_architecture
 from ctxextend.plan.edits import TablePlan, config_changes, plan_tables, with_length
-from ctxextend.plan.find_tables import FoundTable, TableShape, computed_shape, find_tables
+from ctxextend.plan.find_tables import FoundTable, TableShape, check_width, computed_shape, find_tables
 from ctxextend.recipe import Resize, accepts_settings
 from ctxextend.tables.apply import choose_settings, resize_with_reserved
 
@@ -80,6 +80,7 @@ def extend_model(
     tables = plan_tables(found_tables, requested, describe, {}, has_config=True)
     weights = {}
     for table in (table for table in tables if table.is_stored):
+        check_width(table.location, table.hidden_size, table.name)
         weight, reserved = state[table.name], table.reserved_rows
         values, positions, layout = _to_numpy(weight.detach()), table.rows_after - reserved, table.location.layout
         chosen = choose_settings(values[reserved:], positions, requested, layout, no_lm_head(type(model).__name__))

@@ -1,10 +1,13 @@
 """Load checkpoints with transformers and run them; torch and transformers are imported on first use."""
 
+import copy
 import inspect
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +20,7 @@ from ctxextend.models.extend import to_tensor
 if TYPE_CHECKING:
     import torch
 
+MAX_COUNT = 100_000  # of layers and labels, for which config classes make lists
 TOKEN_INPUTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))  # names by preference
 
 
@@ -28,6 +32,10 @@ class LoadedModel:
     missing: tuple[str, ...]  # in the model only
     unexpected: tuple[str, ...]  # in the checkpoint only
     mismatched: tuple[str, ...]  # with different shapes
+
+
+class MoreThanTextError(Exception):
+    """A model does not run on token ids only; the message says why."""
 
 
 def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
@@ -45,12 +53,12 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
 
 
 def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32") -> LoadedModel:
-    """Load a checkpoint in a torch dtype, with a transformers class: AutoModel if it is None or not public."""
+    """Load a checkpoint in a torch dtype, with a transformers class: AutoModel if it is None or unknown."""
     import torch
     import transformers
     from torch._guards import active_fake_mode
 
-    loader: Any = getattr(transformers, model_class or "", None) or transformers.AutoModel
+    loader: Any = _find_class(model_class or "", checkpoint.config.get("model_type")) or transformers.AutoModel
     torch.manual_seed(0)  # missing weights are initialised at random: the same for every checkpoint
     flags: dict[str, Any] = {"output_loading_info": True, "dtype": getattr(torch, dtype), "variant": checkpoint.variant}
     flags["ignore_mismatched_sizes"] = True  # report them instead of failing
@@ -74,6 +82,58 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
     mismatched = tuple(sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]))
     missing, unexpected = (tuple(sorted(info[kind])) for kind in ("missing_keys", "unexpected_keys"))
     return LoadedModel(model.train(False), missing, unexpected, mismatched)
+
+
+def read_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]] | None:
+    """Return the values that transformers reads from a config.json, with its defaults, and names that it replaces.
+
+    None if it has no class for the model type, or refuses the values, or would make lists of millions of layers or
+    labels of them. Nothing in the checkpoint is executed.
+    """
+    import transformers
+
+    model_type = content.get("model_type")
+    if _has_huge_count(content):
+        return None
+    if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:
+        return None
+    with quiet_transformers():
+        try:
+            config: Any = transformers.CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(dict(content)))
+            values: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+        except Exception:  # config classes raise many types
+            return None
+    return values, frozenset({"torch_dtype", *config.attribute_map})
+
+
+def _has_huge_count(content: Mapping[str, Any]) -> bool:
+    """Whether a config states more layers, labels or blocks than any model has, at any depth."""
+    for key, value in content.items():
+        if isinstance(value, Mapping) and _has_huge_count(value):
+            return True
+        if isinstance(value, int) and value > MAX_COUNT and re.search("layer|label|block|depth", key):
+            return True
+    return False
+
+
+def _find_class(name: str, model_type: Any) -> Any:
+    """Return transformers' model class of this name; None if there is none.
+
+    Some classes are not public: text models of multimodal ones, which AutoModel does not know either.
+    """
+    import transformers
+
+    if public := getattr(transformers, name, None):
+        return public
+    if model_type not in transformers.CONFIG_MAPPING:
+        return None
+    package, _, _ = transformers.CONFIG_MAPPING[model_type].__module__.rpartition(".")
+    with suppress(ImportError):
+        module = import_module(f"{package}.modeling_{package.rpartition('.')[2]}")
+        found = getattr(module, name, None)
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+            return found
+    return None
 
 
 def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) -> dict[str, str]:
@@ -110,13 +170,15 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def run_on_tokens(model: Any, table: str, tokens: "int | torch.Tensor") -> "torch.Tensor | None":
+def run_on_tokens(model: Any, table: str, tokens: "int | torch.Tensor", *, has_others: bool = True) -> "torch.Tensor":
     """Run the outermost submodule around a table that needs only token ids, on these or on a number of them.
 
-    Returns the first float output with a value per token, else the first float output; None if no submodule runs on
-    token ids only. An input that is too long raises the model's exception.
+    Returns the first float output with a value per token, else the first float output. An input that is too long raises
+    the model's exception; if the model `has_others`, tables that may be shorter, inner submodules are tried first.
+    MoreThanTextError is raised if no submodule runs on two token ids.
     """
     failure: Exception | None = None
+    refusals = list[str]()
     path = table.split(".")[:-1]
     modules = dict(model.named_modules(remove_duplicate=False))
     for depth in range(len(path) + 1):
@@ -125,17 +187,22 @@ def run_on_tokens(model: Any, table: str, tokens: "int | torch.Tensor") -> "torc
             break
         parameters = inspect.signature(module.forward).parameters
         for names in (names for names in TOKEN_INPUTS if {*names} <= parameters.keys()):
-            with suppress(Exception):  # model classes raise many types if other inputs are missing
-                if _run(module, names, model.config, 2) is None:
-                    continue
-                try:
-                    return _run(module, names, model.config, tokens)
-                except (IndexError, RuntimeError, ValueError) as error:
-                    failure = error  # an outer submodule may contain a shorter table: try the next inner one
-                    break
+            try:
+                _run(module, names, model.config, 2)
+            except Exception as error:  # model classes raise many types if other inputs are missing
+                refusals.append(f"{type(error).__name__}: {one_line(error)}")
+                continue
+            try:
+                return _run(module, names, model.config, tokens)
+            except (IndexError, RuntimeError, ValueError) as error:
+                if not has_others:
+                    raise
+                failure = error  # an outer submodule may contain a shorter table: try the next inner one
+                break
     if failure is not None:
         raise failure
-    return None
+    reason = refusals[0] if refusals else "it has no input of token ids"
+    raise MoreThanTextError(f"{reason:.160}")
 
 
 def padded_texts(model: Any, folder: Path, length: int) -> "dict[str, torch.Tensor]":
@@ -149,7 +216,7 @@ def padded_texts(model: Any, folder: Path, length: int) -> "dict[str, torch.Tens
             process = getattr(transformers, f"Auto{name.title()}").from_pretrained(folder, trust_remote_code=False)
             ids = process(text=["a photo of a cat"], padding="max_length", truncation=True, return_tensors="pt")
             texts[f"a text padded by the {name}"] = ids["input_ids"]
-    padding = torch.full((1, length), getattr(model.config.get_text_config(), "pad_token_id", None) or 0)
+    padding = torch.full((1, length), getattr(_text_config(model.config), "pad_token_id", None) or 0)
     ids = torch.cat([token_ids(model.config, max(length // 4, 1)), padding], dim=1)
     return texts or {f"a text padded to {length} tokens": ids[:, :length]}
 
@@ -158,12 +225,20 @@ def token_ids(config: Any, length: int) -> "torch.Tensor":
     """Return ids of tokens that are not padding, shape (1, length)."""
     import torch
 
-    vocab_size = int(getattr(config.get_text_config(), "vocab_size", None) or 32)
+    vocab_size = int(getattr(_text_config(config), "vocab_size", None) or 32)
     first = min(vocab_size // 2, 100)  # not padding, which several model types do not count as positions
     return first + torch.arange(length).unsqueeze(0) % max(vocab_size - first - 1, 1)
 
 
-def _run(module: Any, names: tuple[str, ...], config: Any, tokens: "int | torch.Tensor") -> "torch.Tensor | None":
+def _text_config(config: Any) -> Any:
+    """Return the config of the part that reads text, if a model has several parts."""
+    try:
+        return config.get_text_config()
+    except ValueError:  # two of them read text
+        return config.get_text_config(decoder=True)
+
+
+def _run(module: Any, names: tuple[str, ...], config: Any, tokens: "int | torch.Tensor") -> "torch.Tensor":
     """Run a module on token ids and return its first float output with a value per token, else the first."""
     import torch
 
@@ -171,7 +246,9 @@ def _run(module: Any, names: tuple[str, ...], config: Any, tokens: "int | torch.
         output = module(**dict.fromkeys(names, token_ids(config, tokens) if isinstance(tokens, int) else tokens))
     values = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else (output,)
     floats = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
-    return next((value for value in floats if value.dim() >= 3), floats[0] if floats else None)
+    if not floats:
+        raise ValueError("no output has float values")
+    return next((value for value in floats if value.dim() >= 3), floats[0])
 
 
 def largest_difference(first: "torch.Tensor", second: "torch.Tensor") -> float:

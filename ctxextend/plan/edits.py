@@ -440,6 +440,10 @@ def _pinned(table: TablePlan) -> dict[tuple[str, ...], Any]:
     return changes
 
 
+# The axes of a buffer that are as long as the context, by `Buffer.content`.
+BUFFER_AXES = {"arange": (-1,), "zeros": (-1,), "causal": (-2, -1), "rows": (0,)}
+
+
 @dataclass(frozen=True)
 class BufferPlan:
     """A position buffer to rebuild at the new length."""
@@ -464,7 +468,7 @@ def plan_buffers(checkpoint: Checkpoint, tables: Sequence[TablePlan]) -> tuple[t
             dropped.append(name)
             continue
         entry = checkpoint.entries[name]
-        axes = {"arange": (-1,), "zeros": (-1,), "causal": (-2, -1), "rows": (0,)}[buffer.content]
+        axes = BUFFER_AXES[buffer.content]
         shape = list(entry.shape)
         if len(shape) < len(axes) or entry.dtype not in NUMPY_DTYPES:
             message = f"{name} has dtype {entry.dtype} and shape {list(entry.shape)}, not those of a position buffer."

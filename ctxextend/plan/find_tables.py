@@ -38,6 +38,21 @@ MAX_SUGGESTIONS = 5
 HAVE_MODEL_TWICE = ("shieldgemma2",)  # types of transformers whose own names start with ``model.model.``
 SAME_SETTINGS = "If the weights are those of a known type with the same settings, name it: --model-type TYPE."
 
+# Config keys of the width of a position table. Each model type states one of them, or, if it is listed below, the
+# first of the listed keys that its config states; a table with none is not as wide as any key says.
+WIDTH_KEYS = ("d_model", "n_embd", "emb_dim", "embed_dim", "dim", "hidden_size")
+OWN_WIDTH_KEYS: Mapping[str, tuple[str, ...]] = {
+    "albert": ("embedding_size",),
+    "convbert": ("embedding_size",),
+    "electra": ("embedding_size",),
+    "squeezebert": ("embedding_size",),
+    "deberta": ("embedding_size", "hidden_size"),
+    "deberta-v2": ("embedding_size", "hidden_size"),
+    "rembert": ("input_embedding_size",),
+    "roformer": (),
+}
+OTHER_WIDTH_PARTS = {("lilt", "layout")}  # whose width is only a share of hidden_size
+
 
 TableShape = tuple[tuple[int, int], str, str]  # shape, dtype and file of a tensor
 Describe = Callable[["FoundTable"], TableShape]
@@ -465,6 +480,45 @@ def check_rows(location: TableLocation, rows: int, name: str, *, has_config: boo
         message = f"{name} has {rows} rows, of which {location.reserved_rows} are reserved{after}: no position is left."
         reserved = location.table.reserved.config_key or "the number of reserved rows"
         raise CheckpointError(message, f"Check {reserved} and {location.config_key}.")
+
+
+def stated_width(location: TableLocation, columns: int) -> tuple[str, int] | None:
+    """Return the config key, with dots, that states the width of a table, and its value.
+
+    None if the config states no such key, so that transformers' default applies, or if the key is unknown. A config
+    may state a width twice, under the name that its model type uses and under another: the one that is right counts.
+    """
+    family, part = location.family, location.table.part
+    if location.table not in family.tables or (family.model_type, part) in OTHER_WIDTH_PARTS:
+        return None  # a table named with --tensor, of which no more is known
+    own = OWN_WIDTH_KEYS.get(family.model_type)
+    prefix = location.table.config_key.rpartition(".")[0]
+    found = list[tuple[str, int]]()
+    for key in WIDTH_KEYS if own is None else own:
+        key = f"{prefix}.{key}".lstrip(".")
+        value = location.stated(key)
+        if type(value) is int:
+            found.append((".".join((*location.path, key)), value))
+    if own is not None:
+        found = found[:1]
+    matching = [(key, value) for key, value in found if value == columns]
+    return next(iter((*matching, *found)), None)
+
+
+def width_fault(location: TableLocation, columns: int, name: str) -> str:
+    """Describe a config that states another width than a stored table has; empty if it does not."""
+    stated = stated_width(location, columns)
+    if stated is None or stated[1] == columns:
+        return ""
+    key, value = stated
+    return f"config.json: {key} is {reprlib.repr(value)}, but {name} has {columns} columns."
+
+
+def check_width(location: TableLocation, columns: int, name: str) -> None:
+    """Raise CheckpointError if the config states another width than a stored table has."""
+    if fault := width_fault(location, columns, name):
+        hint = "Correct config.json, or download config and weights again: transformers cannot load them together."
+        raise CheckpointError(fault, hint)
 
 
 def _in_adapter(checkpoint: Checkpoint, architecture: Architecture) -> Architecture:

@@ -32,6 +32,7 @@ from ctxextend.plan.find_tables import (
     TableShape,
     check_own_code,
     check_tensor,
+    check_width,
     describe_table,
     ignored_tensors,
     open_model,
@@ -659,11 +660,17 @@ def plan_resize(
 
 
 def plan_model(
-    model: OpenedModel, settings: Resize, recorded: Mapping[str, str] | None = None, *, cut: int | None = None
+    model: OpenedModel,
+    settings: Resize,
+    recorded: Mapping[str, str] | None = None,
+    *,
+    cut: int | None = None,
+    checks_width: bool = True,
 ) -> ResizePlan:
     """Plan the resize of an open checkpoint; see `plan_resize`, and `ResizePlan` for `recorded`.
 
     `cut` plans as if the tables had only their first `cut` positions, so that the others judge a method: held-out rows.
+    `checks_width` fails if the config states another width than a table has; `verify` reports that as a failed check.
     """
     model = model.with_code() if settings.copy_code else model
     checkpoint = model.checkpoint
@@ -677,6 +684,9 @@ def plan_model(
 
     settings = with_length(settings, model.tables, describe)
     tables = plan_tables(model.tables, settings, describe, recorded or {}, bool(checkpoint.config) and cut is None)
+    for table in tables:
+        if checks_width and table.is_stored:
+            check_width(table.location, table.hidden_size, table.name)
     edits, buffers = plan_edits(model, tables), plan_buffers(checkpoint, tables)
     return ResizePlan(with_type_note(model), settings, tables, edits, *buffers, recorded or {})
 

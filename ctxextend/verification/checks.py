@@ -3,12 +3,12 @@
 import filecmp
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,31 +16,36 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.json_edit import parse_json, read_bytes
-from ctxextend.checkpoints.safetensors_file import METADATA, TensorEntry, TensorFile, read_floats
+from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes
+from ctxextend.checkpoints.safetensors_file import METADATA, NUMPY_DTYPES, TensorEntry, TensorFile, read_floats
 from ctxextend.conversion.convert import ConversionPlan
 from ctxextend.errors import CheckpointError, counted
-from ctxextend.families.lookup import nested
-from ctxextend.families.rope import read_rope, rotary_dim
-from ctxextend.json_output import not_in_json
-from ctxextend.plan.edits import TablePlan, new_buffer
+from ctxextend.families.lookup import Keys, TableLocation, nested
+from ctxextend.families.rope import NEW, OLD, read_rope, rotary_dim
+from ctxextend.plan.edits import BUFFER_AXES, BufferPlan, TablePlan, new_buffer
+from ctxextend.plan.find_tables import computed_shape, width_fault
 from ctxextend.plan.output_files import CARD_FILE
 from ctxextend.plan.plan import ResizePlan, table_hash
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import FROZEN, RECIPE_FILE, TRAINABLE
 from ctxextend.recipe_file import Provenance, any_layer, learned_before
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
-from ctxextend.tables.rotary import frequencies
+from ctxextend.tables.rotary import THETA, frequencies
 from ctxextend.tables.stats import describe_rows
 
 Table = NDArray[Any]
 Mask = NDArray[np.bool_]
+Change = tuple[Keys, Any, Any]  # path of keys, value before and after
+GENERATION_FILE = "generation_config.json"
 BLOCK = 1 << 18  # bytes read at a time: two blocks stay in the CPU cache until they are compared
-INFORMATIONAL_KEYS = {("transformers_version",), ("_name_or_path",)}  # of config.json; no model uses them
+# Keys that no model uses, and the files that have them.
+INFORMATIONAL_KEYS = {("transformers_version",), ("_name_or_path",), ("_from_model_config",)}
+INFORMED_FILES = ("config.json", GENERATION_FILE)
 NOT_COMPARED = (  # files that do not affect the model
     *(CARD_FILE, RECIPE_FILE, ".gitattributes", "trainer_state.json", "train_log.jsonl", "train_loss.png", "runs/*"),
     *(f"{name}{suffix}" for name in ("LICENSE", "LICENCE", "NOTICE") for suffix in ("", ".txt", ".md")),
 )
+TORCH_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 MISSING = object()  # value of a key that does not exist
 
 
@@ -58,14 +63,43 @@ class ExpectedResize:
     written: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each table, from the checkpoint's own recipe
 
 
+Status = Literal["passed", "failed", "not checked"]
+
+
 @dataclass(frozen=True)
 class Check:
     """One check and its evidence."""
 
     name: str  # ``readable``, ``tensors``, ``table``, ``files``; with ``--deep`` also ``loads``, ``runs``, ``outputs``
-    passed: bool
-    evidence: tuple[str, ...]  # findings, failures first
-    is_unchecked: bool = field(default=False, metadata=not_in_json)  # failed only since its method is not registered
+    status: Status  # ``not checked``: nothing failed, but something could not be checked
+    evidence: tuple[str, ...]  # failures first, then what was not checked and why, then other findings
+
+    json_properties: ClassVar = ("passed",)
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything was checked, and nothing failed."""
+        return self.status == "passed"
+
+    @property
+    def failed(self) -> bool:
+        """Whether something was checked and is wrong."""
+        return self.status == "failed"
+
+
+def make_check(
+    name: str,
+    failures: Sequence[str] = (),
+    unchecked: Sequence[str] = (),
+    findings: Sequence[str] = (),
+) -> Check:
+    """Return a check with the status that its findings give."""
+    status: Status = "passed"
+    if failures:
+        status = "failed"
+    elif unchecked:
+        status = "not checked"
+    return Check(name, status, (*failures, *unchecked, *findings))
 
 
 def run_checks(expected: ExpectedResize, resized: Checkpoint, progress: Progress) -> list[Check]:
@@ -74,7 +108,7 @@ def run_checks(expected: ExpectedResize, resized: Checkpoint, progress: Progress
     if expected.trainable in ("all-but-positions", "all"):
         kind = "conversion" if isinstance(plan, ConversionPlan) else "resize"
         reason = f"{TRAINABLE[expected.trainable]} were trained according to the recipe, so this is not a pure {kind}"
-        tensors = Check("tensors", False, (reason, *tensors.evidence))
+        tensors = make_check("tensors", failures=(reason, *tensors.evidence))
     return [tensors, check_tables(expected, resized), check_files(plan, resized)]
 
 
@@ -87,12 +121,15 @@ def check_tensors(
     kept = [(file.entries[name], file) for name, file in base.names.items() if name not in changed]
     mismatches = {entry.name: _mismatch(resized, entry.name, entry.dtype, entry.shape) for entry, _ in kept}
     wrong = [mismatch for mismatch in mismatches.values() if mismatch]
-    wrong += [f"{name} is not in the base" for name in resized.names if name not in base.names]
     wrong += [f"names of tensors have {wrapper}, which transformers does not load" for wrapper in resized.wrappers]
-    wrong += [f"{name} is an outdated position buffer" for name in plan.dropped if name in resized.names]
+    added = [name for name in resized.names if name not in base.names]
+    wrong += [f"{name} is not in the base" for name in added if not _is_position_buffer(plan, resized, name)]
+    outdated = [name for name in plan.dropped if name in resized.names]
+    outdated = [name for name in outdated if not _is_position_buffer(plan, resized, name)]
+    wrong += [f"{name} is an outdated position buffer" for name in outdated]
     for buffer in plan.rebuilt_buffers:
-        mismatch = _mismatch(resized, buffer.name, buffer.dtype, buffer.shape)
-        if mismatch or resized.names[buffer.name].read_bytes(buffer.name).tobytes() != new_buffer(buffer).tobytes():
+        if buffer.name not in resized.names or not _is_position_buffer(plan, resized, buffer.name):
+            mismatch = _mismatch(resized, buffer.name, buffer.dtype, buffer.shape)
             wrong.append(mismatch or f"{buffer.name} is not the position buffer for the new length")
     metadata = {resized.relative(file): file.header.get(METADATA) for file in resized.weights.values()}
     for name, file in base.weights.items():  # transformers reads the tensors' framework from it
@@ -119,7 +156,24 @@ def check_tensors(
         identical = "compared with" if wrong else "are byte-identical to"
         summary = f"{len(same):,} tensors {identical} those computed from the base ({total:,} bytes): {counts}"
     summary += f"; {len(skipped):,} with adapters not compared" * bool(skipped)
-    return Check("tensors", not wrong, (*wrong, summary))
+    return make_check("tensors", failures=wrong, findings=(summary,))
+
+
+def _is_position_buffer(plan: ResizePlan, resized: Checkpoint, name: str) -> bool:
+    """Whether a tensor is a position buffer with the values for the new length, in the dtype in which it is stored."""
+    entry = resized.entries[name]
+    for table in plan.tables:
+        buffer = table.location.buffer(name)
+        if buffer is None or entry.dtype not in NUMPY_DTYPES:
+            continue
+        axes = BUFFER_AXES[buffer.content]
+        length = table.location.key_value(table.max_len_after)
+        if len(entry.shape) < len(axes) or any(entry.shape[axis] != length for axis in axes):
+            return False
+        start = 0 if table.location.table.reserved.inside_key else table.reserved_rows
+        expected = new_buffer(BufferPlan(name, buffer.content, entry.shape, entry.dtype, start))
+        return bool(resized.names[name].read_bytes(name).tobytes() == expected.tobytes())
+    return False
 
 
 def _mismatch(resized: Checkpoint, name: str, dtype: str, shape: tuple[int, ...]) -> str:
@@ -225,18 +279,50 @@ def check_tables(expected: ExpectedResize, resized: Checkpoint) -> Check:
             wrong += rope.wrong
             notes += [f"{table.name}: {plan.conversion.positions}"] if isinstance(plan, ConversionPlan) else rope.notes
         elif not table.is_stored:
+            wrong += _wrong_computed(table, resized)
             notes.append(f"{table.name}: {table.rows_before} -> {table.rows_after} rows, computed by transformers")
         elif mismatch := _mismatch(resized, table.name, table.dtype, (table.rows_after, table.hidden_size)):
             wrong.append(mismatch)
         elif expected.unregistered and table.is_changed:
+            wrong += _wrong_width(table, resized)
             message = f"{table.name}: rows not checked, method {expected.unregistered!r} is not registered"
-            (notes if expected.trainable in ("positions", "all") else unchecked).append(message)
+            if expected.trainable in ("positions", "all") and table.name in expected.written:
+                after = read_floats(resized.names[table.name], table.name)
+                wrong += _wrong_since_written(expected, table, after)
+                notes.append(message)
+            else:
+                unchecked.append(message)
         else:
+            wrong += _wrong_width(table, resized)
             compared = compare_table(plan, table, resized)
             wrong += _wrong_rows(expected, table, compared)
             notes += _describe_rows(expected, table, compared)
-    evidence = (*wrong, *unchecked, *notes)
-    return Check("table", not (wrong or unchecked), evidence, is_unchecked=not wrong and bool(unchecked))
+    return make_check("table", failures=wrong, unchecked=unchecked, findings=notes)
+
+
+def _wrong_computed(table: TablePlan, resized: Checkpoint) -> Iterator[str]:
+    """Yield how the table that transformers computes from the config differs from the planned one."""
+    planned = table.rows_after, table.hidden_size
+    try:
+        computed, _, _ = computed_shape(replace(table.location, config=resized.config))
+    except CheckpointError as error:
+        yield error.message
+        return
+    if computed != planned:
+        yield f"{table.name}: transformers computes a table of {list(computed)}, expected {list(planned)}"
+
+
+def _wrong_width(table: TablePlan, resized: Checkpoint) -> Iterator[str]:
+    """Yield the config key that states another width than the table has."""
+    if fault := width_fault(replace(table.location, config=resized.config), table.hidden_size, table.name):
+        yield fault
+
+
+def _wrong_since_written(expected: ExpectedResize, table: TablePlan, after: Table) -> Iterator[str]:
+    """Yield that a table is not the one whose hash its recipe states."""
+    recorded = expected.written.get(table.name)
+    if recorded and recorded != table_hash(after):
+        yield f"{table.name} has changed since it was written: its SHA-256 is not that in {RECIPE_FILE}"
 
 
 def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableComparison) -> Iterator[str]:
@@ -257,8 +343,8 @@ def _wrong_rows(expected: ExpectedResize, table: TablePlan, compared: TableCompa
         if isinstance(expected.plan, ConversionPlan):
             difference = "are not the angles of their positions"
         yield f"{table.name}: {len(bad)} of {len(frozen)} rows {difference}: {describe_rows(bad.tolist())}"
-    elif (recorded := expected.written.get(table.name)) and recorded != table_hash(compared.after):
-        yield f"{table.name} has changed since it was written: its SHA-256 is not that in {RECIPE_FILE}"
+    else:
+        yield from _wrong_since_written(expected, table, compared.after)
     nonfinite = sorted({*nonfinite_rows(compared.after)} - {*nonfinite_rows(compared.expected)})  # from training
     if nonfinite:
         yield f"{table.name}: {counted(len(nonfinite), 'row')} with NaN or infinity: {describe_rows(nonfinite)}"
@@ -311,7 +397,9 @@ def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
     if isinstance(plan, ConversionPlan):
         changes = ", ".join(("as the conversion writes them", *filter(None, (edits,))))
     count = f"{counted(len(compared), 'file')} compared (model card, licenses, logs and recipe excluded)"
-    return Check("files", not wrong, tuple(wrong) or (f"{count}: {changes}", "no stale weight files"))
+    if wrong:
+        return make_check("files", failures=wrong)
+    return make_check("files", findings=(f"{count}: {changes}", "no stale weight files"))
 
 
 def _is_not_compared(name: str) -> bool:
@@ -329,10 +417,22 @@ def _unexpected_files(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
     if not base.has_config and all(nested(resized.config, path) == length for path, length in lengths.items()):
         expected.add(resized.config_file)
     for name in (*resized.copied, *resized.code):
-        if name not in expected and not _is_not_compared(name):
+        if name not in expected and not _is_not_compared(name) and not _repeats_config(resized, name):
             yield f"{name} is not in the base"
     if base.variant != resized.variant:
         yield f"the weights are variant {resized.variant}, expected {base.variant or 'no variant'}"
+
+
+def _repeats_config(resized: Checkpoint, name: str) -> bool:
+    """Whether a file is a generation config that states only what config.json states: transformers adds one."""
+    if PurePosixPath(name) != PurePosixPath(resized.config_file).with_name(GENERATION_FILE):
+        return False
+    try:
+        content = load_object(resized.root / name)
+    except CheckpointError:
+        return False
+    stated = {key: value for key, value in content.items() if (key,) not in INFORMATIONAL_KEYS}
+    return all(resized.config.get(key, MISSING) == value for key, value in stated.items())
 
 
 def _differences(plan: ResizePlan, resized: Checkpoint, name: str) -> Iterator[str]:
@@ -361,20 +461,78 @@ def _differences(plan: ResizePlan, resized: Checkpoint, name: str) -> Iterator[s
     except UnicodeDecodeError as error:
         yield f"{name} is not UTF-8 text (byte {error.start})."
         return
+    changes = list(_changed_values(before, after))
+    if PurePosixPath(name).name in INFORMED_FILES:
+        changes = [change for change in changes if change[0] not in INFORMATIONAL_KEYS]
+    if name == plan.checkpoint.config_file and changes:
+        changes = _changed_meaning(plan, before, after, changes)
     edits = {edit.path for edit in plan.edits if edit.file == name and not any("rope" in key for key in edit.path)}
-    for keys, old, new in _changed_values(before, after):
-        if keys not in INFORMATIONAL_KEYS or PurePosixPath(name).name != "config.json":
-            reason = " (the new length)" if any(keys[: len(edit)] == edit for edit in edits) else ""
-            yield f"{name}: {'.'.join(keys)} is {_json_text(new)}, expected {_json_text(old)}{reason}"
+    for keys, old, new in changes:
+        reason = " (the new length)" if any(keys[: len(edit)] == edit for edit in edits) else ""
+        yield f"{name}: {'.'.join(keys)} is {_json_text(new)}, expected {_json_text(old)}{reason}"
 
 
-def _changed_values(left: Any, right: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Yield the path, left value and right value of every difference between two JSON values."""
+def _changed_meaning(plan: ResizePlan, before: Any, after: Any, changes: list[Change]) -> list[Change]:
+    """Return the changes of a model's config that are more than another spelling.
+
+    Rotary settings are compared by `compare_rope`, in either dialect. Of other keys, transformers says what they mean:
+    it is imported only if some differ, for example since it has saved the checkpoint again, with all of its defaults.
+    """
+    rotary = {path for table in plan.tables for path in _rotary_paths(table.location)}
+
+    def is_rotary(path: Keys) -> bool:
+        return any(path[: len(start)] == start for start in rotary)
+
+    changes = [change for change in changes if not is_rotary(change[0])]
+    if not changes or not isinstance(after, dict):
+        return changes
+    from ctxextend.models.load import read_config
+
+    expected, actual = read_config(before), read_config(after)
+    if expected is None or actual is None:
+        return changes
+    (old, renamed), (new, _) = expected, actual
+    # A key that transformers does not keep under its name or another one has no other spelling.
+    unread = [change for change in changes if _parent(change[0], old, new) is None and change[0][-1] not in renamed]
+    found = [change for change in _changed_values(old, new) if not is_rotary(change[0])]
+    found = [change for change in found if change[0] not in INFORMATIONAL_KEYS]
+    found = [change for change in found if not _is_stored_dtype(plan.checkpoint, change)]
+    stated = {change[0]: change for change in changes}
+    return [*unread, *(stated.get(change[0], change) for change in found)]
+
+
+def _is_stored_dtype(checkpoint: Checkpoint, change: Change) -> bool:
+    """Whether a config only states the dtype of the weights, which transformers uses if none is stated."""
+    (*_, key), old, new = change
+    stored = {TORCH_NAMES[entry.dtype] for entry in checkpoint.entries.values() if entry.dtype in TORCH_NAMES}
+    return key == "dtype" and old in (None, MISSING) and stored == {new}
+
+
+def _parent(path: Keys, *configs: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the first config, or object nested in one, that has a path of keys; None if there is none."""
+    for config in configs:
+        parent = nested(config, path[:-1])
+        if isinstance(parent, list) or (isinstance(parent, Mapping) and path[-1] in parent):
+            return config
+    return None
+
+
+def _rotary_paths(location: TableLocation) -> Iterator[Keys]:
+    """Yield the paths of the keys that state rotary settings, in both dialects."""
+    if facts := location.table.rope:
+        keys = {NEW, OLD, THETA, facts.partial_key, *facts.theta_keys.values()} - {""}
+        for key in sorted(keys):
+            yield from location.paths_of(key)
+
+
+def _changed_values(left: Any, right: Any, path: Keys = ()) -> Iterator[Change]:
+    """Yield the path, left value and right value of every difference between two JSON values: 4 and 4.0 are equal."""
+    numbers = [type(value) in (int, float) for value in (left, right)]
     if type(left) is type(right) and isinstance(left, dict | list):
         before, after = (dict(enumerate(value)) if isinstance(value, list) else value for value in (left, right))
         for key in dict.fromkeys((*before, *after)):
             yield from _changed_values(before.get(key, MISSING), after.get(key, MISSING), (*path, str(key)))
-    elif type(left) is not type(right) or left != right:
+    elif left != right or (type(left) is not type(right) and not all(numbers)):
         yield path, left, right
 
 

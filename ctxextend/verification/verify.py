@@ -1,7 +1,7 @@
 """Verify from their files that two checkpoints differ only in their position tables."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -24,7 +24,7 @@ from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Resize, accepts_setting
 from ctxextend.recipe_file import find_base, parse_provenance, read_provenance
 from ctxextend.tables.method_facts import ROTARY_METHODS
 from ctxextend.tables.methods import METHODS
-from ctxextend.verification.checks import Check, ExpectedResize, compare_rope, compare_table, run_checks
+from ctxextend.verification.checks import Check, ExpectedResize, compare_rope, compare_table, make_check, run_checks
 
 NO_OUTPUT = "No output was written. Run the same command again; if it fails again, please report this message."
 TRAINING_UNVERIFIED = "The recipe states what was trained; this was not verified."
@@ -33,6 +33,7 @@ CHANGED = {  # by `Verification.what`
     "rotary": "rotary settings and length limits",
     "fixed": "length limits",
 }
+MODEL_CHECKS = ("loads", "runs", "outputs")  # the checks of ``--deep``; the others read files only
 CLOSEST = "closest of all methods"  # `ExpectedResize.how` if no method recreates all rows
 
 
@@ -53,21 +54,38 @@ class Verification(Result, shows="conclusion"):
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed."""
-        return all(check.passed for check in self.checks)
+        """Whether no check failed, and all files were checked: a model may be one that cannot be run here."""
+        return all(check.passed or (check.name in MODEL_CHECKS and not check.failed) for check in self.checks)
 
     def __bool__(self) -> bool:
         return self.passed
 
     @property
     def conclusion(self) -> str:
-        """The result in one sentence."""
+        """The result in one sentence, and another one if something could not be checked in the models."""
+        return " ".join((self._verdict, *self._not_checked()))
+
+    def _not_checked(self) -> Iterator[str]:
+        """Yield which checks of models were not made, and why: in their first finding."""
+        checks = [check for check in self.checks if check.status == "not checked" and check.name in MODEL_CHECKS]
+        names: dict[str, list[str]] = {}
+        for check in checks:
+            names.setdefault(check.evidence[0], []).append(check.name)
+        reasons = [f"{', '.join(group)} ({reason})" for reason, group in names.items()]
+        if reasons:
+            yield f"Not checked: {'; '.join(reasons)}."
+
+    @property
+    def _verdict(self) -> str:
         if not self.passed:
-            failures = [check for check in self.checks if not check.passed]
-            failed = ", ".join(check.name for check in failures)
-            if all(check.is_unchecked for check in failures):
-                return f"Not verified: method {self.method} is not registered (not checked: {failed})."
+            failed = ", ".join(check.name for check in self.checks if check.failed)
+            if not failed:
+                unchecked = ", ".join(check.name for check in self.checks if not check.passed)
+                return f"Not verified: method {self.method} is not registered (not checked: {unchecked})."
             kind = "conversion" if self.what == "converted" else "resize"
+            if all(check.passed for check in self.checks if check.name not in MODEL_CHECKS):
+                files = f"the files of {self.resized} are those of a pure {kind} of {self.base}"
+                return f"Not verified: {files}, but the model in transformers is not right (failed: {failed})."
             return f"Not verified: {self.resized} is not a pure {kind} of {self.base} (failed: {failed})."
         if self.trainable:
             rows = "new rows" if self.trainable == "new" else "rows"
@@ -147,7 +165,7 @@ def verify_resized(
 
 
 def _failed(ref: CheckpointRef, reference: str, name: str, error: errors.CtxextendError) -> Verification:
-    check = Check(name, False, tuple(filter(None, (error.message, error.hint))))
+    check = make_check(name, failures=tuple(filter(None, (error.message, error.hint))))
     return Verification(ref.source, reference, None, None, (check,))
 
 
@@ -188,7 +206,7 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
                 conversion = plan_conversion(model, step.convert)
                 return ExpectedResize(conversion, *recorded)
             stated = model.with_trained_length(step.base.trained_length)
-            plan = plan_model(stated, step.settings, step.methods)
+            plan = plan_model(stated, step.settings, step.methods, checks_width=False)
             _ = plan.chosen  # raises if the rows do not equal the recorded formula
         except (errors.ResizeError, errors.UnsupportedModelError) as error:
             reasons.append(f"The recipe does not apply to {model.ref.source}: {error.message}")
@@ -217,14 +235,17 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
     plans: list[ResizePlan] = []  # those that produce the tables' shapes and dtypes
     for to, part in product(lengths, parts):
         with suppress(errors.ResizeError):
-            plan = plan_model(model, Resize(to, part=part))
+            plan = plan_model(model, Resize(to, part=part), checks_width=False)
             planned = {table.name: (table.dtype, [table.rows_after, table.hidden_size]) for table in plan.stored}
             is_rotary = any(table.rope for table in plan.tables)
             methods = ROTARY_METHODS if is_rotary else METHODS if plan.creates_rows else (None,)
             for method in methods if before | planned == after else ():
                 with suppress(errors.ResizeError):
                     settings = replace(plan.settings, method=method)
-                    plans.append(plan_model(model, settings) if is_rotary else replace(plan, settings=settings))
+                    if is_rotary:
+                        plans.append(plan_model(model, settings, checks_width=False))
+                    else:
+                        plans.append(replace(plan, settings=settings))
     best, maximum = None, -1
     for plan in plans:
         with suppress(errors.ResizeError):  # the method needs more rows
