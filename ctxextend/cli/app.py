@@ -19,7 +19,14 @@ from typer.core import TyperCommand, TyperGroup
 from ctxextend.cli.options import PANELS
 from ctxextend.cli.output import FAILED_CHECK, INTERRUPTED, WRONG_USAGE, Output, in_colour, null_stream
 from ctxextend.cli.tables import Page
-from ctxextend.errors import SPECIFY_TABLE, CtxextendError, MethodError, VerificationError, did_you_mean
+from ctxextend.errors import (
+    SPECIFY_TABLE,
+    CtxextendError,
+    MethodError,
+    VerificationError,
+    did_you_mean,
+    install_command,
+)
 from ctxextend.version import __version__
 
 COMMANDS = (  # in the order of --help; each is a function in the module of the same name
@@ -109,7 +116,7 @@ class App(TyperGroup):
             if not error.name or error.name.startswith("ctxextend"):
                 raise
             library = error.name.partition(".")[0]
-            sink.failure("ModuleNotFoundError", f"This needs {library}: pip install {library}", None)
+            sink.failure("ModuleNotFoundError", f"This needs {library}: {install_command(library)}", None)
             raise typer.Exit(1) from error
         except typer.TyperException as error:
             command = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))

@@ -84,6 +84,9 @@ def resize(
         recipe = Recipe(options.from_flags(CheckpointRef, flags), settings, training)
     plan = plan_model(open_model(recipe.checkpoint), settings)
     sink.note(*plan.notes)
+    if plan.settings.kept_first < settings.kept_first:
+        learned = plan.settings.kept_first
+        sink.note(f"--keep-first {settings.kept_first} is taken as {learned}: the table has {learned} learned rows.")
     sink.warning(*plan.warnings)
     more, warned = dict[str, Any](), tuple[str, ...]()
     if data and not (dry_run or training):
@@ -155,9 +158,10 @@ def write(
 
 def calibration_text(calibration: "Calibration") -> str:
     """Describe the chosen method, the text that was used, and the gain."""
+    from ctxextend.report.numbers import NumberFormat
+
     samples, unit = ("windows", "nats/token") if calibration.is_loss else ("documents", "MRR")
-    better = calibration.improvement
-    gain = f"better than untuned by {better.mean:.2g} \u00b1 {better.ci95 or 0.0:.1g} (95 %) {unit}"
+    gain = f"better than untuned by {NumberFormat().estimate(calibration.improvement)} (95 %) {unit}"
     if calibration.after == calibration.before:
         gain = "no candidate was better by more than a standard error"
     text = f"{calibration.windows} {samples} of {calibration.length:,} tokens in {time_text(calibration.seconds)}"
