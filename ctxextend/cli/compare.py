@@ -65,8 +65,8 @@ def compare(
     """Benchmark resize methods on your model and text, or several models.
 
     Examples:
-        ctxextend compare gpt2 --to 4096 --data a.jsonl --method linear --method copy
-        ctxextend compare path/to/bert --to 2048 --data texts/ --steps 100
+        ctxextend compare gpt2 --quick
+        ctxextend compare gpt2 --hold-out 512 --data a.jsonl
         ctxextend compare gpt2-bands gpt2-rotary --data a.jsonl --length 4096
 
     Ranks language models by loss on windows of N tokens, and encoders by document retrieval, or by nDCG@10 in a search

@@ -94,7 +94,7 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
     if stated is None and not settings.no_base:
         notes.append(f"Not compared with a base checkpoint: no recipe names one. {PASS_BASE}")
     elif base and stated and any(step.trainable for step in stated.chain):
-        notes.append("The base was not trained with the model. To compare with one that was, pass it with --base.")
+        notes.append(f"The base was not trained with the model. To compare with one that was: {PASS_BASE}")
     run = plan_evaluation(model, base, settings, search_set=search_set, notes=notes)
     run.warnings = (*(f"{warning} {PASS_BASE}" for warning in warnings), *run.warnings)
     total = run.tokens + run.base_tokens

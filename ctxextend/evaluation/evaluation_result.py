@@ -39,7 +39,7 @@ class Estimate:
     standard_error: float | None = field(metadata=not_in_json)  # None with fewer than two samples
     tokens: int  # scored tokens, or queries
     samples: int  # windows or documents
-    bounds: Bounds = field(default=UNBOUNDED, metadata=not_in_json)
+    bounds: Bounds = field(default=UNBOUNDED, compare=False, metadata=not_in_json)
 
     json_properties: ClassVar[tuple[str, ...]] = ("ci95", "interval")
 
@@ -82,7 +82,7 @@ class Estimate:
 class LossEstimate(Estimate):
     """A mean loss; its JSON includes the perplexity."""
 
-    bounds: Bounds = field(default=LOSS, metadata=not_in_json)
+    bounds: Bounds = field(default=LOSS, compare=False, metadata=not_in_json)
 
     json_properties: ClassVar[tuple[str, ...]] = ("ci95", "interval", "perplexity")
 

@@ -81,7 +81,8 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
         if comparison.is_loss:
             parts[0] += f" (reference rows {score(comparison.base)})"
     tied = [other for other, outcome in others if outcome.is_tied]
-    worse = [(other, numbers.estimate(outcome.delta)) for other, outcome in others if not outcome.is_tied]
+    deltas = [(other, outcome.delta) for other, outcome in others if outcome.delta and not outcome.is_tied]
+    worse = [(other, _shown_change(delta, numbers, signed=False)) for other, delta in deltas]
     if tied:
         parts.append(_tied(tied, "it"))
     if len(worse) > 2:
@@ -168,9 +169,11 @@ def _against_base(comparison: Comparison, change: Estimate, numbers: NumberForma
     return numbers.compared(change, "the base", unit)
 
 
-def _shown_change(change: Estimate, numbers: NumberFormat) -> str:
-    """Return a difference; the sentence says why it has no interval."""
-    return numbers.number(change.mean, None, signed=True) if change.sign is None else numbers.change(change)
+def _shown_change(change: Estimate, numbers: NumberFormat, *, signed: bool = True) -> str:
+    """Return a difference, without the reason if it has no interval: the sentence says it."""
+    if change.standard_error is None:
+        return numbers.number(change.mean, None, signed=signed)
+    return numbers.estimate(change, signed=signed)
 
 
 def _tied(names: Sequence[str], other: str) -> str:
