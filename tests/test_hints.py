@@ -28,9 +28,9 @@ def texts() -> Iterator[tuple[str, str]]:
         documented = [node for node in ast.walk(tree) if hasattr(node, "body") and isinstance(node.body, list)]
         docstrings = {id(node.body[0].value) for node in documented if node.body and isinstance(node.body[0], ast.Expr)}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-                if FLAG.search(node.value):
-                    yield path.relative_to(PACKAGE).as_posix(), node.value
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and id(node) not in docstrings and FLAG.search(text):
+                yield path.relative_to(PACKAGE).as_posix(), text
 
 
 def unexplained(command: str, hint: str) -> list[str]:

@@ -176,10 +176,10 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
 
     @property
     def recommended(self) -> str:
-        """The method to use, or of checkpoints the best one; empty if there is none."""
-        if self.auto and self.has_little_text:
-            return self.auto
-        return self.recommended_row.method if self.recommended_row else ""
+        """The method to use, or of checkpoints the best one; empty if nothing was measured."""
+        if self.recommended_row is None:
+            return ""
+        return self.auto if self.auto and self.has_little_text else self.recommended_row.method
 
     @property
     def metric_names(self) -> tuple[str, str]:
