@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.comparison.comparison_result import Comparison, Row
 from ctxextend.evaluation.evaluate import cut_windows
 from ctxextend.evaluation.evaluation_result import (
     COSINE,
@@ -35,7 +35,7 @@ from tests.word_tokenizer import write_texts
 def with_results(auto: str, *leads: tuple[float, float], samples: int = 48, quick: bool = True) -> Comparison:
     """Return a comparison of stretch, bands and linear, with how far these are behind and the standard errors."""
     found = COMPARISONS["compare-untrained"]
-    rows = []
+    rows = list[Row]()
     for method, (lead, error) in zip(("stretch", "bands", "linear"), leads, strict=False):
         outcome = found.rows[0].untrained
         delta = Estimate(lead, error, 24_576, samples) if rows else None

@@ -31,9 +31,10 @@ def in_words_of(command: str, hint: str, flags: Flags) -> str:
     found = dict.fromkeys(FLAG.findall(outside))
     foreign = [flag for flag in found if flag not in flags[command]]
     if command == "run":
-        keys = {flag: names for flag in foreign if (names := recipe_keys(flag))}
+        keys = {flag: " or ".join(recipe_keys(flag)) for flag in foreign}
+        keys = {flag: names for flag, names in keys.items() if names}
         if keys:
-            hint = FLAG.sub(lambda match: " or ".join(keys.get(match[0], [match[0]])), hint)
+            hint = FLAG.sub(lambda match: keys.get(match[0], match[0]), hint)
             hint += " These are keys of the recipe: override one with --set KEY=VALUE."
         foreign = [flag for flag in foreign if flag not in keys]
     owners = dict[str, list[str]]()
