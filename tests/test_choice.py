@@ -33,7 +33,7 @@ from tests.word_tokenizer import write_texts
 
 
 def with_results(auto: str, *leads: tuple[float, float], samples: int = 48, quick: bool = True) -> Comparison:
-    """Return a comparison of stretch, bands and linear, with how far these are behind and the standard errors."""
+    """Return a comparison of stretch, bands and linear, with how much worse each is and the standard errors."""
     found = COMPARISONS["compare-untrained"]
     rows = list[Row]()
     for method, (lead, error) in zip(("stretch", "bands", "linear"), leads, strict=False):
@@ -249,6 +249,8 @@ def test_resize_whose_auto_takes_copy_keeps_all_rows_anyway(tmp_path: Path) -> N
     source = make_encoder(tmp_path / "encoder")
     done = invoke("resize", source, "--to", 64, "--keep-first", 500, "-o", "kept")
     assert done.exit_code == 0, done.stderr
+    assert "auto chose copy, which keeps the learned rows: " in done.stderr
+    assert "; it keeps all 16 already" in done.stderr
     assert invoke("verify", "kept").exit_code == 0
     assert invoke("run", "kept/ctxextend.yaml", "-o", "again").exit_code == 0
 

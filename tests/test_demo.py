@@ -78,7 +78,7 @@ def test_demo_without_the_training_extra_compares_and_says_what_it_would_add(mon
     values = json.loads(demo("--json").stdout)
     check_result(values)
     assert (values["method"], values["steps"], values["loss_after"], values["output"]) == ("bands", 0, None, None)
-    assert demo("--output", "kept").exit_code == 1  # there is no trained checkpoint to keep
+    assert demo("--output", "kept").exit_code == 1  # without training, there would be nothing to keep
     assert not Path("kept").exists()
 
 

@@ -64,7 +64,7 @@ def recipe_keys(flag: str) -> list[str]:
 
 
 def explain_extra(command: str, repeatable: Collection[str], extra: str, words: Sequence[str]) -> str | None:
-    """Return how to pass an unexpected argument; None if there is no such hint. `words`: all those of the command."""
+    """Return how to pass an unexpected argument, or None if that is unknown. `words`: all those of the command."""
     argument = next((word for word in words if extra == word or extra.startswith(f"{word} ")), extra)
     place = words.index(argument) if argument in words else 0
     before = words[max(place - 2, 0) : place]

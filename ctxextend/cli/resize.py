@@ -61,7 +61,6 @@ def resize(
 
     Examples:
         ctxextend resize gpt2 --to 4096
-        ctxextend resize gpt2 --to 4096 --keep-first 1024
         ctxextend resize Qwen/Qwen2.5-7B-Instruct --to 128k --edit-only
     """
     flags = locals()

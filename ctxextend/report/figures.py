@@ -91,7 +91,7 @@ def check_file(path: Path, kind: FileKind) -> None:
     """Raise OutputError if a figure or report cannot be written, before any work is done."""
     if missing := kind.missing():
         message = f"Writing a {kind.name} requires {' and '.join(missing)} (not installed)."
-        raise OutputError(message, install_command(missing[0]))
+        raise OutputError(message, install_command("matplotlib"))
     folder, hint = path.absolute().parent, f"Choose another path for {path.name}."
     with os_errors_as_output_error(path, hint=hint):
         if path.exists() and not path.is_file():

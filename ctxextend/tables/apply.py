@@ -232,6 +232,7 @@ def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str
         chosen = replace(options, method=method, keep_first=options.kept_first)
         if chosen.keeps_learned_rows and chosen.kept_first == len(table):  # it keeps them anyway, and copies them
             chosen = replace(chosen, keep_first=0)
+            reason += f"; it keeps all {len(table)} already"
         check_source_rows(len(table), rows, chosen)
         return Choice(chosen, reason)
     if stated and (formula is None or any(stated[key] not in (None, getattr(formula, key)) for key in stated)):
