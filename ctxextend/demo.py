@@ -1,4 +1,7 @@
-"""A guided demo on the bundled checkpoint: compare methods, train the best one, and write past the old end."""
+"""A guided demo on the bundled checkpoint: compare methods, train the best one, and write past the old end.
+
+Training needs the extra `train`; without it, the demo ends after the comparison.
+"""
 
 import inspect
 import tempfile
@@ -25,24 +28,33 @@ WRITTEN_TOKENS = 64
 
 @dataclass(frozen=True)
 class Demo:
-    """The result of the training in the demo."""
+    """The result of the demo; what needs training is None without it."""
 
     source: str
-    method: str
+    method: str  # the method that the comparison recommends
     max_len_before: int
     max_len_after: int
-    steps: int  # of training all weights
-    loss_before: float  # on held-out text at the new length, before training
-    loss_after: float  # the same after training
-    prompt: str  # text that takes all positions of the base checkpoint
-    failure: str  # the error of transformers when the base checkpoint gets one token more
-    text_before: str  # what the resized checkpoint writes after the prompt before training
-    text_after: str  # the same after training
+    steps: int = 0  # of training all weights
+    loss_before: float | None = None  # on held-out text at the new length, before training
+    loss_after: float | None = None  # the same after training
+    prompt: str | None = None  # text that takes all positions of the base checkpoint
+    failure: str | None = None  # the error of transformers when the base checkpoint gets one token more
+    text_before: str | None = None  # what the resized checkpoint writes after the prompt before training
+    text_after: str | None = None  # the same after training
+
+
+def open_training() -> None:
+    """Import what training needs.
+
+    Raises:
+        TrainingError: The extra `train` is not installed.
+    """
+    import_module("ctxextend.training.memory")
 
 
 def compare_demo(progress: Progress, threads: int | None) -> Comparison:
     """Compare methods on the bundled checkpoint as ``compare --quick`` does."""
-    for module in ("torch", "transformers", "ctxextend.training.memory"):  # fail before anything is measured
+    for module in ("torch", "transformers"):  # fail before anything is measured
         import_module(module)
     return replace(compare_quickly(_open_demo(), progress=progress, threads=threads), notes=(), warnings=())
 
@@ -76,8 +88,19 @@ def train_demo(to: int, method: str, output: Path, force: bool, threads: int | N
             failure = f"{type(error).__name__}: {error}"
         written = [continue_text(model, tokenizer, prompt, length, WRITTEN_TOKENS) for model in models[1:]]
     (prompt, before), (_, after) = written
-    losses = trained.loss_before, trained.loss_after
-    return Demo(DEMO_SOURCE, method, length, plan.max_len_after, steps, *losses, prompt, failure, before, after)
+    return Demo(
+        source=DEMO_SOURCE,
+        method=method,
+        max_len_before=length,
+        max_len_after=plan.max_len_after,
+        steps=steps,
+        loss_before=trained.loss_before,
+        loss_after=trained.loss_after,
+        prompt=prompt,
+        failure=failure,
+        text_before=before,
+        text_after=after,
+    )
 
 
 def _open_demo() -> OpenedModel:

@@ -9,6 +9,12 @@ TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")  # Hub acce
 # Control characters, bidirectional controls, and lone surrogates (invalid UTF-8): checkpoints may have them in names.
 HIDDEN = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
+# Libraries that a plain installation does not have, as they are imported, by the extra that installs them.
+EXTRAS = {
+    "train": ("accelerate", "datasets", "peft", "sentence_transformers"),
+    "plot": ("jinja2", "matplotlib"),
+}
+
 
 class CtxextendError(Exception):
     """Base class of known errors: `message` says what was found and where, `hint` what to do next, or is None."""
@@ -77,6 +83,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     near = get_close_matches(name.lower(), list(known), 1)
     return f"Did you mean {near[0]}?" if near else ""
+
+
+def install_command(library: str) -> str:
+    """Return the command that installs a library, with the extra that contains it if there is one."""
+    for extra, libraries in EXTRAS.items():
+        if library in libraries:
+            return f"pip install 'ctxextend[{extra}]'"
+    return f"pip install {library}"
 
 
 def flag_name(name: str) -> str:

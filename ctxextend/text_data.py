@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias, TypeVar
 
 from ctxextend.checkpoints.filenames import CHECKPOINT_MARKS
-from ctxextend.errors import CtxextendError, DataError, counted, one_line
+from ctxextend.errors import CtxextendError, DataError, counted, install_command, one_line
 from ctxextend.recipe import HUB_PREFIX
 
 TEXT_FIELD = "text"  # default text field: the name of the text column in the Hub's text datasets
@@ -57,8 +57,8 @@ def check_paths(paths: Paths) -> list[TextSource]:
         raise DataError("No text given.", "Pass files or folders: --data book.txt --data articles.jsonl.")
     for source in sources.values():
         if (isinstance(source, str) or source.suffix.lower() in TABULAR) and find_spec("datasets") is None:
-            hint = "Install it: pip install 'ctxextend[train]'."
-            raise DataError(f"Reading {source} requires datasets, which is not installed.", hint)
+            message = f"Reading {source} requires datasets, which is not installed."
+            raise DataError(message, install_command("datasets"))
     return list(sources.values())
 
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from ctxextend import demo as demonstration
 from ctxextend.cli.app import build_app
 from ctxextend.comparison import quick
+from ctxextend.errors import TrainingError
 from ctxextend.models import load as running
 from ctxextend.report.figures import FileKind
 from tests.test_json import check_result
@@ -56,10 +57,29 @@ def test_demo_prints_one_json_object_and_writes_the_report_next_to_the_output() 
     check_result(values)
     assert (values["command"], values["max_len_after"], values["steps"]) == ("demo", 256, 1)
     assert values["output"] == "folder/kept"
-    assert values["method"] == values["comparison"]["rows"][0]["method"]
+    assert values["method"] == values["comparison"]["recommended"]
     assert values["text_before"]
     assert values["text_after"]
     assert Path("folder/ctxextend-demo.html").is_file()
+
+
+@pytest.mark.usefixtures("short")
+def test_demo_without_the_training_extra_compares_and_says_what_it_would_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise TrainingError("Training requires accelerate, which is not installed.")
+
+    monkeypatch.setattr(demonstration, "open_training", fail)
+    done = demo()
+    assert done.exit_code == 0, done.output
+    assert "128 -> 256 positions, 5 methods" in done.stdout
+    assert "Training for" not in done.output
+    said = "To also train bands briefly and write past the old end: pip install 'ctxextend[train]'"
+    assert said in done.stderr.splitlines()
+    values = json.loads(demo("--json").stdout)
+    check_result(values)
+    assert (values["method"], values["steps"], values["loss_after"], values["output"]) == ("bands", 0, None, None)
+    assert demo("--output", "kept").exit_code == 1  # without training, there would be nothing to keep
+    assert not Path("kept").exists()
 
 
 def test_demo_without_the_plot_extra_prints_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:

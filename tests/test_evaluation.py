@@ -133,7 +133,7 @@ def test_evaluate_reads_text_with_much_white_space_and_rejects_empty_text(make_p
     masked = add_tokenizer(make_pico("bert").folder, special_tokens=True)
     words = Path(write_texts(1, 300)).read_text().split()
     Path("wide.txt").write_text("".join(f"{word:<40}" for word in words))
-    assert ctxextend.evaluate(masked, "wide.txt", tokens=64, measure=["position"]).tokens == 56
+    assert ctxextend.evaluate(masked, "wide.txt", tokens=64, measure=["position"]).tokens == 64
     Path("none.jsonl").write_text('{"text": null}\n' * 3)
     with pytest.raises(DataError, match="The text has 0 tokens"):
         ctxextend.evaluate(masked, "none.jsonl", tokens=64)

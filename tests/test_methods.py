@@ -13,7 +13,7 @@ from scipy.interpolate import make_interp_spline
 
 from ctxextend.errors import ResizeError
 from ctxextend.tables import methods
-from ctxextend.tables.apply import MethodOptions
+from ctxextend.tables.apply import MethodOptions, resize_table
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.sinusoids import LAYOUTS, sinusoidal_rows
 from tests import pico
@@ -341,3 +341,20 @@ def test_full_method_round_trips_floats(sigma: float, gain: float, first: int) -
     assert MethodOptions(method=options.full_method).settings == {
         **{"sigma": sigma, "repeat": (first, first + 9), "gain": gain, "high_gain": None, "within": None}
     }
+
+
+@pytest.mark.parametrize("method", ["auto", "bands"])
+def test_keep_first_above_the_learned_rows_keeps_all_of_them(method: str) -> None:
+    table = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    every, more = (resize_table(table, 80, MethodOptions(method=method, keep_first=count)) for count in (40, 200))
+    assert np.array_equal(every, more)
+    assert np.array_equal(more[:40], table)
+
+
+@pytest.mark.parametrize("method", ["copy", "mirror", "mean"])
+def test_keep_first_of_all_rows_says_that_the_method_keeps_them_already(method: str) -> None:
+    for count in (40, 200):
+        with pytest.raises(
+            ResizeError, match=f"--keep-first {count}: {method} keeps all 40 already. Remove --keep-first"
+        ):
+            resize_table(np.ones((40, 4), np.float32), 80, MethodOptions(method=method, keep_first=count))

@@ -310,7 +310,7 @@ def assert_rejected(source: Path, error: type[Exception], message: str, **option
     [
         ({"to": 0}, "--to must be at least 1, got 0"),
         ({"to": 4.5}, "--to must be an integer, got 4.5"),
-        ({"keep_first": 16}, "--keep-first 16 with --method copy: none of the 16 learned positions is left"),
+        ({"keep_first": 16, "method": "copy"}, "--keep-first 16: copy keeps all 16 already. Remove --keep-first."),
         ({"drop_last": 16}, "--drop-last 16 with --method auto: none of the 16 learned positions is left"),
         (
             {"keep_first": 8, "drop_last": 8},

@@ -4,14 +4,19 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
+import venv
 import zipfile
+from collections.abc import Iterator
 from email import message_from_string
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from ctxextend import resize
 from ctxextend.checkpoints.source import BUNDLED
@@ -100,3 +105,76 @@ def test_distributions_are_complete_and_valid(tmp_path: Path) -> None:
     found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert found.stdout.startswith(str(tmp_path / "installed"))
     assert BUNDLED["tiny-gpt2"].is_dir()
+
+
+def required_distributions(requirements: list[str]) -> Iterator[Distribution]:
+    """Yield the installed distributions that requirements need, without extras that are not asked for."""
+    found, waiting = set[str](), [Requirement(text) for text in requirements]
+    while waiting:
+        requirement = waiting.pop()
+        wanted = [{"extra": extra} for extra in ("", *requirement.extras)]
+        if requirement.name in found or not (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            continue
+        try:
+            installed = distribution(requirement.name)
+        except PackageNotFoundError:  # for another platform
+            continue
+        found.add(requirement.name)
+        yield installed
+        needed = [Requirement(text) for text in installed.requires or ()]
+        waiting += [one for one in needed if not one.marker or any(one.marker.evaluate(extra) for extra in wanted)]
+
+
+def link_distributions(requirements: list[str], target: Path) -> None:
+    """Link the files of installed distributions into another environment, as if they were installed there."""
+    source = Path(sysconfig.get_paths()["purelib"])
+    for installed in required_distributions(requirements):
+        for name in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
+            if not (target / name).exists():
+                (target / name).symlink_to(source / name)
+
+
+def readme_commands(*sections: str) -> list[str]:
+    """Return the commands in sections of README, except those for a clone."""
+    text = (ROOT / "README.md").read_text()
+    parts = [part for part in text.split("\n## ") if part.splitlines()[0] in sections]
+    assert len(parts) == len(sections)
+    blocks = [block for part in parts for block in re.findall(r"```(sh|console)\n(.*?)```", part, re.DOTALL)]
+    lines = [(language, line) for language, body in blocks for line in body.splitlines()]
+    commands = [line.removeprefix("$ ") for language, line in lines if language == "sh" or line.startswith("$ ")]
+    return [command for command in commands if not command.startswith("make ")]
+
+
+@pytest.mark.slow
+def test_commands_of_readme_run_in_an_environment_with_the_plain_wheel(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    venv.create(tmp_path / "plain", with_pip=True)
+    bin_folder = tmp_path / "plain" / "bin"
+    python = str(bin_folder / "python")
+    where = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    target = Path(subprocess.run([python, "-c", where], check=True, capture_output=True, text=True).stdout.strip())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    link_distributions(project["dependencies"], target)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+        "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(tmp_path / "dist"),
+        "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
+        "HF_HUB_OFFLINE": "1",
+    }
+    work = tmp_path / "work"
+    work.mkdir()
+    commands = readme_commands("Install", "Resize, verify, compare")
+    assert commands[:2] == ["pip install ctxextend", "ctxextend demo"]
+    assert len(commands) >= 5
+    for command in commands:
+        done = subprocess.run(["bash", "-c", command], cwd=work, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        if command == "ctxextend demo":
+            assert "pip install 'ctxextend[train]'" in done.stderr
+    # Jinja2 comes with torch.
+    names = "'accelerate', 'datasets', 'peft', 'sentence_transformers', 'matplotlib'"
+    code = f"from importlib.util import find_spec; print([name for name in ({names}) if find_spec(name)])"
+    found = subprocess.run([python, "-c", code], env=environment, check=True, capture_output=True, text=True)
+    assert found.stdout == "[]\n"

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 from ctxextend import ResizeError, TrainingError, evaluate, resize, train
 from ctxextend.cli.app import build_app
+from ctxextend.errors import EXTRAS, install_command
 from ctxextend.models import devices
 from ctxextend.training.memory import open_devices
 from tests.pico import Pico
@@ -184,23 +186,19 @@ def test_evaluate_hides_messages_of_transformers(make_pico: Callable[..., Pico])
 BLOCK = """
 import os, sys
 
-class Block:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in os.environ["BLOCKED"].split():
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Block())
+for name in os.environ["BLOCKED"].split():
+    sys.modules[name] = None  # importing it fails, and find_spec returns None
 """
 
 
-def run_without(blocked: str, arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command in an interpreter in which importing some libraries fails."""
+def run_without(blocked: str, arguments: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command in an interpreter in which importing some libraries fails; `options`: instead of the module."""
     folder = Path("blocked")
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(BLOCK)
     paths = (str(folder.resolve()), str(Path(__file__).parents[1]))
     changes = {"BLOCKED": blocked, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-m", "ctxextend", *arguments.split()]
+    command = [sys.executable, *(options or ("-m", "ctxextend")), *arguments.split()]
     return subprocess.run(command, env=os.environ | changes, capture_output=True, text=True, check=False)
 
 
@@ -240,12 +238,88 @@ def test_missing_library_is_reported_with_an_install_command(blocked: str, argum
     assert done.stderr == f"Error: This needs {blocked}: pip install {blocked}\n"
 
 
-def test_demo_without_the_training_extra_fails_before_it_measures() -> None:
-    done = run_without("accelerate", "demo")
+# Runs the demo on the fewest windows.
+SHORT_DEMO = """
+import sys
+from ctxextend.comparison import quick
+from ctxextend.cli.app import main
+quick.SECONDS = 0
+sys.argv = ["ctxextend", *sys.argv[1:]]
+main()
+"""
+
+
+def test_demo_without_the_extras_compares_and_names_what_they_would_add() -> None:
+    blocked = "accelerate datasets peft sentence_transformers matplotlib jinja2"
+    done = run_without(blocked, "demo", "-c", SHORT_DEMO)
+    assert done.returncode == 0, done.stderr
+    assert "128 -> 256 positions, 5 methods" in done.stdout
+    assert done.stderr.splitlines()[-2:] == [
+        "To also train bands briefly and write past the old end: pip install 'ctxextend[train]'",
+        "For an HTML report: pip install 'ctxextend[plot]'",
+    ]
+
+
+def test_demo_for_an_output_without_the_training_extra_fails_before_it_measures() -> None:
+    done = run_without("accelerate", "demo --output kept")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "accelerate" in done.stderr
+    assert done.stderr.splitlines() == [
+        "Error: Training requires accelerate, which is not installed.",
+        "pip install 'ctxextend[train]'",
+    ]
     makefile = (Path(__file__).parents[1] / "Makefile").read_text()
     assert re.search(r"installed:.*\n.*\[plot,train\]", makefile)  # which `make demo` uses
+
+
+EXTRA_USES = [
+    ("accelerate", "train tiny-gpt2 --data book.txt --steps 1", "train"),
+    ("accelerate", "train tiny-gpt2 --data book.txt --steps 1 --dry-run", "train"),
+    ("accelerate", "resize tiny-gpt2 --to 256 --train book.txt --steps 1", "train"),
+    ("accelerate", "convert tiny-gpt2 --scheme rotary --to 256 --train book.txt --steps 1", "train"),
+    ("accelerate", "compare tiny-gpt2 --to 256 --data book.txt --steps 1", "train"),
+    ("peft", "train tiny-gpt2 --data book.txt --steps 1 --lora 2", "train"),
+    ("peft", "train tiny-gpt2 --data book.txt --steps 1 --lora 2 --dry-run", "train"),
+    ("sentence_transformers", "train tiny-gpt2 --data book.txt --steps 1 --contrastive", "train"),
+    ("datasets", "evaluate tiny-gpt2 --data a.csv", "train"),
+    ("datasets", "evaluate tiny-gpt2 --data hf:owner/name", "train"),
+    ("datasets", "run gpt2-4096 --dry-run", "train"),
+    ("matplotlib", "inspect tiny-gpt2 --plot a.png", "plot"),
+    ("jinja2", "inspect tiny-gpt2 --report a.html", "plot"),
+    ("matplotlib", "evaluate tiny-gpt2 --data book.txt --plot a.png", "plot"),
+    ("jinja2", "compare tiny-gpt2 --to 256 --data book.txt --report a.html", "plot"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("blocked", "arguments", "extra"), EXTRA_USES)
+def test_command_without_an_extra_names_the_pip_command_with_it(blocked: str, arguments: str, extra: str) -> None:
+    write_book()
+    Path("a.csv").write_text("text\none\n")
+    done = run_without(blocked, arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"pip install 'ctxextend[{extra}]'" in done.stderr
+    assert f"pip install {blocked}" not in done.stderr
+
+
+@pytest.mark.parametrize(("blocked", "arguments", "extra"), [use for use in EXTRA_USES if use[0] == "jinja2"])
+def test_plotting_command_without_an_extra_names_the_pip_command_with_it(
+    blocked: str, arguments: str, extra: str
+) -> None:
+    test_command_without_an_extra_names_the_pip_command_with_it(blocked, arguments, extra)
+
+
+def test_extras_are_those_of_the_metadata() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+
+    def names(requirements: list[str]) -> set[str]:
+        return {re.split(r"[^\w-]", text)[0].lower() for text in requirements}
+
+    plain = names(project["dependencies"])
+    for extra, libraries in EXTRAS.items():
+        in_extra = names(project["optional-dependencies"][extra]) - plain
+        assert {name.replace("_", "-") for name in libraries} == in_extra
+        assert all(install_command(name) == f"pip install 'ctxextend[{extra}]'" for name in libraries)
+    assert install_command("torch") == "pip install torch"
 
 
 def test_missing_library_is_reported_as_json() -> None:

@@ -25,6 +25,7 @@ def test_estimate_returns_no_interval_for_fewer_than_two_windows() -> None:
         "tokens": 0,
         "samples": 0,
         "ci95": None,
+        "interval": None,
         "perplexity": None,
     }
 

@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from types import FrameType
@@ -15,11 +15,20 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
+from ctxextend.cli import hints
 from ctxextend.cli.options import PANELS
 from ctxextend.cli.output import FAILED_CHECK, INTERRUPTED, WRONG_USAGE, Output, in_colour, null_stream
 from ctxextend.cli.tables import Page
-from ctxextend.errors import SPECIFY_TABLE, CtxextendError, MethodError, VerificationError, did_you_mean
+from ctxextend.errors import (
+    SPECIFY_TABLE,
+    CtxextendError,
+    MethodError,
+    VerificationError,
+    did_you_mean,
+    install_command,
+)
 from ctxextend.version import __version__
 
 COMMANDS = (  # in the order of --help; each is a function in the module of the same name
@@ -95,7 +104,7 @@ class App(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; exit 1 on a known error, 2 on wrong usage, 3 on a failed check, 130 on Ctrl-C."""
-        sink, arguments = Output("--json" in ctx.args), shlex.join(ctx.args)
+        sink, arguments, words = Output("--json" in ctx.args), shlex.join(ctx.args), [*ctx.args]
         try:
             return super().invoke(ctx)
         except CtxextendError as error:
@@ -103,17 +112,18 @@ class App(TyperGroup):
             others = re.sub(r"--(tensor|config-key|reserved-rows)[ =]\S+ ?", "", arguments).rstrip()
             typed = f"{ctx.invoked_subcommand} {others}" if has_tensor_flag else "resize MODEL --to N"
             hint = error.hint and error.hint.replace(SPECIFY_TABLE, f"{SPECIFY_TABLE}{ctx.info_name} {typed} ")
-            sink.failure(type(error).__name__, error.message, hint)
+            sink.failure(type(error).__name__, error.message, hint and in_words_of_command(ctx, hint))
             raise typer.Exit({VerificationError: FAILED_CHECK, MethodError: WRONG_USAGE}.get(type(error), 1)) from error
         except ModuleNotFoundError as error:
             if not error.name or error.name.startswith("ctxextend"):
                 raise
             library = error.name.partition(".")[0]
-            sink.failure("ModuleNotFoundError", f"This needs {library}: pip install {library}", None)
+            sink.failure("ModuleNotFoundError", f"This needs {library}: {install_command(library)}", None)
             raise typer.Exit(1) from error
         except typer.TyperException as error:
             command = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))
-            sink.failure("UsageError", *explain_usage(error, f"See {command} --help."))
+            message, hint = explain_usage(error, f"See {command} --help.", words)
+            sink.failure("UsageError", message, in_words_of_command(ctx, hint))
             raise typer.Exit(error.exit_code) from error
         except (KeyboardInterrupt, Terminated) as stop:
             _remove_bar()
@@ -121,8 +131,29 @@ class App(TyperGroup):
             raise typer.Exit(stop.code if isinstance(stop, Terminated) else INTERRUPTED) from None
 
 
-def explain_usage(error: Any, hint: str) -> tuple[str, str]:
-    """Return the message and hint of a usage error, reworded where Typer's or pydantic's are unclear."""
+def in_words_of_command(context: Any, hint: str) -> str:
+    """Return a hint in the words of the command of a context; see `hints.in_words_of`."""
+    command = context.invoked_subcommand
+    if command not in COMMANDS or "--" not in hint:
+        return hint
+    flags = command_flags()
+    return hints.in_words_of(command, hint, flags)
+
+
+def command_flags() -> dict[str, list[str]]:
+    """Return the flags of each command, by its name."""
+    group: Any = get_command(build_app())
+    return {
+        name: [flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")]
+        for name, command in group.commands.items()
+    }
+
+
+def explain_usage(error: Any, hint: str, words: Sequence[str] = ()) -> tuple[str, str]:
+    """Return the message and hint of a usage error, reworded where Typer's or pydantic's are unclear.
+
+    `words` are the arguments of the command.
+    """
     cause, flag = error.__cause__, getattr(error, "param", None)
     if isinstance(cause, CtxextendError):
         return cause.message, cause.hint or hint
@@ -134,7 +165,11 @@ def explain_usage(error: Any, hint: str) -> tuple[str, str]:
     if (near := getattr(error, "possibilities", None)) is not None:  # an unknown flag
         return f"Unknown option {error.option_name}.", f"Did you mean {near[0]}?" if near else hint
     if extra := error.message.partition("unexpected extra argument(s) (")[2]:
-        return f"Unexpected argument: {extra[:-1]}.", "Repeat the flag for several values: --data a.txt --data b.txt."
+        command = error.ctx.command
+        options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+        repeatable = [flag for parameter in options if parameter.multiple for flag in parameter.opts]
+        explained = hints.explain_extra(command.name, repeatable, extra[:-1], words)
+        return f"Unexpected argument: {extra[:-1]}.", explained or hint
     return error.message or error.format_message(), hint
 
 

@@ -66,8 +66,8 @@ def compare(
     """Benchmark resize methods on your model and text, or several models.
 
     Examples:
-        ctxextend compare gpt2 --to 4096 --data a.jsonl --method linear --method copy
-        ctxextend compare path/to/bert --to 2048 --data texts/ --steps 100
+        ctxextend compare gpt2 --quick
+        ctxextend compare gpt2 --hold-out 512 --data a.jsonl
         ctxextend compare gpt2-bands gpt2-rotary --data a.jsonl --length 4096
 
     Ranks language models by loss on windows of N tokens, and encoders by document retrieval, or by nDCG@10 in a search
@@ -121,6 +121,7 @@ def compare(
 
 def add_comparison(page: Page, comparison: "Comparison") -> None:
     """Add the verdict, the settings, the ranking, and notes on its columns."""
+    from ctxextend.evaluation.evaluation_result import text_summary
     from ctxextend.report.verdicts import comparison_verdict
 
     if comparison.rows:
@@ -130,7 +131,7 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
     if not comparison.complete:
         page.text("Incomplete: interrupted before everything was measured.", "wrong")
     page.line()
-    rows, documents = counted(len(comparison.rows), comparison.row_type), counted(comparison.documents, "document")
+    rows = counted(len(comparison.rows), comparison.row_type)
     if comparison.row_type == "checkpoint":
         page.line((rows, "title"), f" ({comparison.kind})")
         base = f"; base {comparison.source}: {comparison.max_len_before:,} tokens" if comparison.source else ""
@@ -143,7 +144,7 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
     if comparison.search:
         items.append(("search", comparison.search.summary))
     if comparison.documents:
-        items.append(("text", f"{comparison.tokens:,} tokens, {documents}"))
+        items.append(("text", text_summary(comparison.documents, comparison.tokens, comparison.limited_by)))
     if comparison.steps:
         trained, steps = comparison.trained_part, counted(comparison.steps, "step")
         items.append(("training", f"{trained}, {steps}, sequence length {comparison.seq_len}"))
@@ -187,7 +188,7 @@ def _add_ranking(page: Page, comparison: "Comparison") -> None:
         if steps:
             cells.append(score(row.untrained.score))
         short = row.final.short_inputs
-        cells.append("unchanged" if short and short.mean == 0 and not short.ci95 else numbers.change(short))
+        cells.append("unchanged" if short and short.mean == 0 and not short.half_width else numbers.change(short))
         rows.append([*cells[: len(header) + 1], *facts[number - 1].values()])
     page.table([f"   {comparison.row_type}", *map(numbers.head, header), *facts[0]], rows)
 

@@ -3,14 +3,18 @@
 import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from ctxextend.cli import options
 from ctxextend.cli.compare import add_comparison
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
-from ctxextend.errors import counted
+from ctxextend.errors import TrainingError, counted, install_command
 from ctxextend.json_output import to_json
+
+if TYPE_CHECKING:
+    from ctxextend.comparison.comparison_result import Comparison
+    from ctxextend.demo import Demo
 
 REPORT = "ctxextend-demo.html"
 
@@ -30,25 +34,58 @@ def demo(
     Examples:
         ctxextend demo
         ctxextend demo --output tiny-gpt2-256
+
+    Compares methods at twice the length. With the extra ctxextend[train], also trains the best one and writes past the
+    old end.
     """
-    from ctxextend.demo import DEMO_SOURCE, compare_demo, train_demo
+    from ctxextend.demo import DEMO_SOURCE, Demo, compare_demo, open_training, train_demo
     from ctxextend.report import figures
     from ctxextend.report.html import write_report
 
     sink = Output(as_json, quiet)
-    target = report or ((output.parent if output else Path()) / REPORT if (not figures.REPORT.missing()) else None)
+    target = report
+    if target is None and not figures.REPORT.missing():
+        folder = output.parent if output else Path()
+        target = folder / REPORT
     options.check_files(report=target)
+    can_train = True
+    try:
+        open_training()
+    except TrainingError:
+        if output is not None:  # there would be nothing to keep
+            raise
+        can_train = False
     with sink.progress("Comparing", unit="tokens") as progress:
         comparison = compare_demo(progress, threads)
     add_comparison(page := Page.for_stdout(), comparison)
-    sink.screen(page.lines)
-    method, to = comparison.rows[0].method, comparison.max_len_after
-    sink.note(f"Training {method} at {to} tokens ...")
-    with TemporaryDirectory() as folder, sink.progress("Training", unit="tokens") as progress:
-        path = output or Path(folder) / f"{DEMO_SOURCE}-{to}"
-        result = train_demo(to, method, path, force, threads, progress)
+    method, to = comparison.recommended, comparison.max_len_after
+    if can_train:
+        sink.screen(page.lines)
+        page = Page.for_stdout()
+        sink.note(f"Training {method} at {to} tokens ...")
+        with TemporaryDirectory() as folder_name, sink.progress("Training", unit="tokens") as progress:
+            path = output or Path(folder_name) / f"{DEMO_SOURCE}-{to}"
+            result = train_demo(to, method, path, force, threads, progress)
+        add_training(page, comparison, result)
+    else:
+        result = Demo(DEMO_SOURCE, method, comparison.max_len_before, to)
+    values = to_json(result) | {"output": str(output) if output else None, "comparison": to_json(comparison)}
+    files = [(target, lambda path: write_report(comparison, path, options.command_line()))]
+    sink.measurement("demo", comparison, page.lines, files, values)
+    if not can_train:
+        sink.note(f"To also train {method} briefly and write past the old end: {install_command('accelerate')}")
+    if target:
+        sink.note(f"Open {target} in a browser.")
+    else:
+        sink.note(f"For an HTML report: {install_command('matplotlib')}")
+
+
+def add_training(page: Page, comparison: "Comparison", result: "Demo") -> None:
+    """Add what the training changed, and what the model wrote before and after it."""
+    assert result.loss_before is not None
+    assert result.loss_after is not None
+    method, to = comparison.recommended, result.max_len_after
     before, after = math.exp(result.loss_before), math.exp(result.loss_after)
-    page = Page.for_stdout()
     page.line()
     change = f"changes the perplexity at {to} tokens from {before:.1f} to {after:.1f}"
     base = f"The base in sliding windows of {result.max_len_before} tokens: {page.numbers.perplexity(comparison.base)}"
@@ -61,11 +98,7 @@ def demo(
     ):
         page.line()
         page.line((f"{title}:", "label"))
-        for line in text.splitlines():
+        for line in (text or "").splitlines():
             page.line(line)
     page.line()
     page.text("A model of 0.9 million parameters writes no sense at any length; its perplexity is what improves.")
-    values = to_json(result) | {"output": str(output) if output else None, "comparison": to_json(comparison)}
-    files = [(target, lambda path: write_report(comparison, path, options.command_line()))]
-    sink.measurement("demo", comparison, page.lines, files, values)
-    sink.note(f"Open {target} in a browser." if target else "For an HTML report: pip install 'ctxextend[plot]'")

@@ -82,6 +82,7 @@ def evaluate(
 
 def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
     """Add the verdict and the settings, then every measure that was taken."""
+    from ctxextend.evaluation.evaluation_result import text_summary
     from ctxextend.report.verdicts import evaluation_verdict
 
     page.text(evaluation_verdict(evaluation, page.numbers), "title")
@@ -92,8 +93,9 @@ def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
     length = f"{evaluation.max_len:,} tokens"
     if evaluation.base is not None:
         length += f"; base {evaluation.base}: {evaluation.base_max_len:,} tokens"
-    text = f"{evaluation.tokens:,} tokens, {counted(evaluation.documents, 'document')}"
-    text += "; windows cross document boundaries" * evaluation.across_documents
+    text = text_summary(evaluation.documents, evaluation.tokens, evaluation.limited_by)
+    if evaluation.across_documents:
+        text += "; windows cross document boundaries"
     run = f"{evaluation.precision}, seed {evaluation.seed}, {evaluation.seconds:,.1f} s"
     page.values([("length", length), *([("text", text)] if evaluation.documents else []), ("run", run)])
     sections: dict[str, Callable[..., None]] = {"positions": _add_positions, "contexts": _add_contexts}

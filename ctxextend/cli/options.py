@@ -161,6 +161,17 @@ def usage_errors(*kinds: type[CtxextendError]) -> Iterator[None]:
         raise typer.BadParameter(str(error)) from error
 
 
+@contextmanager
+def training_text_is_train() -> Iterator[None]:
+    """Name the training text in errors as commands do that resize or convert before: --train instead of --data."""
+    try:
+        yield
+    except CtxextendError as error:
+        error.message = error.message.replace("--data", "--train")
+        error.hint = error.hint and error.hint.replace("--data", "--train")
+        raise
+
+
 def given_flags(flags: Mapping[str, Any], *settings: type) -> dict[str, Any]:
     """Return the command's values that are set and match a field of the settings, with lists as tuples."""
     names = [field.name for kind in settings for field in fields(kind)]

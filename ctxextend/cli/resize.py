@@ -61,8 +61,8 @@ def resize(
     """Resize the position embeddings and save a new checkpoint.
 
     Examples:
-        ctxextend resize gpt2 --to 4096 --method linear --keep-first 1
-        ctxextend resize Qwen/Qwen3-8B --to 128k --edit-only
+        ctxextend resize gpt2 --to 4096
+        ctxextend resize Qwen/Qwen2.5-7B-Instruct --to 128k --edit-only
     """
     flags = locals()
     from ctxextend.plan.find_tables import open_model
@@ -85,6 +85,9 @@ def resize(
         recipe = Recipe(options.from_flags(CheckpointRef, flags), settings, training)
     plan = plan_model(open_model(recipe.checkpoint), settings)
     sink.note(*plan.notes)
+    if plan.settings.kept_first < settings.kept_first:
+        learned = plan.settings.kept_first
+        sink.note(f"--keep-first {settings.kept_first} is taken as {learned}: the table has {learned} learned rows.")
     sink.warning(*plan.warnings)
     more, warned = dict[str, Any](), tuple[str, ...]()
     if data and not (dry_run or training):
@@ -135,7 +138,8 @@ def write(
 
         hint = "Resume with the same command; --force starts over."
         resume = not force and RunFolder.for_output(output_path(output, plan.default_output)).save is not None
-        trained = execute(sink, recipe, plan, output, force=force, resume=resume, resume_hint=hint).training
+        with options.training_text_is_train():
+            trained = execute(sink, recipe, plan, output, force=force, resume=resume, resume_hint=hint).training
         assert trained is not None
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
         result = ResizeResult(plan, trained.output, trained.warnings, size, round(trained.seconds, 3))
@@ -156,9 +160,14 @@ def write(
 
 def calibration_text(calibration: "Calibration") -> str:
     """Describe the chosen method, the text that was used, and the gain."""
+    from ctxextend.report.numbers import NumberFormat
+
     samples, unit = ("windows", "nats/token") if calibration.is_loss else ("documents", "MRR")
     better = calibration.improvement
-    gain = f"better than untuned by {better.mean:.2g} \u00b1 {better.ci95 or 0.0:.1g} (95 %) {unit}"
+    amount = NumberFormat().estimate(better)
+    if better.ci95 is not None:
+        amount = f"{better.mean:.2g} \u00b1 {better.ci95:.1g}"
+    gain = f"better than untuned by {amount} (95 %) {unit}"
     if calibration.after == calibration.before:
         gain = "no candidate was better by more than a standard error"
     text = f"{calibration.windows} {samples} of {calibration.length:,} tokens in {time_text(calibration.seconds)}"

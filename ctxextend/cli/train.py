@@ -73,8 +73,8 @@ def train(
     """Fine-tune a resized or converted checkpoint at its new length.
 
     Examples:
-        ctxextend train gpt2-4096 --data articles/ --steps 500 --window 512
-        ctxextend train bert-2048 --data a.jsonl --steps 100 --resume
+        ctxextend train gpt2-4096 --data a.jsonl --steps 500 --trainable all
+        ctxextend train gpt2-4096 --data a.jsonl --steps 500 --trainable all --resume
 
     Trains language models to predict tokens, and distils converted models and encoders without a head from their base
     checkpoint. For several devices: torchrun --nproc-per-node 2 -m ctxextend train ..., or accelerate launch.

@@ -9,12 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.comparison.compare import method_of_auto
 from ctxextend.comparison.comparison_result import LOSS, METRICS, Calibration, Trial
 from ctxextend.comparison.in_memory import open_resized
 from ctxextend.errors import DataError, ResizeError
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import EvaluationRun, plan_evaluation
-from ctxextend.evaluation.evaluation_result import Estimate, estimate, estimate_loss
+from ctxextend.evaluation.evaluation_result import (
+    MIN_SAMPLES,
+    SHARE,
+    UNBOUNDED,
+    Estimate,
+    difference_bounds,
+    estimate,
+    estimate_loss,
+    little_text,
+)
 from ctxextend.evaluation.retrieval import RetrievalTask
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, open_model
@@ -28,8 +38,8 @@ from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
 Values = NDArray[np.float64]
 
-# With fewer samples, standard errors are unreliable. Ranks are noisier than losses, so encoders use more.
-MIN_SAMPLES, WINDOWS, DOCUMENTS = 8, 16, 64
+# Samples to use at most. Ranks are noisier than losses, so encoders use more.
+WINDOWS, DOCUMENTS = 16, 64
 
 # Values tried next to those estimated from the table; a sigma, in rows, is at most this share of the table.
 SIGMAS, MAX_SHARE = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0), 1 / 4
@@ -106,10 +116,13 @@ def calibrate_model(
         raise ResizeError(message, "Use a larger --to, or remove --data.")
     base = load_eval_model(files, text.precision, text.device)
     resized = open_resized(base, plan)
-    run = _open_run(resized.model, base, text)
+    run = _open_run(resized.model, base, text, method_of_auto(opened, settings.to))
     warn(*run.warnings)
     metric = METRICS[base.kind]
-    mean, sign = (estimate_loss, 1) if metric == LOSS else (estimate, -1)
+    sign = 1 if metric == LOSS else -1
+
+    def mean(scores: Sequence[Values]) -> Estimate:
+        return estimate_loss(scores) if metric == LOSS else estimate(scores, SHARE)
 
     def advance(tokens: int) -> None:
         progress(tokens, run.base_tokens + MAX_TRIALS * run.tokens)
@@ -133,16 +146,23 @@ def calibrate_model(
     return Calibration(metric, *found, *facts, (*base.notes, *run.notes), run.warnings)
 
 
-def _open_run(model: EvalModel, base: EvalModel, text: Evaluate) -> EvaluationRun:
-    """Cut the text; for language models, only the model's own loss is measured."""
+def _open_run(model: EvalModel, base: EvalModel, text: Evaluate, auto: str) -> EvaluationRun:
+    """Cut the text; for language models, only the model's own loss is measured. `auto`: see `read_texts`."""
     is_encoder, length = base.kind == ENCODER, max(model.max_len, MIN_LENGTH)
     count = min(max(text.tokens // length, MIN_SAMPLES), DOCUMENTS if is_encoder else WINDOWS)
     measure = ("retrieval",) if is_encoder else ("position",)
     settings = replace(text, base=None, length=(length,), tokens=count * length, measure=measure)
-    run = plan_evaluation(model, base if is_encoder else None, settings, minimum=1 if is_encoder else MIN_SAMPLES)
+    hint = f"Pass more or longer texts with --data. {little_text(auto)}"
+    run = plan_evaluation(
+        model,
+        base if is_encoder else None,
+        settings,
+        minimum=1 if is_encoder else MIN_SAMPLES,
+        short_hint=hint,
+    )
     if isinstance(task := run.tasks[0], RetrievalTask) and (found := len(task.documents)) < MIN_SAMPLES:
         message = f"The text has {found} documents of at least {length:,} tokens; tuning needs {MIN_SAMPLES}."
-        raise DataError(message, "Pass more or longer texts with --data.")
+        raise DataError(message, hint)
     return run
 
 
@@ -177,7 +197,8 @@ class Search:
     def improvement(self, candidate: Resize, reference: Resize) -> Estimate:
         """Return how much better one candidate is than another, paired by window or document; above 0 is better."""
         pairs = zip(self.scores[reference], self.scores[candidate], strict=True)
-        return estimate([self.sign * (before - after) for before, after in pairs])
+        bounds = UNBOUNDED if self.sign == 1 else difference_bounds(SHARE)  # of losses, or of reciprocal ranks
+        return estimate([self.sign * (before - after) for before, after in pairs], bounds)
 
     def _others(self, name: str, current: Resize) -> Iterator[Resize]:
         """Yield candidates with other values of one setting; with another sigma, the others are estimated again."""

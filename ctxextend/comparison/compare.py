@@ -13,13 +13,33 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.comparison_result import COSINE, LOSS, METRICS, NDCG, Comparison, Outcome, Row
+from ctxextend.comparison.comparison_result import (
+    COSINE,
+    LOSS,
+    METRIC_BOUNDS,
+    METRICS,
+    NDCG,
+    Comparison,
+    Outcome,
+    Row,
+)
 from ctxextend.comparison.in_memory import InMemoryTrainer, ResizedModel, open_resized, open_trainer
 from ctxextend.errors import DataError, MethodError, ResizeError, TrainingError
 from ctxextend.evaluation.embedding import last_states
 from ctxextend.evaluation.eval_model import ENCODER, ModelFiles, load_eval_model, open_files
 from ctxextend.evaluation.evaluate import EvaluationRun, applicable_measures, plan_evaluation
-from ctxextend.evaluation.evaluation_result import CHUNKS, SLIDING, TRUNCATED, Evaluation, estimate, estimate_loss
+from ctxextend.evaluation.evaluation_result import (
+    CHUNKS,
+    SLIDING,
+    TRUNCATED,
+    UNBOUNDED,
+    Estimate,
+    Evaluation,
+    difference_bounds,
+    estimate,
+    estimate_loss,
+    little_text,
+)
 from ctxextend.evaluation.losses import LossTask
 from ctxextend.evaluation.passkey import PasskeyTask
 from ctxextend.evaluation.reference_rows import plan_held_out_rows, read_texts
@@ -241,6 +261,7 @@ class ComparisonRun:
     plans: Mapping[str, ResizePlan]  # by name of the candidate
     skipped: dict[str, str]  # skipped methods, with the reason
     to: int | str  # for `resize` of the base: the new length or, with held-out rows, the same factor
+    auto: str  # the method that `auto` takes for it
     failures: list[str] = field(default_factory=list)  # messages of failed training runs
     started: float = field(default_factory=time.perf_counter)
 
@@ -275,21 +296,24 @@ class ComparisonRun:
         metric = NDCG if self.settings.evaluate.corpus else METRICS[model.kind]
         metric = COSINE if hold_out and model.kind == ENCODER else metric
         fields = measured_fields(self.candidates, metric, self.evaluation, self.started)
-        rows = fields["rows"]
         fields["warnings"] += tuple(self.failures)
         facts = self.files.ref.source, model.model_type, model.kind, self.files.table
-        return Comparison(
+        comparison = Comparison(
             *(*facts, hold_out or self.files.max_len, model.max_len),
             **fields,
             skipped=self.skipped,
             hold_out=hold_out,
             is_quick=self.settings.seconds is not None,
-            next_command=self.files.ref.resize_command(to=self.to, method=rows[0].method) if rows else "",
+            auto=self.auto,
             steps=train.steps if train else 0,
             trainable=str(train.trainable) if train else "positions",
             seq_len=self.trainer.task.span if self.trainer else None,
             complete=complete,
         )
+        if not comparison.rows:
+            return comparison
+        command = self.files.ref.resize_command(to=self.to, method=comparison.recommended)
+        return replace(comparison, next_command=command)
 
 
 def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> ComparisonRun:
@@ -304,7 +328,12 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     files = open_files(opened)
     plans, skipped = _plans(files, settings)
     hold_out, plan = settings.hold_out, next(iter(plans.values()))
-    text = read_texts(files, settings.evaluate, hold_out, plan.max_len_after) if hold_out else None
+    to: int | str = plan.max_len_after
+    if hold_out:
+        times, rest = divmod(plan.max_len_after, hold_out)
+        to = files.max_len * plan.max_len_after // hold_out if rest else f"{times}x"
+    auto = method_of_auto(opened, to)
+    text = read_texts(files, settings.evaluate, hold_out, plan.max_len_after, auto) if hold_out else None
     train, notes = files.choose_trainable(train) if train else (None, ())  # the same for all methods
     settings = replace(settings, train=train)
     # Training keeps weights in float32, whatever --precision is.
@@ -323,37 +352,49 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
         set_tables(resized.model.model, resized.tensors(reference))
         run = plan_held_out_rows(resized.model, hold_out, evaluate, *text)
     else:
-        run = plan_evaluation(resized.model, base, evaluate, held_out, search_set=search_set, notes=notes)
+        hint = f"Pass more text with --data, or use a smaller --to. {little_text(auto)}"
+        run = plan_evaluation(
+            resized.model, base, evaluate, held_out, search_set=search_set, short_hint=hint, notes=notes
+        )
     if trainer and held_out is not None:
         run.warnings += trainer.task.warnings
-    check_ranked(run)
+    check_ranked(run, little_text(auto))
     if settings.seconds is not None:
-        evaluate = replace(evaluate, tokens=_affordable_tokens(run, len(plans), settings.seconds))
+        tokens = _affordable_tokens(run, len(plans), settings.seconds)
+        is_cut = tokens < evaluate.tokens
+        evaluate = replace(evaluate, tokens=tokens)
         run = plan_evaluation(resized.model, base, evaluate, notes=notes)
+        if is_cut and run.text.limited_by == "tokens":
+            run.text = replace(run.text, limited_by="time")
         run.tasks = run.tasks[:1]
         if isinstance(task := run.tasks[0], LossTask):
             task.modes = [mode for mode in task.modes if mode.name != TRUNCATED]
     if (source := opened.checkpoint.source).kind == "hub":  # so that recipes pin the commit that was read
         opened = replace(opened, ref=replace(opened.ref, revision=source.revision))
-    to: int | str = plan.max_len_after
     resizes = {name: plan.recipe_settings for name, plan in plans.items()}
     if hold_out:  # methods as they were named, since their settings were chosen for the cut tables
-        times, rest = divmod(plan.max_len_after, hold_out)
-        to = files.max_len * plan.max_len_after // hold_out if rest else f"{times}x"
         resizes = {spec.name: replace(spec.resize, to=to) for spec in settings.methods}
     candidates = [
         Candidate(name, plan.keeps_learned_rows, yaml_text(recipe_values(Recipe(opened.ref, resizes[name], train))))
         for name, plan in plans.items()
     ]
-    return ComparisonRun(files, settings, resized, run, trainer, candidates, plans, skipped, to)
+    return ComparisonRun(files, settings, resized, run, trainer, candidates, plans, skipped, to, auto)
 
 
-def check_ranked(run: EvaluationRun) -> None:
-    """Raise DataError if no task ranks encoders."""
+def method_of_auto(opened: OpenedModel, to: int | str) -> str:
+    """Return the method that `auto` takes for a resize, or ``auto`` if tables differ in it."""
+    chosen = plan_model(opened, Resize(to)).chosen.values()
+    names = dict.fromkeys(choice.options.facts.name for choice in chosen)
+    return next(iter(names)) if len(names) == 1 else DEFAULT_METHOD
+
+
+def check_ranked(run: EvaluationRun, advice: str = "") -> None:
+    """Raise DataError, with more advice in its hint, if no task ranks encoders."""
     if not run.tasks or isinstance(run.tasks[0], PasskeyTask):
         reason = next(note for note in run.notes if note.startswith("Retrieval"))
         message = f"Encoders such as {run.model.name} are ranked by document retrieval. {reason}"
-        raise DataError(message, "Pass more or longer texts with --data, or a search set with --corpus.")
+        hint = "Pass more or longer texts with --data, or a search set with --corpus."
+        raise DataError(message, f"{hint} {advice}".strip())
 
 
 def _affordable_tokens(run: EvaluationRun, candidates: int, seconds: float) -> int:
@@ -423,7 +464,7 @@ def measured_fields(candidates: Sequence[Candidate], metric: str, run: Evaluatio
     base += [item.positions.losses[SLIDING] for item in evaluations if item.positions and item.base]
     base += [item.held_out_rows.scores["beyond"].reference for item in evaluations if item.held_out_rows]
     values: dict[str, Any] = {"metric": metric, "rows": rows, "base": next(iter(base), None), "notes": run.notes}
-    values |= {"documents": len(run.text.documents), "tokens": sum(map(len, run.text.windows))}
+    values |= {"documents": len(run.text.documents), "tokens": run.text_tokens, "limited_by": run.text.limited_by}
     values |= {"seed": run.settings.seed, "precision": str(run.model.model.dtype).removeprefix("torch.")}
     values["warnings"] = tuple(dict.fromkeys(warning for item in evaluations for warning in item.warnings))
     return values | {"seconds": round(time.perf_counter() - started, 3)}
@@ -431,7 +472,11 @@ def measured_fields(candidates: Sequence[Candidate], metric: str, run: Evaluatio
 
 def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
     """Return measured candidates, best first and those without training last; deltas refer to the best of a stage."""
-    mean, sign = (estimate_loss, 1) if metric == LOSS else (estimate, -1)
+    sign, bounds = 1 if metric == LOSS else -1, METRIC_BOUNDS[metric]
+    change_bounds = UNBOUNDED if metric == LOSS else difference_bounds(bounds)
+
+    def mean(scores: Sequence[NDArray[np.float64]]) -> Estimate:
+        return estimate_loss(scores) if metric == LOSS else estimate(scores, bounds)
 
     def cost(score: float) -> float:
         return sign * score if isfinite(score) else inf  # NaN and infinity rank last
@@ -442,7 +487,9 @@ def rank(candidates: Sequence[Candidate], metric: str) -> tuple[Row, ...]:
     def outcome(measured: Measurement, best: Measurement | None) -> Outcome:
         evaluation, contexts = measured.evaluation, measured.evaluation.contexts
         pairs = zip(measured.scores, best.scores if best else (), strict=True)
-        delta = None if measured is best else estimate([sign * (own - other) for own, other in pairs])
+        delta = None
+        if measured is not best:
+            delta = estimate([sign * (own - other) for own, other in pairs], change_bounds)
         points = contexts.points if contexts else ()
         short = [point.against_base for point in points if point.context == evaluation.base_max_len]
         if evaluation.held_out_rows is not None:

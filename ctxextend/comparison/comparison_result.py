@@ -6,15 +6,31 @@ from typing import Any, ClassVar
 
 from ctxextend.errors import counted, size_text
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED
-from ctxextend.evaluation.evaluation_result import SLIDING, Estimate, Evaluation, SearchResult
+from ctxextend.evaluation.evaluation_result import COSINE as COSINE_BOUNDS
+from ctxextend.evaluation.evaluation_result import LOSS as LOSS_BOUNDS
+from ctxextend.evaluation.evaluation_result import (
+    MIN_SAMPLES,
+    SHARE,
+    SLIDING,
+    Bounds,
+    Estimate,
+    Evaluation,
+    SearchResult,
+)
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.recipe import TRAINABLE
-from ctxextend.tables.method_facts import method_text
+from ctxextend.tables.method_facts import DEFAULT_METHOD, method_text
 
 # What ranks rows: the loss of language models (lower is better); of encoders (higher is better), the mean reciprocal
 # rank of documents that queries were cut from, nDCG@10 in a search set, or the cosine to embeddings of reference rows.
 LOSS, RECIPROCAL_RANK, NDCG, COSINE = "loss", "reciprocal_rank", "ndcg@10", "cosine"
 METRICS = {CAUSAL: LOSS, MASKED: LOSS, ENCODER: RECIPROCAL_RANK}
+METRIC_BOUNDS: Mapping[str, Bounds] = {
+    LOSS: LOSS_BOUNDS,
+    RECIPROCAL_RANK: SHARE,
+    NDCG: SHARE,
+    COSINE: COSINE_BOUNDS,
+}
 # How scores are named in tables and in sentences.
 METRIC_NAMES = {
     LOSS: ("perplexity", "perplexity"),
@@ -117,13 +133,15 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     row_type: str = "method"  # or ``checkpoint``
     hold_out: int | None = None  # the first held-out row, a position; None: the tables are longer than the base's
     is_quick: bool = False  # whether a few methods were compared on little text, for advice
-    next_command: str = ""  # `resize` of the base with the best method
+    next_command: str = ""  # `resize` of the base with the recommended method
+    auto: str = ""  # the method that `auto` takes for this resize; empty for checkpoints
     skipped: Mapping[str, str] = field(default_factory=dict)  # skipped methods, with the reason
     steps: int = 0  # of training; 0: no training
     trainable: str = "positions"  # which parameters were trained
     seq_len: int | None = None  # length of training sequences in positions; None without training
     documents: int = 0  # documents read
-    tokens: int = 0  # tokens of the windows cut from them
+    tokens: int = 0  # tokens of the windows cut from them, special tokens included
+    limited_by: str = ""  # what limited the text: ``tokens``, ``time``, or its own end, ``text``; empty without text
     seed: int = 0  # for masks, passkeys and the order of training
     precision: str = "float32"  # dtype of the forward passes
     complete: bool = True  # False if interrupted
@@ -131,10 +149,37 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     notes: tuple[str, ...] = ()
 
+    json_properties: ClassVar = ("recommended",)
+
     @property
     def is_loss(self) -> bool:
         """Whether scores are losses: lower is better."""
         return self.metric == LOSS
+
+    @property
+    def samples(self) -> int:
+        """The number of windows, documents or queries that rank the rows."""
+        return self.rows[0].final.score.samples if self.rows else 0
+
+    @property
+    def has_little_text(self) -> bool:
+        """Whether the text is too short to choose a row by."""
+        return self.samples < MIN_SAMPLES
+
+    @property
+    def recommended_row(self) -> Row | None:
+        """The best row or, if the text does not tell it from the one that `auto` takes, that one; None without rows."""
+        for row in self.rows:
+            if row.method in (self.auto, DEFAULT_METHOD) and (row.final.is_tied or self.has_little_text):
+                return row
+        return self.rows[0] if self.rows else None
+
+    @property
+    def recommended(self) -> str:
+        """The method to use, or of checkpoints the best one; empty if nothing was measured."""
+        if self.recommended_row is None:
+            return ""
+        return self.auto if self.auto and self.has_little_text else self.recommended_row.method
 
     @property
     def metric_names(self) -> tuple[str, str]:
@@ -143,8 +188,10 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
 
     @property
     def pieces_win(self) -> bool:
-        """Whether the base in sliding windows or chunks is better than the best method before training."""
-        change = self.rows[0].untrained.against_base if self.rows and self.hold_out is None else None
+        """Whether the base in sliding windows or chunks is better than the recommended method before training."""
+        if self.recommended_row is None or self.hold_out is not None or self.has_little_text:
+            return False
+        change = self.recommended_row.untrained.against_base
         return change is not None and change.sign != 0 and (change.mean > 0) == self.is_loss
 
     @property

@@ -17,6 +17,7 @@ from typing import Any
 from ctxextend.comparison.compare import Compare, compare_model
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.errors import ResizeError
+from ctxextend.evaluation.evaluation_result import TEXT_LIMITS
 from ctxextend.plan.find_tables import OpenedModel
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
@@ -25,7 +26,7 @@ from ctxextend.recipe import Resize
 # The last one keeps all learned rows; `formula` only applies to sinusoids.
 METHODS = ("copy", "linear", "stretch", "bands", "bands:keep-first={}", "formula")
 SECONDS = 35.0  # for reading text, so that loading and all else fit a minute too
-FEW = 5  # with fewer windows or documents, intervals are wide
+MORE_WINDOWS = 20  # to suggest if the time is enough for fewer than a choice needs
 
 # The bundled model was not trained on documents whose SHA-256 starts with a byte below this; see its model card.
 HELD_OUT_BELOW = 256 / 20
@@ -52,14 +53,19 @@ def compare_quickly(
         settings = Compare.from_flags(plan.max_len_after, texts, methods, tokens=tokens, is_named=False, **flags)
         settings = replace(settings, seconds=SECONDS if tokens is None else inf)
         comparison = compare_model(opened, settings, progress)
-    notes, samples = [*comparison.notes], comparison.base.samples if comparison.base else 0
+    notes = [*comparison.notes]
     if not data:
         notes.append("The text is Python's documentation. Pass your own with --data.")
-    if samples < FEW:
-        more = f"Read more text with --tokens {4 * FEW * comparison.max_len_after}."
-        notes.append(f"Intervals are wide: only {samples} windows or documents fit the time. {more}")
-    texts = "".join(f" --train {shlex.quote(path)}" for path in data or ["TEXT"])
-    command = comparison.next_command + f"{texts} --steps 200" * comparison.pieces_win
+    if comparison.has_little_text:
+        more = "Pass more text with --data."
+        if comparison.limited_by != "text":
+            more = f"Read more text with --tokens {MORE_WINDOWS * comparison.max_len_after}."
+        samples = f"only {comparison.samples} windows or documents were read"
+        notes.append(f"Intervals are wide: {samples}, {TEXT_LIMITS[comparison.limited_by]}. {more}")
+    command = comparison.next_command
+    if comparison.pieces_win:
+        texts = "".join(f" --train {shlex.quote(path)}" for path in data or ["TEXT"])
+        command += f"{texts} --steps 200"
     return replace(comparison, notes=tuple(notes), next_command=command)
 
 
@@ -73,7 +79,7 @@ def choose_method(
     before = plan.max_len_before
     if hold_out is None:
         comparison = compare_quickly(plan.model, plan.max_len_after, data, progress)
-        return comparison.rows[0].method, comparison
+        return comparison.recommended, comparison
     if not plan.creates_rows:
         message = f"{plan.ref.source} has a context length of {before}, so --to {plan.max_len_after} needs no method."
         raise ResizeError(message, "Use a larger --to, or remove --hold-out.")
@@ -81,7 +87,8 @@ def choose_method(
     names = {name.format(hold_out): name.format(before) for name in METHODS}
     settings = Compare.from_flags(to, data, [*names], hold_out=hold_out, is_named=False)
     comparison = compare_model(plan.model, settings, progress)
-    return names[comparison.rows[0].method], comparison
+    recommended = comparison.recommended
+    return names.get(recommended, recommended), comparison
 
 
 def default_documents(opened: OpenedModel) -> list[str]:

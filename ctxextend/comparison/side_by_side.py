@@ -130,7 +130,7 @@ class SideBySide:
         if vectors.shape != self.references.shape:
             return None
         cosines = np.einsum("td,td->t", vectors, self.references, dtype=np.float64)
-        return estimate([*np.round(1 - cosines, 6)[:, None]])  # embeddings are in float32
+        return estimate([*np.round(1 - cosines, 6)[:, None]], (0.0, 2.0))  # embeddings are in float32
 
     def report(self, *, complete: bool) -> Comparison:
         """Return the results so far."""

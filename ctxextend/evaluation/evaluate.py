@@ -94,7 +94,7 @@ def evaluate_checkpoint(ref: CheckpointRef, settings: Evaluate, progress: Progre
     if stated is None and not settings.no_base:
         notes.append(f"Not compared with a base checkpoint: no recipe names one. {PASS_BASE}")
     elif base and stated and any(step.trainable for step in stated.chain):
-        notes.append("The base was not trained with the model. To compare with one that was, pass it with --base.")
+        notes.append(f"The base was not trained with the model. To compare with one that was: {PASS_BASE}")
     run = plan_evaluation(model, base, settings, search_set=search_set, notes=notes)
     run.warnings = (*(f"{warning} {PASS_BASE}" for warning in warnings), *run.warnings)
     total = run.tokens + run.base_tokens
@@ -130,6 +130,7 @@ class TextWindows:
     windows: tuple[Ids, ...] = ()  # each of shape (tokens,), in text order
     documents: tuple[Ids, ...] = ()  # the documents read, each of shape (tokens,)
     across_documents: bool = False  # whether windows span several documents
+    limited_by: str = ""  # what limited the windows: ``tokens``, ``time``, or the end of the ``text``; empty without
 
 
 @dataclass
@@ -144,6 +145,12 @@ class EvaluationRun:
     warnings: tuple[str, ...]
     notes: tuple[str, ...]  # among them why an applicable measure was skipped
     started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def text_tokens(self) -> int:
+        """The number of tokens of the windows, special tokens included."""
+        special = self.model.tokenizer.num_special
+        return sum(len(window) + special for window in self.text.windows)
 
     @property
     def tokens(self) -> int:
@@ -174,7 +181,7 @@ class EvaluationRun:
     def report(self, *, complete: bool) -> Evaluation:
         """Return the results so far."""
         model, base, warnings = self.model, self.base, [*self.warnings]
-        values: dict[str, Any] = {"tokens": sum(map(len, self.text.windows))}
+        values: dict[str, Any] = {"tokens": self.text_tokens, "limited_by": self.text.limited_by}
         for task in self.tasks:
             values |= task.report()
             warnings += values.pop("warnings", ())
@@ -194,9 +201,13 @@ def plan_evaluation(
     *,
     search_set: SearchSet | None = None,
     minimum: int = 1,
+    short_hint: str = "",
     notes: Sequence[str] = (),
 ) -> EvaluationRun:
-    """Choose tasks, and cut documents, by default those of the settings, into at least `minimum` windows to measure."""
+    """Choose tasks, and cut documents, by default those of the settings, into at least `minimum` windows to measure.
+
+    `short_hint` says what to do if the text has fewer; by default, to pass more or to use shorter windows.
+    """
     measures = applicable_measures(model, settings)
     longest = max(settings.length, default=max(model.max_len, MIN_LENGTH))
     check_length(model, longest)
@@ -209,7 +220,7 @@ def plan_evaluation(
     if documents is None:
         measures, text = (), TextWindows()
     else:
-        text = cut_windows(documents, size, count, separator, one_each=one_each, minimum=minimum)
+        text = cut_windows(documents, size, count, separator, one_each=one_each, minimum=minimum, short_hint=short_hint)
     text_ids = np.concatenate([np.empty(0, np.int64), *text.documents])
     eval_model.check_vocabulary(model, text_ids)
     if base is not None and text.windows:
@@ -244,7 +255,7 @@ def plan_evaluation(
             losses.across_documents = text.across_documents
             tasks.append(losses)
             if text.across_documents:
-                across = f"Few documents have the {size:,} tokens of a window, so windows span several documents"
+                across = f"Few documents have the {longest:,} tokens of a window, so windows span several documents"
                 warnings.append(f"{across}: text before a document's start helps little to predict it.")
     if "passkey" in measures:
         with optional():
@@ -313,20 +324,29 @@ def applicable_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]
 
 
 def cut_windows(
-    documents: Iterable[Ids], size: int, count: int, separator: int | None, *, one_each: bool = False, minimum: int = 1
+    documents: Iterable[Ids],
+    size: int,
+    count: int,
+    separator: int | None,
+    *,
+    one_each: bool = False,
+    minimum: int = 1,
+    short_hint: str = "",
 ) -> TextWindows:
     """Cut documents, each of shape (tokens,), into at most `count` windows of `size` tokens that do not overlap.
 
     Windows stay inside documents, unless that would leave more than half of the text unused or give fewer than
     `minimum` windows: then documents are joined with a separator. Reading stops at the last document needed.
-    `one_each` takes only the first window of each document.
+    `one_each` takes only the first window of each document; `short_hint` is for a text with too few windows.
     """
     inside, read, tokens = list[Ids](), list[Ids](), 0
+    limited_by = "text"
     for ids in documents:
         read.append(ids)
         tokens += len(ids)
         inside += _cut(ids, size)[: 1 if one_each else None]
         if len(inside) >= count or tokens >= TOKENS_SEARCHED * count * size:
+            limited_by = "tokens"
             break
     inside = inside[:count]
     between = np.array([] if separator is None else [separator], np.int64)
@@ -336,9 +356,13 @@ def cut_windows(
         if minimum == 1 and shorter >= MIN_LENGTH:
             hint = f", or use shorter windows with --length {shorter}"
         needed = f"one window needs {size:,}" if minimum == 1 else f"{minimum} windows of {size:,} are needed"
-        raise DataError(f"The text has {tokens:,} tokens; {needed}.", f"Pass more text with --data{hint}.")
+        short_hint = short_hint or f"Pass more text with --data{hint}."
+        raise DataError(f"The text has {tokens:,} tokens; {needed}.", short_hint)
     across = 2 * len(inside) < len(joined) or len(inside) < minimum
-    return TextWindows(tuple(joined if across else inside), tuple(read), across)
+    windows = joined if across else inside
+    if len(windows) == count:
+        limited_by = "tokens"
+    return TextWindows(tuple(windows), tuple(read), across, limited_by)
 
 
 def _first_tokens(tokenizer: eval_model.TextTokenizer, text: str, maximum: int) -> Ids:

@@ -8,12 +8,27 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.errors import counted
 from ctxextend.json_output import Result, not_in_json
 
 # How a text is read: by the model; by the base in back-to-back or sliding windows or chunks; with the reference rows.
 MODEL, TRUNCATED, SLIDING, CHUNKS, REFERENCE = "model", "truncated", "sliding", "chunks", "reference"
 # Accuracy is above chance if guessing reaches it with a lower probability than this: one tail of a 95 % interval.
 UNLIKELY = 0.025
+# With fewer windows or documents, standard errors are unreliable, and a text is too short to choose a method by.
+MIN_SAMPLES = 8
+
+Bounds = tuple[float, float]  # the smallest and the largest possible value of a mean
+UNBOUNDED: Bounds = (-math.inf, math.inf)  # differences of losses
+LOSS: Bounds = (0.0, math.inf)
+SHARE: Bounds = (0.0, 1.0)  # reciprocal ranks, nDCG, recall and accuracy
+COSINE: Bounds = (-1.0, 1.0)
+
+
+def difference_bounds(bounds: Bounds) -> Bounds:
+    """Return the bounds of the difference of two means with these bounds."""
+    width = bounds[1] - bounds[0]
+    return -width, width
 
 
 @dataclass(frozen=True)
@@ -24,20 +39,38 @@ class Estimate:
     standard_error: float | None = field(metadata=not_in_json)  # None with fewer than two samples
     tokens: int  # scored tokens, or queries
     samples: int  # windows or documents
+    bounds: Bounds = field(default=UNBOUNDED, compare=False, metadata=not_in_json)
 
-    json_properties: ClassVar[tuple[str, ...]] = ("ci95",)
+    json_properties: ClassVar[tuple[str, ...]] = ("ci95", "interval")
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the width of the 95 % confidence interval before it is cut at the bounds; None if unknown."""
+        return None if self.standard_error is None else t_quantile(self.samples) * self.standard_error
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The ends of the 95 % confidence interval, inside the bounds; None with fewer than two samples."""
+        if self.half_width is None or not math.isfinite(self.mean + self.half_width):
+            return None
+        lower, upper = self.bounds
+        return max(self.mean - self.half_width, lower), min(self.mean + self.half_width, upper)
 
     @property
     def ci95(self) -> float | None:
-        """Half the width of the 95 % confidence interval; None with fewer than two samples."""
-        return None if self.standard_error is None else t_quantile(self.samples) * self.standard_error
+        """Half the width of the interval; None with fewer than two samples, and if a bound cuts it: see `interval`."""
+        if self.half_width is None:
+            return None
+        lower, upper = self.bounds
+        is_cut = self.mean - self.half_width < lower or self.mean + self.half_width > upper
+        return None if is_cut else self.half_width
 
     @property
     def sign(self) -> int | None:
         """The sign of a significant difference, 0 if the 95 % interval contains 0 (tied), None if unknown."""
-        if self.ci95 is None or not math.isfinite(self.mean + self.ci95):
+        if self.half_width is None or not math.isfinite(self.mean + self.half_width):
             return None
-        return (self.mean > self.ci95) - (self.mean < -self.ci95)
+        return (self.mean > self.half_width) - (self.mean < -self.half_width)
 
     @property
     def perplexity(self) -> float:
@@ -49,7 +82,30 @@ class Estimate:
 class LossEstimate(Estimate):
     """A mean loss; its JSON includes the perplexity."""
 
-    json_properties: ClassVar[tuple[str, ...]] = ("ci95", "perplexity")
+    bounds: Bounds = field(default=LOSS, compare=False, metadata=not_in_json)
+
+    json_properties: ClassVar[tuple[str, ...]] = ("ci95", "interval", "perplexity")
+
+
+# What limited the text that was read, for messages.
+TEXT_LIMITS = {
+    "tokens": "limited by --tokens",
+    "time": "limited by the time",
+    "text": "limited by the end of the text",
+}
+
+
+def text_summary(documents: int, tokens: int, limited_by: str) -> str:
+    """Return how much text was read, and what limited it, for messages."""
+    parts = [f"{tokens:,} tokens, {counted(documents, 'document')}"]
+    if limited_by:
+        parts.append(TEXT_LIMITS[limited_by])
+    return "; ".join(parts)
+
+
+def little_text(auto: str) -> str:
+    """Return what to use instead of a choice by a text that is too short for it, for messages."""
+    return f"Too little text to choose; auto takes {auto}."
 
 
 def t_quantile(samples: int) -> float:
@@ -63,7 +119,7 @@ def t_quantile(samples: int) -> float:
     return 1.959964 + 2.372271 / freedom + 2.822499 / freedom**2 + 2.555850 / freedom**3
 
 
-def estimate(windows: Sequence[NDArray[np.float64]]) -> Estimate:
+def estimate(windows: Sequence[NDArray[np.float64]], bounds: Bounds = UNBOUNDED) -> Estimate:
     """Return the mean over all tokens of windows, each of shape (k,), k ≥ 0, whose windows are independent.
 
     Source: the ratio estimator of cluster sampling, Cochran 1977, Sampling Techniques, 3rd edition, section 9A.4: with
@@ -72,19 +128,19 @@ def estimate(windows: Sequence[NDArray[np.float64]]) -> Estimate:
     sums = np.array([values.sum() for values in windows if len(values)])
     counts = np.array([len(values) for values in windows if len(values)])
     if not len(sums):
-        return Estimate(math.nan, None, 0, 0)
+        return Estimate(math.nan, None, 0, 0, bounds)
     total = int(counts.sum())
     mean = float(sums.sum() / total)
     if len(sums) < 2:
-        return Estimate(mean, None, total, 1)
+        return Estimate(mean, None, total, 1, bounds)
     with np.errstate(invalid="ignore"):  # for non-finite losses
         spread = float(((sums - mean * counts) ** 2).sum()) * len(sums) / (len(sums) - 1)
-    return Estimate(mean, math.sqrt(spread) / total, total, len(sums))
+    return Estimate(mean, math.sqrt(spread) / total, total, len(sums), bounds)
 
 
 def estimate_loss(windows: Sequence[NDArray[np.float64]]) -> LossEstimate:
     """Return `estimate` of losses."""
-    return LossEstimate(**vars(estimate(windows)))
+    return LossEstimate(**vars(estimate(windows, LOSS)))
 
 
 @dataclass(frozen=True)
@@ -260,7 +316,8 @@ class Evaluation(Result, shows="source base max_len tokens complete"):
     base: str | None  # base checkpoint; None if unknown
     base_max_len: int | None  # context length of the base in tokens
     documents: int = 0  # documents read
-    tokens: int = 0  # tokens of the windows cut from them
+    tokens: int = 0  # tokens of the windows cut from them, special tokens included
+    limited_by: str = ""  # what limited the text: ``tokens``, or its own end, ``text``; empty without text
     across_documents: bool = False  # whether windows span several documents, because few are as long as a window
     seed: int = 0  # for masks and passkeys
     precision: str = "float32"  # dtype of the forward passes

@@ -277,7 +277,7 @@ class LossTask:
         measured = self.measures if self.windows else ()
         is_finite = all(np.isfinite(window).all() for losses in self.measured.values() for window in losses)
         return {
-            "tokens": sum(map(len, self.texts[: self.windows])),
+            "tokens": self.length * self.windows,
             "across_documents": self.across_documents,
             "warnings": [] if is_finite else [NOT_FINITE],
             "positions": self._positions() if "position" in measured else None,

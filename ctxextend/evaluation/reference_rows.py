@@ -16,7 +16,16 @@ from ctxextend.evaluation import evaluation_result as results
 from ctxextend.evaluation.embedding import Embedder, cosines, open_embedder
 from ctxextend.evaluation.eval_model import ENCODER, MASKED, EvalModel, ModelFiles, batches, check_vocabulary
 from ctxextend.evaluation.evaluate import TOKENS_SEARCHED, EvaluationRun, TextWindows, read_unseen
-from ctxextend.evaluation.evaluation_result import MODEL, REFERENCE, estimate, estimate_loss
+from ctxextend.evaluation.evaluation_result import (
+    COSINE,
+    MIN_SAMPLES,
+    MODEL,
+    REFERENCE,
+    SHARE,
+    difference_bounds,
+    estimate,
+    estimate_loss,
+)
 from ctxextend.evaluation.losses import MASKED_SHARE, NOT_FINITE, ReadingMode, Scorer, loss_buckets, open_scorer
 from ctxextend.evaluation.retrieval import FIRST, QUERY_TOKENS, RANK, query_starts, score_rankings
 from ctxextend.held_out import Ids
@@ -24,8 +33,6 @@ from ctxextend.recipe import Evaluate
 from ctxextend.text_data import empty_files
 
 Values = NDArray[Any]  # kept of a text: a language model's losses, (targets,), or an encoder's embedding, (d,)
-
-MIN_TEXTS = 8  # with fewer, standard errors are unreliable
 
 
 @dataclass
@@ -113,10 +120,22 @@ class ReferenceTask:
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that this task measures."""
         is_loss, scores = isinstance(self.evaluator, Scorer), dict[str, results.AgainstReference]()
-        mean, references = estimate_loss if is_loss else estimate, self._values(self.reference)
+        references = self._values(self.reference)
         for name, values in self._values(self.current).items():
-            change = estimate([new - old for new, old in zip(values, references[name], strict=True)])
-            scores[name] = results.AgainstReference(mean(values), mean(references[name]), change)
+            differences = [new - old for new, old in zip(values, references[name], strict=True)]
+            if is_loss:
+                scores[name] = results.AgainstReference(
+                    model=estimate_loss(values),
+                    reference=estimate_loss(references[name]),
+                    change=estimate(differences),
+                )
+            else:
+                bounds = COSINE if name in self.parts else SHARE
+                scores[name] = results.AgainstReference(
+                    model=estimate(values, bounds),
+                    reference=estimate(references[name], bounds),
+                    change=estimate(differences, difference_bounds(bounds)),
+                )
         positions = [self._targets(i) + len(self.evaluator.model.tokenizer.before) for i in range(len(self.texts))]
         losses_of = {MODEL: self.current["beyond"], REFERENCE: self.reference["beyond"]}
         buckets = tuple(loss_buckets(positions, losses_of, self.length)) if is_loss else ()
@@ -125,8 +144,12 @@ class ReferenceTask:
         return {"held_out_rows": held_out_rows, "warnings": warnings}
 
 
-def read_texts(files: ModelFiles, settings: Evaluate, hold_out: int, length: int) -> tuple[TextWindows, list[str]]:
+def read_texts(
+    files: ModelFiles, settings: Evaluate, hold_out: int, length: int, auto: str
+) -> tuple[TextWindows, list[str]]:
     """Cut documents into texts of at most `length` tokens with tokens beyond `hold_out`; also return warnings.
+
+    `auto` is the method to name if the text is too short to choose one.
 
     The first text of each document is preferred to the others. No model is loaded.
 
@@ -135,23 +158,28 @@ def read_texts(files: ModelFiles, settings: Evaluate, hold_out: int, length: int
     """
     tokenizer = files.tokenizer
     size, minimum = length - tokenizer.num_special, hold_out - len(tokenizer.before)
-    documents, warnings = read_unseen([files], settings, MIN_TEXTS * (minimum + 1))
+    documents, warnings = read_unseen([files], settings, MIN_SAMPLES * (minimum + 1))
     read, pieces = list[Ids](), list[tuple[int, Ids]]()
+    limited_by = "text"
     for ids in documents:
         read.append(ids)
         cut = enumerate(ids[start : start + size] for start in range(0, len(ids), size))
         pieces += [(number, piece) for number, piece in cut if len(piece) > minimum]
-        if sum(len(piece) for _, piece in pieces) >= TOKENS_SEARCHED * max(settings.tokens, MIN_TEXTS * size):
+        if sum(len(piece) for _, piece in pieces) >= TOKENS_SEARCHED * max(settings.tokens, MIN_SAMPLES * size):
+            limited_by = "tokens"
             break
     texts = [piece for _, piece in sorted(pieces, key=lambda item: item[0])]  # from as many documents as possible
-    if len(texts) < MIN_TEXTS:
+    if len(texts) < MIN_SAMPLES:
         found = f"{counted(len(texts), 'text')} of more than {hold_out:,} tokens, each inside one document"
         longest = max(map(len, read), default=0) + tokenizer.num_special
-        message = f"--hold-out {hold_out} needs {MIN_TEXTS} texts, but --data has {found}"
-        hint = "Pass more or longer texts with --data, or lower --hold-out."
+        message = f"--hold-out {hold_out} needs {MIN_SAMPLES} texts, but --data has {found}"
+        hint = f"Pass more or longer texts with --data, or lower --hold-out. {results.little_text(auto)}"
         raise DataError(f"{message} (the longest document has {longest:,}).", hint)
     count = int(np.searchsorted(np.cumsum([len(text) for text in texts]), settings.tokens, "right"))
-    return TextWindows(tuple(texts[: max(count, MIN_TEXTS)]), tuple(read)), warnings
+    chosen = texts[: max(count, MIN_SAMPLES)]
+    if len(chosen) < len(texts):
+        limited_by = "tokens"
+    return TextWindows(tuple(chosen), tuple(read), limited_by=limited_by), warnings
 
 
 def plan_held_out_rows(

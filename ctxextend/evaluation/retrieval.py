@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import Embedder, cosines
-from ctxextend.evaluation.evaluation_result import CHUNKS, MODEL, TRUNCATED, Estimate, Recall, Retrieval, estimate
+from ctxextend.evaluation.evaluation_result import (
+    CHUNKS,
+    MODEL,
+    SHARE,
+    TRUNCATED,
+    Estimate,
+    Recall,
+    Retrieval,
+    difference_bounds,
+    estimate,
+)
 from ctxextend.held_out import Ids
 
 Values = NDArray[np.float64]
@@ -74,8 +84,11 @@ class DocumentTask:
 
     def mean(self, name: str, mode: str, other: str | None = None) -> Estimate:
         """Return the mean of a score, or of its difference to another mode, paired by query."""
-        values = self.found[mode][name] - (self.found[other][name] if other else 0)
-        return estimate([*values.reshape(-1, self.sample)])
+        values, bounds = self.found[mode][name], SHARE
+        if other is not None:
+            values = values - self.found[other][name]
+            bounds = difference_bounds(SHARE)
+        return estimate([*values.reshape(-1, self.sample)], bounds)
 
 
 class RetrievalTask(DocumentTask):

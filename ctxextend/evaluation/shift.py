@@ -9,7 +9,15 @@ from numpy.typing import NDArray
 
 from ctxextend.evaluation.embedding import Embedder
 from ctxextend.evaluation.eval_model import Task, position_base
-from ctxextend.evaluation.evaluation_result import MODEL, Shift, ShiftPoint, estimate, estimate_loss
+from ctxextend.evaluation.evaluation_result import (
+    COSINE,
+    MODEL,
+    UNBOUNDED,
+    Shift,
+    ShiftPoint,
+    estimate,
+    estimate_loss,
+)
 from ctxextend.evaluation.losses import LossTask, ReadingMode, Scorer
 from ctxextend.held_out import Ids
 
@@ -57,12 +65,13 @@ class ShiftTask(Task):
         if self.starts[-1] not in self.measured:
             return {}
         points, is_loss, beyond = list[ShiftPoint](), isinstance(self.evaluator, Scorer), []
+        bounds = UNBOUNDED if is_loss else COSINE
         for start, values in self.measured.items():
             pairs = zip(values, self.measured[0], strict=True)
             effects = [value - first if is_loss else np.array([value @ first]) for value, first in pairs]
             beyond += [effects] * (start + self.size > self.boundary)
-            points.append(ShiftPoint(start, estimate_loss(values) if is_loss else None, estimate(effects)))
-        effect = estimate([np.concatenate(effects) for effects in zip(*beyond, strict=True)])
+            points.append(ShiftPoint(start, estimate_loss(values) if is_loss else None, estimate(effects, bounds)))
+        effect = estimate([np.concatenate(effects) for effects in zip(*beyond, strict=True)], bounds)
         return {"shift": Shift(self.size, len(self.passages), self.boundary, effect, tuple(points))}
 
 

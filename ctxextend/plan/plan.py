@@ -43,7 +43,15 @@ from ctxextend.plan.untrained import describe_untrained, untrained_rows
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
-from ctxextend.tables.apply import Choice, RopeOptions, choose_settings, deviation, nonfinite_rows, resize_with_reserved
+from ctxextend.tables.apply import (
+    Choice,
+    RopeOptions,
+    choose_settings,
+    deviation,
+    limit_kept_first,
+    nonfinite_rows,
+    resize_with_reserved,
+)
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, FORMULA, LIMITS, TRUNCATE
 from ctxextend.tables.rotary import RopeChange
 from ctxextend.tables.stats import UNTRAINED_WIDTH, describe_rows
@@ -233,7 +241,9 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             return replace(self.settings, method=method, keep_first=None, drop_last=0)
         method, *others = {*self.methods.values()}
         given = self.settings.method and self.settings.full_method
-        return replace(self.settings, method=given if others else method, keep_first=self.settings.kept_first)
+        if others:
+            return replace(self.settings, method=given, keep_first=self.settings.kept_first)
+        return replace(self.settings, method=method, keep_first=self._created_by.kept_first)
 
     @property
     def keeps_learned_rows(self) -> bool:
@@ -687,6 +697,7 @@ def plan_model(
     for table in tables:
         if checks_width and table.is_stored:
             check_width(table.location, table.hidden_size, table.name)
+    settings = limit_kept_first(settings, max(table.max_len_before for table in tables))
     edits, buffers = plan_edits(model, tables), plan_buffers(checkpoint, tables)
     return ResizePlan(with_type_note(model), settings, tables, edits, *buffers, recorded or {})
 

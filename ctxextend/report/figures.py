@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from ctxextend.checkpoints.atomic_output import atomic_file, check_disk_space, os_errors_as_output_error
-from ctxextend.errors import OutputError, printable
+from ctxextend.errors import OutputError, install_command, printable
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Estimate, Evaluation, Passkey
 from ctxextend.inspection.table_report import Inspection, TableReport, short_names, tables_by_part
 from ctxextend.report.numbers import NumberFormat
@@ -91,7 +91,7 @@ def check_file(path: Path, kind: FileKind) -> None:
     """Raise OutputError if a figure or report cannot be written, before any work is done."""
     if missing := kind.missing():
         message = f"Writing a {kind.name} requires {' and '.join(missing)} (not installed)."
-        raise OutputError(message, "pip install 'ctxextend[plot]'")
+        raise OutputError(message, install_command("matplotlib"))
     folder, hint = path.absolute().parent, f"Choose another path for {path.name}."
     with os_errors_as_output_error(path, hint=hint):
         if path.exists() and not path.is_file():
@@ -196,9 +196,12 @@ def add_legend(axes: "Axes", title: str = "") -> None:
         axes.legend(title=title, alignment="left", loc="upper center", bbox_to_anchor=(0.5, 0), borderaxespad=5)
 
 
-def error_bar(estimate: Estimate) -> float:
-    """Return half the width of the 95 % confidence interval; 0 if unknown."""
-    return estimate.ci95 if estimate.ci95 is not None and math.isfinite(estimate.ci95) else 0.0
+def error_bar(estimate: Estimate) -> tuple[float, float]:
+    """Return how far the 95 % confidence interval reaches below and above the mean; 0 and 0 if unknown."""
+    if estimate.interval is None:
+        return 0.0, 0.0
+    lower, upper = estimate.interval
+    return estimate.mean - lower, upper - estimate.mean
 
 
 class LossCurve(NamedTuple):
@@ -238,12 +241,13 @@ def loss_panel(
         for number, (label, losses, style, is_labelled, _) in enumerate(curves):
             ends = np.array([end for span in losses for end in span], np.float64)
             values = [loss for span, loss in losses.items() for _ in span]
-            means, errors = np.array([loss.mean for loss in values]), np.array([error_bar(loss) for loss in values])
+            means = np.array([loss.mean for loss in values])
+            below, above = np.array([error_bar(loss) for loss in values]).reshape(-1, 2).T
             text = short_name(label) * is_labelled
             (line,) = axes.plot(ends, means, label=text, zorder=2 + is_labelled, **markers, **style)
             if has_legend or number == 0:
                 band: dict[str, Any] = {"color": line.get_color(), "alpha": 0.15, "linewidth": 0}
-                axes.fill_between(ends, means - errors, means + errors, **band)
+                axes.fill_between(ends, means - below, means + above, **band)
         if by == "context":
             axes.set_xscale("log", base=2)
             axes.set_xticks([span[0] for span in spans], [str(span[0]) for span in spans])
@@ -288,7 +292,10 @@ def upper_limit(values: Iterable[float], leading: Iterable[float]) -> float | No
 
 def bar_plot(title: str, label: str, bars: Sequence[tuple[str, Estimate, Style]]) -> Plot:
     """Return a horizontal bar plot with 95 % error bars, the first on top; extreme bars in the last quarter are cut."""
-    ends = [value.mean + sign * error_bar(value) for _, value, _ in bars for sign in (-1, 1)]
+    ends = list[float]()
+    for _, value, _ in bars:
+        below, above = error_bar(value)
+        ends += (value.mean - below, value.mean + above)
     limit = upper_limit([0.0, *ends], [0.0, *ends[: 2 * (len(bars) - len(bars) // 4)]])
 
     def draw(axes: "Axes") -> None:
@@ -297,7 +304,9 @@ def bar_plot(title: str, label: str, bars: Sequence[tuple[str, Estimate, Style]]
         for y, (_, value, style) in enumerate(bars):
             if math.isfinite(value.mean):
                 axes.barh(y, value.mean, 0.55, **style)
-                if error := error_bar(value):
+                below, above = error_bar(value)
+                if below or above:
+                    error = [[below], [above]]
                     axes.errorbar(value.mean, y, xerr=error, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
         axes.set_yticks(range(len(bars)), [short_name(name) for name, _, _ in bars])
         axes.set_ylim(max(len(bars), 1) - 0.5, -0.5)

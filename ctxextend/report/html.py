@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.errors import counted, printable
-from ctxextend.evaluation.evaluation_result import MODEL, REFERENCE, SLIDING, Estimate, Evaluation
+from ctxextend.evaluation.evaluation_result import MODEL, REFERENCE, SLIDING, Estimate, Evaluation, text_summary
 from ctxextend.inspection.table_report import Inspection
 from ctxextend.recipe_file import without_folders
 from ctxextend.report import figures
@@ -81,6 +81,7 @@ def write_report(result: Comparison | Evaluation | Sequence[Inspection], path: P
     loader = PackageLoader("ctxextend.report", "")
     environment = Environment(loader=loader, autoescape=True, finalize=sanitize, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"name": public_name, "without_folders": without_folders}
+    environment.globals["text_summary"] = text_summary
     environment.globals |= {"numbers": NUMBERS, "svg": _svg, "labelled": len(COLOURS), "base": BASE, "command": command}
     environment.globals["line_class"] = lambda number: f"c{number} d{number}" if number < len(COLOURS) else "other"
     page = environment.get_template(template).render(

@@ -3,9 +3,12 @@
 import math
 from collections.abc import Sequence
 
-from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Evaluation, Shift
+from ctxextend.comparison.comparison_result import LOSS, NDCG, Comparison, Row
+from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Evaluation, Shift
 from ctxextend.report.numbers import LOSS_UNIT, ONE_WINDOW, NumberFormat
+
+# What a sample of a metric is called; of others, a document.
+SAMPLES = {LOSS: ("window", "windows"), NDCG: ("query", "queries")}
 
 
 def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
@@ -16,14 +19,16 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
     compared = numbers.compared(base, "the base in sliding windows") if base else ""
     if contexts and (last := contexts.points[-1]).context > contexts.reference:
         change = last.change
-        amount = f"{numbers.change(change)} nats/token at {last.context:,} vs. {contexts.reference:,}"
+        amount = f"{_shown_change(change, numbers)} nats/token at {last.context:,} vs. {contexts.reference:,}"
     elif search and (change := search.changes.get(MODEL)) is not None:
         better, lengths = 1, f"{search.length:,} vs. {evaluation.base_max_len or 0:,}"
-        amount = f"nDCG@10 {numbers.change(change)} at {lengths}"
+        amount = f"nDCG@10 {_shown_change(change, numbers)} at {lengths}"
         if search.against_chunks is not None:
             amount += f"; {numbers.compared(search.against_chunks, 'the base in chunks', 'nDCG@10')}"
     elif retrieval and (change := retrieval.modes[MODEL].change) is not None:
         better, points = 1, numbers.percent(change, signed=True)
+        if change.sign is None:
+            points = numbers.number(100 * change.mean, None, signed=True)
         amount = f"recall@1 {points} points at {retrieval.length:,} vs. {evaluation.base_max_len or 0:,}"
     if change is not None and math.isfinite(change.mean):
         if change.sign is None:
@@ -53,50 +58,130 @@ def shift_verdict(shift: Shift, numbers: NumberFormat) -> str:
 
 
 def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
-    """Return the best method, those tied with it, and how others and the base compare; names are in backticks."""
+    """Return the best method, those tied with it, and how others and the base compare; names are in backticks.
+
+    A quick comparison ends in advice. A text that is too short to choose by is said to be so.
+    """
     trained, after = comparison.rows[0].trained is not None, f"{comparison.max_len_after:,}"
-    outcomes = [(row.method.replace("`", "'"), row.trained if trained else row.untrained) for row in comparison.rows]
-    measured = [(f"`{name}`", outcome) for name, outcome in outcomes if outcome and math.isfinite(outcome.score.mean)]
+    outcomes = [(_name(row), row.trained if trained else row.untrained) for row in comparison.rows]
+    measured = [(name, outcome) for name, outcome in outcomes if outcome and math.isfinite(outcome.score.mean)]
     if not measured:
         return f"No {comparison.row_type} has a finite {comparison.metric.replace('_', ' ')} at {after} tokens."
+    if comparison.is_quick and comparison.base and measured[0][1].against_base:
+        return _quick_verdict(comparison, comparison.base, numbers)
     (name, best), *others = measured
-    hold_out, (column, metric) = comparison.hold_out, comparison.metric_names
+    hold_out, metric = comparison.hold_out, comparison.metric_names[1]
     score, unit = (numbers.perplexity, " nats/token") if comparison.is_loss else (numbers.estimate, "")
-    pieces = "sliding windows" if comparison.is_loss else "chunks"
-    windows = f"{pieces} of {comparison.max_len_before:,} tokens"
-    change, metric_unit = best.against_base, LOSS_UNIT if comparison.is_loss else column
-    against_base = change and numbers.compared(change, "the base", metric_unit)
-    if comparison.is_quick and comparison.base and change:
-        advice = f"Keep {pieces}, or train" if comparison.pieces_win else f"Use {name}"
-        advice += f" or keep {pieces}" if change.sign == 0 else ""
-        return (
-            f"{advice}: at {after} tokens {name} has {metric} {score(best.score)} without training, and the base in "
-            f"{windows} {score(comparison.base)}; {name} is {against_base}."
-        )
+    change = best.against_base
     training = f" {comparison.after_training}" if trained else ""
     parts = [f"{name} is best at {after} tokens{training}: {metric} {score(best.score)}"]
     if hold_out is not None:
         rows = f"{comparison.max_len_after - hold_out:,} of {after} rows"
         parts = [f"With {rows} held out, {name} is best: {metric} {score(best.score)} beyond {hold_out:,}"]
-        parts[0] += f" (reference rows {score(comparison.base)})" if comparison.is_loss else ""
+        if comparison.is_loss:
+            parts[0] += f" (reference rows {score(comparison.base)})"
     tied = [other for other, outcome in others if outcome.is_tied]
-    worse = [(other, numbers.estimate(outcome.delta)) for other, outcome in others if not outcome.is_tied]
+    deltas = [(other, outcome.delta) for other, outcome in others if outcome.delta and not outcome.is_tied]
+    worse = [(other, _shown_change(delta, numbers, signed=False)) for other, delta in deltas]
     if tied:
-        parts.append(f"{_joined(tied)} {'are' if len(tied) > 1 else 'is'} tied with it")
+        parts.append(_tied(tied, "it"))
     if len(worse) > 2:
         parts.append(f"the other {len(worse)} are worse by at least {worse[0][1]}{unit}")
     elif worse:
         names, amounts = zip(*worse, strict=True)
-        parts.append(f"{_joined(names)} {'are' if len(names) > 1 else 'is'} worse by {_joined(amounts)}{unit}")
-    if any(outcome.delta and outcome.delta.ci95 is None for _, outcome in others):
+        parts.append(f"{_joined(names)} {_are(names)} worse by {_joined(amounts)}{unit}")
+    if comparison.has_little_text:
+        parts.append(_little_text(comparison))
+    elif tied and (taken := _taken_by_auto(comparison)):
+        parts.append(f"of those tied, auto takes {taken}")
+    elif any(outcome.delta and outcome.delta.standard_error is None for _, outcome in others):
         parts.append("the ranking is based on one window or document, so it may be due to chance")
     text = "; ".join(parts)
     if hold_out is not None:
-        text += f". {name} is {numbers.compared(change, 'the reference rows')}" if comparison.is_loss and change else ""
+        if comparison.is_loss and change:
+            text += f". {name} is {numbers.compared(change, 'the reference rows')}"
     elif comparison.base is not None:
-        text += f". The base{', not trained,' * trained} in {windows}: {metric} {score(comparison.base)}"
-        text += f"; {name} is {against_base}" if against_base else ""
+        not_trained = ", not trained," if trained else ""
+        text += f". The base{not_trained} in {_windows(comparison)}: {metric} {score(comparison.base)}"
+        if change:
+            text += f"; {name} is {_against_base(comparison, change, numbers)}"
     return f"{text}."
+
+
+def _quick_verdict(comparison: Comparison, base: Estimate, numbers: NumberFormat) -> str:
+    """Return whether to use the recommended method or the base in pieces, and what the advice is based on."""
+    row = comparison.recommended_row
+    assert row is not None
+    name, change = _name(row), row.untrained.against_base
+    score = numbers.perplexity if comparison.is_loss else numbers.estimate
+    metric, pieces = comparison.metric_names[1], _pieces(comparison)
+    result = f"t {comparison.max_len_after:,} tokens {name} has {metric} {score(row.untrained.score)} without training"
+    result += f", and the base in {_windows(comparison)} {score(base)}"
+    if change:
+        result += f"; {name} is {_against_base(comparison, change, numbers)}"
+    if comparison.has_little_text:
+        return f"{_little_text(comparison)}. A{result}."
+    advice = f"Use {name}"
+    if comparison.pieces_win:
+        advice = f"Keep {pieces}, or train"
+    elif change and change.sign == 0:
+        advice += f" or keep {pieces}"
+    text = f"{advice}: a{result}."
+    tied = [_name(other) for other in comparison.rows if other is not row and other.untrained.is_tied]
+    if tied:
+        text += f" {_tied(tied, name)}"
+        text += "; auto takes it." if _taken_by_auto(comparison) == name else "."
+    return text
+
+
+def _name(row: Row) -> str:
+    method = row.method.replace("`", "'")
+    return f"`{method}`"
+
+
+def _taken_by_auto(comparison: Comparison) -> str:
+    """Return the name of the row that `auto` takes, if that is the recommended one."""
+    row = comparison.recommended_row
+    return _name(row) if row is not None and row.method == comparison.auto else ""
+
+
+def _little_text(comparison: Comparison) -> str:
+    """Say that the text is too short to choose a method by, and what `auto` takes."""
+    count = comparison.samples
+    singular, plural = SAMPLES.get(comparison.metric, ("document", "documents"))
+    if comparison.hold_out is not None:
+        singular, plural = "text", "texts"
+    found = f"1 {singular} is" if count == 1 else f"{count} {plural} are"
+    text = f"{found} too little text to choose"
+    return f"{text}; auto takes `{comparison.auto}`" if comparison.auto else text
+
+
+def _pieces(comparison: Comparison) -> str:
+    return "sliding windows" if comparison.is_loss else "chunks"
+
+
+def _windows(comparison: Comparison) -> str:
+    return f"{_pieces(comparison)} of {comparison.max_len_before:,} tokens"
+
+
+def _against_base(comparison: Comparison, change: Estimate, numbers: NumberFormat) -> str:
+    unit = LOSS_UNIT if comparison.is_loss else comparison.metric_names[0]
+    return numbers.compared(change, "the base", unit)
+
+
+def _shown_change(change: Estimate, numbers: NumberFormat, *, signed: bool = True) -> str:
+    """Return a difference, without the reason if it has no interval: the sentence says it."""
+    if change.standard_error is None:
+        return numbers.number(change.mean, None, signed=signed)
+    return numbers.estimate(change, signed=signed)
+
+
+def _tied(names: Sequence[str], other: str) -> str:
+    return f"{_joined(names)} {_are(names)} tied with {other}"
+
+
+def _are(names: Sequence[str]) -> str:
+    return "are" if len(names) > 1 else "is"
 
 
 def _joined(names: Sequence[str]) -> str:

@@ -161,6 +161,13 @@ class RopeOptions(MethodOptions):
         return ROTARY_METHODS[read_method(self.method)[0]]
 
 
+def limit_kept_first(options: Options, learned: int) -> Options:
+    """Return options that keep at most all learned rows, for methods that read the rows they keep."""
+    if options.facts.reads_kept_rows and options.kept_first > learned:
+        return replace(options, keep_first=learned)
+    return options
+
+
 def resize_table(table: Table, rows: int, options: MethodOptions | None = None) -> Table:
     """Resize a position table without reserved rows, shape (n, d), any float dtype, to (rows, d); returns a copy.
 
@@ -173,7 +180,7 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
     if rows <= learned:
         return table[:rows].copy()
     check_source_rows(learned, rows, options)
-    options = choose_settings(table, rows, options).options
+    options = choose_settings(table, rows, limit_kept_first(options, learned)).options
     first, method, settings = options.kept_first, options.facts, options.settings
     if method.takes_start:
         settings["start"] = first
@@ -213,6 +220,7 @@ def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str
     """
     if rows <= len(table) or not options.chooses_settings:
         return Choice(options)
+    options = limit_kept_first(options, len(table))
     name, stated = options.facts.name, options.settings if options.facts.name == FORMULA else {}
     has_formula = name in (DEFAULT_METHOD, FORMULA, method_facts.SINUSOIDAL)
     formula = find_formula(table, stated.get("layout") or layout) if has_formula else None
@@ -222,6 +230,9 @@ def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str
         with np.errstate(invalid="ignore", over="ignore"):
             method, reason = options.facts.choose(source, rows, keep=options.kept_first, **given)
         chosen = replace(options, method=method, keep_first=options.kept_first)
+        if chosen.keeps_learned_rows and chosen.kept_first == len(table):  # it keeps them anyway, and copies them
+            chosen = replace(chosen, keep_first=0)
+            reason += f"; it keeps all {len(table)} already"
         check_source_rows(len(table), rows, chosen)
         return Choice(chosen, reason)
     if stated and (formula is None or any(stated[key] not in (None, getattr(formula, key)) for key in stated)):
@@ -251,9 +262,12 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
     if options.method == TRUNCATE:
         message = f"--method {TRUNCATE} creates no new rows, and {rows} positions are more than the {learned} learned"
         raise ResizeError(f"{message} ones.", "Choose another method; list them with `ctxextend methods`.")
-    if method.reads_kept_rows and first <= learned:
+    if method.reads_kept_rows:
         first = 0  # kept rows are source rows too
     source = learned - first - last
+    if options.keeps_learned_rows and first >= learned:
+        message = f"--keep-first {first}: {method.name} keeps all {learned} already."
+        raise ResizeError(message, "Remove --keep-first.")
     if source < 1:
         given = {"keep-first": first, "drop-last": last}
         flags = " and ".join(f"--{flag} {count}" for flag, count in given.items() if count)

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ctxextend.errors import TrainingError
+from ctxextend.errors import TrainingError, install_command
 from ctxextend.evaluation.eval_model import ENCODER, MASKED, EvalModel, prepare_inputs
 from ctxextend.models.devices import open_device
 from ctxextend.recipe import Train
@@ -26,8 +26,8 @@ from ctxextend.training.training_run import DeviceMemory
 try:
     from accelerate import PartialState
 except ImportError as error:
-    hint = "pip install 'ctxextend[train]'"
-    raise TrainingError("Training requires accelerate, which is not installed.", hint) from error
+    message = "Training requires accelerate, which is not installed."
+    raise TrainingError(message, install_command("accelerate")) from error
 
 LAUNCHED = {"ACCELERATE_USE_FSDP": "accelerate's FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}  # by their variables
 CPU_TOKENS, ACCELERATOR_TOKENS = 4096, 16_384  # maximum tokens per micro-batch: larger ones are not faster

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cosine_similarity, cross_entropy
 from torch.utils.checkpoint import checkpoint
 
-from ctxextend.errors import CheckpointError, TrainingError
+from ctxextend.errors import CheckpointError, TrainingError, install_command
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import POOLINGS, last_states, read_pooling
 from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, position_base, prepare_inputs
@@ -207,7 +207,7 @@ class Contrastive(torch.nn.Module):
             from sentence_transformers.sentence_transformer import losses, modules
         except ImportError as error:
             message = "--contrastive requires sentence-transformers 6, which is not installed."
-            raise TrainingError(message, "pip install 'ctxextend[train]'") from error
+            raise TrainingError(message, install_command("sentence_transformers")) from error
         super().__init__()
         self.model, self.teacher, self.weight = student.model, teacher, weight
         self.padding = student.tokenizer.tokenizer.pad_token_id or 0

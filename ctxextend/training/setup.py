@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,16 @@ from torch.distributed.tensor import DTensor
 
 from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
 from ctxextend.checkpoints.folder import MODULES
-from ctxextend.errors import CheckpointError, CtxextendError, DataError, SourceError, TrainingError, counted, flag_name
+from ctxextend.errors import (
+    CheckpointError,
+    CtxextendError,
+    DataError,
+    SourceError,
+    TrainingError,
+    counted,
+    flag_name,
+    install_command,
+)
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import read_pooling
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, ModelFiles
@@ -100,6 +110,7 @@ def open_task(
     is_base: bool = False,  # whether no recipe describes what to train, because it is the base with other tables
 ) -> TrainingTask:
     """Fill in unset settings, and tokenize the text into the run folder unless it is there already."""
+    _check_libraries(settings)
     source, maximum, special = files.ref.source, files.max_len, files.tokenizer.num_special
     provenance = None if is_base else read_provenance(files.checkpoint)
     base = None if is_base else find_base(provenance, settings.base, files.ref.tokenizer)
@@ -335,6 +346,19 @@ class TrainingSetup:
         """The sequences of the held-out loss: the same for every batch size, and for a resumed run."""
         count = min(max(EVAL_TOKENS // self.task.length, 1), max(EVAL_PER_STEP * self.task.planned_steps, MIN_EVAL))
         return self.dataset(self.task.held_out, self.sequences, count, shuffled=False)
+
+
+def _check_libraries(settings: Train) -> None:
+    """Raise TrainingError if a library that only some settings need is not installed, before text is read."""
+    needed = dict[str, str]()
+    if settings.lora is not None:
+        needed["peft"] = "--lora"
+    if settings.contrastive:
+        needed["sentence_transformers"] = "--contrastive"
+    for library, flag in needed.items():
+        if find_spec(library) is None:
+            name = library.replace("_", "-")
+            raise TrainingError(f"{flag} requires {name}, which is not installed.", install_command(library))
 
 
 def load_task(task: TrainingTask) -> tuple[TrainingTask, EvalModel, Names, EvalModel | None]:
