@@ -423,8 +423,14 @@ class BaseCheckpoint:
 def find_base(provenance: Provenance | None, named: str | None, tokenizer: str | None = None) -> BaseCheckpoint | None:
     """Return the base that the user named, or the oldest in a checkpoint's recipe, with this tokenizer."""
     if named is not None:
-        model_type = provenance.chain[-1].base.model_type if provenance else None  # as the resize read the base
-        return BaseCheckpoint(CheckpointRef(named, tokenizer=tokenizer, model_type=model_type))
+        read = provenance.chain[-1].base if provenance else CheckpointRef(named)  # as the resize read the base
+        ref = CheckpointRef(
+            source=named,
+            tokenizer=tokenizer,
+            model_type=read.model_type,
+            trained_length=read.trained_length,
+        )
+        return BaseCheckpoint(ref)
     if provenance is None:
         return None
     first, tokenizers = provenance.chain[-1], (tokenizer, *(step.base.tokenizer for step in provenance.chain))

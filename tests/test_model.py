@@ -111,7 +111,7 @@ def test_extend_model_keeps_the_random_state() -> None:
 def test_extend_model_changes_nothing_if_it_fails(make_pico: MakePico) -> None:
     model = make_pico("bert").load()
     before = {name: value.clone() for name, value in model.state_dict().items()}, model.config.to_dict()
-    for settings in ({"to": 0}, {"to": 8, "method": "copy"}, {"to": 40, "keep_first": 16}):
+    for settings in ({"to": 0}, {"to": 8, "method": "copy"}, {"to": 40, "method": "linear", "keep_first": 16}):
         with pytest.raises(ResizeError):
             extend_model(model, **settings)
     assert all(torch.equal(value, before[0][name]) for name, value in model.state_dict().items())

@@ -85,6 +85,7 @@ def test_plan_resize_adds_reserved_rows_to_the_length(make_pico: MakePico) -> No
             "reserved_rows": 2,
             "hidden_size": 8,
             "dtype": "F32",
+            "lengths": None,
             "scheme": "learned",
         }
     ]

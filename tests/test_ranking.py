@@ -10,7 +10,7 @@ from ctxextend.comparison.compare import Candidate, Compare, Measurement, Method
 from ctxextend.comparison.comparison_result import LOSS
 from ctxextend.errors import ResizeError
 from ctxextend.recipe import Resize
-from ctxextend.tables.method_facts import ROTARY_METHODS
+from ctxextend.tables.method_facts import ROTARY_METHOD_NAMES
 from ctxextend.tables.methods import METHODS
 from tests.evaluations import WITHOUT_BASE
 
@@ -69,7 +69,7 @@ def test_read_methods_parses_like_resize(spec: str, method: str, settings: dict[
 )
 def test_read_methods_expands_all_and_removes_duplicates(specs: list[str], named: list[str]) -> None:
     found = read_methods(specs, 64)
-    assert [spec.name for spec in found] == list(dict.fromkeys([*EVERY, *ROTARY_METHODS, *named]))
+    assert [spec.name for spec in found] == list(dict.fromkeys([*EVERY, *ROTARY_METHOD_NAMES, *named]))
     assert [spec.name for spec in found if spec.is_named] == named
 
 

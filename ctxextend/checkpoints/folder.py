@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -50,6 +50,8 @@ class Checkpoint:
     omitted: Mapping[str, str]  # skipped files, each with the reason
     fingerprints: Mapping[str, Fingerprint]  # of its files, taken before they are read
     adapter_of: str | None  # the base model of a PEFT adapter; None for other checkpoints
+    # Parsed JSON files by name, so that a plan reads each only once, before anything is written.
+    objects: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def root(self) -> Path:
@@ -139,6 +141,12 @@ class Checkpoint:
     def text(self, name: str) -> str:
         """Return the content of a text file."""
         return self.generated[name] if name in self.generated else read_text(self.root / name)
+
+    def read_object(self, name: str) -> Mapping[str, Any]:
+        """Return the content of a small file that contains one JSON object."""
+        if name not in self.objects:
+            self.objects[name] = load_object(self.root / name)
+        return self.objects[name]
 
     @property
     def code(self) -> tuple[str, ...]:

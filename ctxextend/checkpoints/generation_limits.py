@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctxextend.checkpoints.folder import MODULES, Checkpoint
-from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.families.length_keys import NO_LIMIT, runs_beyond, shares_positions
 from ctxextend.families.lookup import MAX_DEPTH, Keys, TableLocation
@@ -76,7 +75,7 @@ def generation_limits(checkpoint: Checkpoint) -> tuple[GenerationLimit, ...]:
     limits = list[GenerationLimit]()
     for file in dict.fromkeys((main_file, GENERATION_CONFIG)):
         if file in checkpoint.copied:
-            stated = _stated(load_object(checkpoint.root / file))
+            stated = _stated(checkpoint.read_object(file))
             for key, tokens in stated.items():
                 limits.append(GenerationLimit(file, (key,), tokens, is_used=file == main_file))
     if not checkpoint.has_config:

@@ -107,8 +107,10 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_ver
         for limit in item.limits:
             if limit.remark:
                 page.text(f"{name}{limit.file} {limit.key}: {limit.remark}.")
+        is_alternative = any(limit.remark and not limit.agrees for limit in item.limits)
+        label = "Otherwise: " if is_alternative else "Fix: "
         for fix in dict.fromkeys(limit.fix for limit in item.limits if limit.fix):
-            page.command("Fix: ", fix)
+            page.command(label, fix)
     if only_verdicts:
         return
     page.line()

@@ -66,8 +66,8 @@ class SchemeReport(PositionReport, shows="name scheme positions"):
 
     @property
     def lengths(self) -> str:
-        """The three lengths, as a sentence; empty if they are the same."""
-        if self.first_trained == self.stated == self.served:
+        """The three lengths, as a sentence; empty if the config states what the settings serve."""
+        if self.stated == self.served:
             return ""
         trained = f"first trained at {self.first_trained} tokens"
         return f"{trained}; the config states {self.stated}, the settings serve {self.served}"

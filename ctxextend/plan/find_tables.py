@@ -78,14 +78,6 @@ class OpenedModel:
         """Return the model with code files in its folder copied instead of skipped."""
         return replace(self, checkpoint=self.checkpoint.with_code())
 
-    def with_trained_length(self, trained_length: int | None) -> "OpenedModel":
-        """Return the model with another length of its first training, in tokens, unless the user states one."""
-        if self.ref.trained_length is not None or trained_length is None:
-            return self
-        architecture = with_trained_length(self.architecture, self.checkpoint, trained_length)
-        tables = find_tables(architecture, self.checkpoint.names, str(self.checkpoint.root))
-        return replace(self, architecture=architecture, tables=tables)
-
     def read_table(self) -> NDArray[Any] | None:
         """Return the first position table, shape (rows, hidden_size); None if it is not stored."""
         name = self.tables[0].name

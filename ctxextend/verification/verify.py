@@ -205,8 +205,7 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
             if step.convert is not None:
                 conversion = plan_conversion(model, step.convert)
                 return ExpectedResize(conversion, *recorded)
-            stated = model.with_trained_length(step.base.trained_length)
-            plan = plan_model(stated, step.settings, step.methods, checks_width=False)
+            plan = plan_model(model, step.settings, step.methods, checks_width=False)
             _ = plan.chosen  # raises if the rows do not equal the recorded formula
         except (errors.ResizeError, errors.UnsupportedModelError) as error:
             reasons.append(f"The recipe does not apply to {model.ref.source}: {error.message}")
