@@ -1,7 +1,7 @@
 """The exceptions that ctxextend raises on purpose, and formatting of messages; any other exception is a bug."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # Precedes the flags that identify the position table at the end of a hint; the command line inserts the command.
 SPECIFY_TABLE = "Specify it: "
@@ -96,6 +96,12 @@ def install_command(library: str) -> str:
 def flag_name(name: str) -> str:
     """Return the command line flag of a settings field."""
     return f"--{name.replace('_', '-')}"
+
+
+def joined(names: Sequence[str]) -> str:
+    """Return names as a list in a sentence: ``a``, ``a and b``, ``a, b and c``."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def counted(number: int, noun: str) -> str:

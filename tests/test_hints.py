@@ -174,3 +174,17 @@ def test_help_of_resize_starts_with_what_is_recommended() -> None:
     examples = re.findall(r"^ +(ctxextend resize .*)$", invoke("resize", "--help").stdout, re.MULTILINE)
     assert examples[0] == "ctxextend resize gpt2 --to 4096"
     assert "--method" not in " ".join(examples)
+
+
+def test_in_words_of_keeps_commands_with_dots_in_names() -> None:
+    command = "ctxextend resize ./my.model --to N --tensor enc.pos_embed.weight --config-key n_positions"
+    flags = {"evaluate": ["--data"], "run": ["--set"], "resize": ["--to", "--tensor", "--config-key"]}
+    for name in ("evaluate", "run"):
+        assert in_words_of(name, f"Specify it: {command}", flags) == f"Specify it: {command}"
+        hint = in_words_of(name, f"Specify it: {command}. Or pass --to 8", flags)
+        assert hint.startswith(f"Specify it: {command}. Or pass ")
+
+
+def test_recipe_keys_are_those_of_recipe_files() -> None:
+    assert recipe_keys("--trained-length") == ["resize.trained_length"]
+    assert recipe_keys("--to") == ["convert.to", "resize.to"]

@@ -241,7 +241,7 @@ def test_resize_with_dynamic_and_a_trained_length_states_that_length() -> None:
     [
         ({}, ["--method", "limits"], 2, "--trained-length has no effect with --method limits"),
         ({"rope_scaling": LLAMA3}, [], 2, "llama3 settings state 8192, which is part of their formula"),
-        ({"model_type": "bloom", "seq_length": 64}, [], 2, "--trained-length does not apply to seq_length"),
+        ({"model_type": "bloom", "seq_length": 64}, [], 2, "not to ALiBi ones of bloom"),
     ],
 )
 def test_resize_refuses_a_trained_length_that_does_not_apply(
@@ -260,16 +260,14 @@ def test_resize_refuses_a_trained_length_for_a_table_of_rows() -> None:
     assert "--trained-length applies to rotary positions" in done.stderr
 
 
-@pytest.mark.parametrize("rope", [None, yarn(4.0, 16 * K), LLAMA3, {"type": "dynamic", "factor": 2.0}])
+@pytest.mark.parametrize("rope", [None, yarn(4.0, 16 * K), LLAMA3])
 def test_resize_with_limits_changes_no_setting_of_rotary_positions(rope: dict[str, Any] | None) -> None:
     make("source", "llama", 64 * K, max_position_embeddings=32 * K, rope_scaling=rope)
     done = run("resize", "source", "--to", 256 * K, "--method", "limits", "--output", "out", "--verify")
     assert done.exit_code == 0
     before, after = config_of("source"), config_of("out")
     assert after["rope_scaling"] == before["rope_scaling"]
-    # Dynamic settings take this key for the trained length.
-    is_dynamic = rope is not None and rope.get("type") == "dynamic"
-    assert after["max_position_embeddings"] == (32 * K if is_dynamic else 256 * K)
+    assert after["max_position_embeddings"] == 256 * K
     assert json.loads(Path("out/tokenizer_config.json").read_text()) == {"model_max_length": 256 * K}
     assert "Nothing scales" in done.stderr
     assert "method: limits" in Path("out/ctxextend.yaml").read_text()
@@ -305,3 +303,111 @@ def test_extend_model_scales_from_the_trained_length() -> None:
     rope: Any = model.config.rope_parameters
     assert (rope["rope_type"], rope["factor"], rope[TRAINED]) == ("yarn", 4.0, 32)
     assert model.config.max_position_embeddings == 128
+
+
+@pytest.mark.parametrize("kind", ["linear", "dynamic"])
+def test_resize_with_limits_refuses_what_a_key_before_scaling_cannot_state(kind: str) -> None:
+    make("source", "llama", 64 * K, max_position_embeddings=32 * K, rope_scaling={"type": kind, "factor": 2.0})
+    done = run("resize", "source", "--to", 256 * K, "--method", "limits", "--output", "out")
+    assert (done.exit_code, Path("out").exists()) == (1, False)
+    assert "max_position_embeddings 32768 is the length before scaling" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(("rope", "method"), [(yarn(4.0, 32 * K), "yarn"), (LLAMA3, "llama3")])
+def test_resize_with_the_own_method_keeps_settings_that_serve_the_length(rope: dict[str, Any], method: str) -> None:
+    make("source", "llama", max_position_embeddings=8 * K, rope_scaling=rope)
+    done = run("resize", "source", "--to", 64 * K, "--method", method, "--output", "out")
+    assert done.exit_code == 0
+    assert rope_of("out") == rope
+    assert run("resize", "source", "--to", 64 * K, "--method", f"{method}:factor=16", "--output", "more").exit_code == 0
+    assert rope_of("more")["factor"] == 16.0
+
+
+def test_resize_with_a_longer_trained_length_scales_nothing_up_to_it() -> None:
+    make("source", "llama", max_position_embeddings=32 * K)
+    for to in (48 * K, 64 * K):
+        done = run("resize", "source", "--to", to, "--trained-length", 64 * K, "--output", f"out-{to}")
+        assert done.exit_code == 0
+        assert config_of(f"out-{to}")["max_position_embeddings"] == to
+        assert not config_of(f"out-{to}").get("rope_scaling")
+        assert "nothing scales" in done.stderr
+
+
+def test_resize_of_llama3_takes_the_trained_length_that_it_states_as_stated() -> None:
+    make("source", "llama", max_position_embeddings=128 * K, rope_scaling=LLAMA3)
+    for name, arguments in (("plain", []), ("given", ["--trained-length", 8 * K])):
+        assert run("resize", "source", "--to", 256 * K, *arguments, "--output", name).exit_code == 0
+    assert rope_of("plain") == rope_of("given")
+
+
+def test_resize_of_dynamic_settings_after_scaling_changes_short_inputs_and_says_so() -> None:
+    rope = {"type": "dynamic", "factor": 4.0, TRAINED: 4 * K}
+    make("source", "llama", max_position_embeddings=16 * K, rope_scaling=rope)
+    done = run("resize", "source", "--to", 32 * K, "--output", "out")
+    assert done.exit_code == 0
+    assert (rope_of("out")["factor"], config_of("out")["max_position_embeddings"]) == (8.0, 4 * K)
+    assert "Inputs up to 4096 tokens give identical outputs" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"rope_scaling": yarn(1e308, 4 * K)},
+        {"rope_scaling": {"type": "linear", "factor": 1e300}},
+        {"rope_scaling": {"type": "linear", "factor": 10**400}},
+        {"rope_scaling": yarn(4.0, 10**400)},
+        {"rope_theta": 10**400},
+        {"max_position_embeddings": 10**400},
+    ],
+)
+def test_inspect_refuses_numbers_that_overflow(config: dict[str, Any]) -> None:
+    make("source", "llama", **{"max_position_embeddings": 4 * K, **config})
+    for command in (["inspect", "source"], ["resize", "source", "--to", 16 * K]):
+        done = run(*command)
+        assert done.exit_code == 1
+        assert "config.json: " in done.stderr
+
+
+def test_extend_model_decides_between_two_conventions_as_resize_does() -> None:
+    rope: Any = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}
+    sizes: dict[str, Any] = {**SIZES, "max_position_embeddings": 32, "num_key_value_heads": 2, "rope_parameters": rope}
+    model = transformers.LlamaModel(transformers.LlamaConfig(**sizes, max_sequence_length=128))
+    ctxextend.extend_model(model, 256)
+    changed: Any = model.config.rope_parameters
+    assert (changed["factor"], model.config.max_position_embeddings) == (8.0, 32)
+    with pytest.raises(ctxextend.ResizeError, match="--trained-length must be at least 1, got -5"):
+        ctxextend.extend_model(model, 512, trained_length=-5)
+
+
+def test_verify_without_a_recipe_names_the_flag_that_decides() -> None:
+    make("source", "llama", max_position_embeddings=8 * K, rope_scaling={"type": "linear", "factor": 4.0})
+    assert run("resize", "source", "--to", 64 * K, "--trained-length", 8 * K, "--output", "out").exit_code == 0
+    Path("out/ctxextend.yaml").unlink()
+    done = run("verify", "out", "--base", "source")
+    assert done.exit_code == 3
+    assert "Pass --trained-length 8192 if it is the one before" in done.stdout
+    assert run("verify", "out", "--base", "source", "--trained-length", 8 * K).exit_code == 0
+
+
+def test_inspect_suggests_a_fix_that_needs_no_answer() -> None:
+    make("source", "llama", 2 * K, max_position_embeddings=16 * K, rope_scaling={"type": "linear", "factor": 4.0})
+    done = run("inspect", "source", "--check")
+    assert done.exit_code == 3
+    assert "ctxextend resize source --to 16384 --fix-limits" in done.stdout
+    assert run("resize", "source", "--to", 16 * K, "--fix-limits", "--output", "out").exit_code == 0
+
+
+def test_inspect_refuses_a_trained_length_for_positions_that_do_not_scale() -> None:
+    done = run("inspect", "tiny-gpt2", "--trained-length", 64)
+    assert done.exit_code == 2
+    assert "--trained-length applies to rotary positions that scale, not to learned ones of gpt2." in done.stderr
+
+
+def test_inspect_reads_lengths_that_are_written_as_floats() -> None:
+    make("source", "llama", max_position_embeddings=4 * K, max_sequence_length=8192.0)
+    (limit,) = [limit for limit in ctxextend.inspect("source").limits if limit.key == "max_sequence_length"]
+    assert (limit.value, limit.agrees) == (8 * K, False)
+    rope = {"type": "linear", "factor": 4.0}
+    make("linear", "llama", max_position_embeddings=4 * K, rope_scaling=rope, **{TRAINED: 4096.0})
+    (scheme,) = ctxextend.inspect("linear").schemes
+    assert (scheme.first_trained, scheme.served) == (4 * K, 16 * K)

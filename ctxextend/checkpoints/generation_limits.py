@@ -12,7 +12,7 @@ from typing import Any
 from ctxextend.checkpoints.folder import MODULES, Checkpoint
 from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.families.length_keys import NO_LIMIT, runs_beyond, shares_positions
-from ctxextend.families.lookup import MAX_DEPTH, Keys, TableLocation
+from ctxextend.families.lookup import MAX_DEPTH, Keys, TableLocation, whole_number
 
 GENERATION_CONFIG = "generation_config.json"
 TASKS = "task_specific_params"  # of pipelines, up to transformers 4
@@ -167,8 +167,8 @@ def _stated(values: Mapping[str, Any]) -> dict[str, int]:
     """Return the limits that an object states."""
     stated = dict[str, int]()
     for key in KEYS:
-        value = values.get(key)
-        if type(value) is int and 0 < value < NO_LIMIT:
+        value = whole_number(values.get(key))
+        if value is not None and 0 < value < NO_LIMIT:
             stated[key] = value
     return stated
 

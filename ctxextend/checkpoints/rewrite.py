@@ -110,7 +110,8 @@ def plan_layout(
         changes = {"dtype": dtypes.get(name, dtype), "shape": shapes.get(name, shape)}
         described[name] = {**file.header[name], **changes, "data_offsets": [position, position + size]}
         position += size
-    header = {name: described.get(name, value) for name, value in file.header.items() if name in {METADATA, *described}}
+    written = {METADATA, *described}
+    header = {name: described.get(name, value) for name, value in file.header.items() if name in written}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (((shifts.most_common(1)[0][0] if shifts else 0) - 8 - len(text)) % DISK_BLOCK)
     if len(text) > MAX_HEADER_BYTES:

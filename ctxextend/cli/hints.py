@@ -1,12 +1,13 @@
 """Hints in the words of the command that failed: they name its flags, or say which command has a flag."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from ctxextend.errors import flag_name
+from ctxextend.errors import flag_name, joined
 
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
-COMMAND_LINE = re.compile(r"ctxextend ([a-z]+)[^.,;`]*")  # a whole command in a hint, with its flags
+# A whole command in a hint, with its flags: up to a mark that ends the sentence, and not a dot in a name.
+COMMAND_LINE = re.compile(r"ctxextend [a-z]+.*?(?=[.,;`]?(?:\s*$)|[.,;](?=\s)|`)")
 Flags = Mapping[str, Collection[str]]  # the flags of each command, by its name
 
 # What a command does with an argument that it does not expect, {} being the argument.
@@ -34,33 +35,35 @@ def in_words_of(command: str, hint: str, flags: Flags) -> str:
         keys = {flag: " or ".join(recipe_keys(flag)) for flag in foreign}
         keys = {flag: names for flag, names in keys.items() if names}
         if keys:
-            hint = FLAG.sub(lambda match: keys.get(match[0], match[0]), hint)
+            hint = _outside_commands(hint, lambda text: FLAG.sub(lambda match: keys.get(match[0], match[0]), text))
             hint += " These are keys of the recipe: override one with --set KEY=VALUE."
         foreign = [flag for flag in foreign if flag not in keys]
     owners = dict[str, list[str]]()
     for flag in foreign:
         having = [name for name in flags if flag in flags[name]]
         if having:  # others are flags of other programs
-            owners.setdefault(_joined(having), []).append(flag)
+            owners.setdefault(joined(having), []).append(flag)
     for names, listed in owners.items():
         are = "are flags" if len(listed) > 1 else "is a flag"
-        hint += f" {_joined(listed)} {are} of ctxextend {names}."
+        end = "" if hint.endswith((".", "`")) else "."
+        hint += f"{end} {joined(listed)} {are} of ctxextend {names}."
     return hint
+
+
+def _outside_commands(hint: str, change: Callable[[str], str]) -> str:
+    """Return a hint with a change to all of its text except whole commands."""
+    parts, position = list[str](), 0
+    for match in COMMAND_LINE.finditer(hint):
+        parts += [change(hint[position : match.start()]), match[0]]
+        position = match.end()
+    return "".join((*parts, change(hint[position:])))
 
 
 def recipe_keys(flag: str) -> list[str]:
     """Return the keys of a recipe that a flag of its steps sets."""
-    from dataclasses import fields
+    from ctxextend.recipe_file import KEYS
 
-    from ctxextend.recipe import CheckpointRef, Convert, Evaluate, Resize, Train
-
-    sections = {"": CheckpointRef, "resize.": Resize, "convert.": Convert, "train.": Train, "evaluate.": Evaluate}
-    return [
-        f"{section}{item.name}"
-        for section, kind in sections.items()
-        for item in fields(kind)
-        if flag_name(item.name) == flag
-    ]
+    return [path for path, key in KEYS.items() if flag_name(key.name) == flag]
 
 
 def explain_extra(command: str, repeatable: Collection[str], extra: str, words: Sequence[str]) -> str | None:
@@ -73,8 +76,3 @@ def explain_extra(command: str, repeatable: Collection[str], extra: str, words: 
         return f"Repeat the flag for several values: {flag} {value} {flag} {argument}."
     hint = EXTRA_ARGUMENTS.get(command)
     return hint and hint.format(argument)
-
-
-def _joined(names: Sequence[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last

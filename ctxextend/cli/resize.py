@@ -85,9 +85,6 @@ def resize(
         recipe = Recipe(options.from_flags(CheckpointRef, flags), settings, training)
     plan = plan_model(open_model(recipe.checkpoint), settings)
     sink.note(*plan.notes)
-    if plan.settings.kept_first < settings.kept_first:
-        learned = plan.settings.kept_first
-        sink.note(f"--keep-first {settings.kept_first} is taken as {learned}: the table has {learned} learned rows.")
     sink.warning(*plan.warnings)
     more, warned = dict[str, Any](), tuple[str, ...]()
     if data and not (dry_run or training):

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
-from ctxextend.families.lookup import Keys, TableLocation, nested
+from ctxextend.errors import joined
+from ctxextend.families.lookup import Keys, TableLocation, nested, whole_number
 from ctxextend.families.schema import ALIBI, RELATIVE
 
 NO_LIMIT = 10**9  # larger values mean "no limit": transformers writes 1e30
@@ -50,10 +51,11 @@ READERS = {key.name: key.readers for key in LENGTH_KEYS}
 # Keys of the config of a language model, inside that of a larger model.
 LANGUAGE_CONFIGS = ("text_config", "language_config", "llm_config")
 
-# Keys of a model type that say nothing about the length of its tables.
+# Keys of the whole model's config that say nothing about the length of its tables, by its type.
 UNRELATED = {
     "codegen": ("n_ctx",),  # `CodeGenConfig` writes its default, which has no effect
     "clvp": ("max_position_embeddings",),  # of speech, next to the length of texts
+    "musicflamingo": ("max_position_embeddings",),  # of seconds of audio, next to the text config
 }
 
 
@@ -64,15 +66,20 @@ def config_length_keys(location: TableLocation) -> list[tuple[Keys, int]]:
     """
     own_keys = {location.table.config_key.rpartition(".")[2]}
     own_keys |= {*location.table.aliases, *location.table.unused_keys, *location.family.limits}
-    own_keys |= {*UNRELATED.get(location.family.model_type, ())}
+    unrelated = {*UNRELATED.get(location.family.model_type, ())}
+    whole_type = location.config.get("model_type")
+    if isinstance(whole_type, str):
+        unrelated |= {*UNRELATED.get(whole_type, ())}
     own_paths = _own_paths(location)
     found = list[tuple[Keys, int]]()
     for path in (*own_paths, *_around(location)):
         for key in LENGTH_KEYS:
+            if key.name in unrelated and (path in own_paths or not path):
+                continue
             if path in own_paths and key.name in own_keys:
                 continue
-            value = nested(location.config, (*path, key.name))
-            if type(value) is int and 0 < value < NO_LIMIT:
+            value = whole_number(nested(location.config, (*path, key.name)))
+            if value is not None and 0 < value < NO_LIMIT:
                 found.append(((*path, key.name), value))
     return found
 
@@ -101,9 +108,7 @@ def may_take(engines: Sequence[str], value: int) -> str:
     """Return what engines may do with a key that disagrees, as a clause; empty if none reads it."""
     if not engines:
         return ""
-    *first, last = engines
-    names = f"{', '.join(first)} and {last}" if first else last
-    return f"{names} may take {value} instead"
+    return f"{joined(engines)} may take {value} instead"
 
 
 def agreeing_values(location: TableLocation, positions: int) -> tuple[int, ...]:

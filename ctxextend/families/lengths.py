@@ -54,6 +54,8 @@ def layer_lengths(location: TableLocation, layers: RopeLayers) -> PositionLength
     stated = location.positions(location.rows(location.value(location.effective_key)))
     rope, given = layers.parameters, location.trained_length
     kind, factor = rope[TYPE], rope.get(FACTOR) or 1.0
+    if kind == "llama3" and given == round(rope[TRAINED]):
+        given = None  # it is what the settings state
     if kind in TWO_CONVENTIONS and factor > 1:
         return _of_two_conventions(location, layers, stated)
     first = given or (round(rope[TRAINED]) if kind in STATES_TRAINED else stated)
@@ -88,8 +90,9 @@ def _of_two_conventions(location: TableLocation, layers: RopeLayers, stated: int
         return after
     if scaled in location.seen_lengths:
         return before
-    # Of dynamic settings, transformers takes the key for the trained length: an equal limit may be left over.
-    if unscaled in location.seen_lengths or (stated in location.seen_lengths and kind != "dynamic"):
+    # Of dynamic settings, transformers takes the key for the trained length: other limits may be left over.
+    is_seen = stated in location.seen_lengths or unscaled in location.seen_lengths
+    if is_seen and kind != "dynamic":
         return after
     key = location.effective_key
     question = f"{kind} rotary settings with factor {factor:g} do not say whether {key} {stated} is the length "

@@ -79,9 +79,9 @@ class TableLocation:
         """Return the integer ≥ 0 of a key in this model's config, or transformers' default."""
         value = self.stated(key)
         value = self.family.defaults.get(key) if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
             path, model = ".".join((*self.path, key)), f"for a {self.family.model_type} model"
-            message = f"config.json: {path} must be an integer {model}, got {value!r}."
+            message = f"config.json: {path} must be an integer {model}, got {value!r:.100}."
             raise CheckpointError(message, "Correct config.json.")
         return value
 
@@ -148,6 +148,13 @@ class Architecture:
             return UnsupportedModelError(parts[0].message, hint)
         reasons = "; ".join(f"its {part.part}: {part.message[0].lower()}{part.message[1:-1]}" for part in parts)
         return UnsupportedModelError(f"This {model_type} model has nothing to resize: {reasons}.", hint)
+
+
+def whole_number(value: Any) -> int | None:
+    """Return an integer, also one that is written as 512.0; None for anything else."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if type(value) is int else None
 
 
 def nested(config: Mapping[str, Any], path: Keys) -> Any:

@@ -4,7 +4,6 @@ Files of transformers 5 have ``rope_parameters``; older ones have ``rope_scaling
 rules: ``RotaryEmbeddingConfigMixin`` and ``convert_rope_params_to_dict`` of transformers 5.23.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,8 @@ from ctxextend.families.schema import RotaryFacts
 from ctxextend.tables.rotary import FACTOR, LISTS, NEEDS, PARTIAL, THETA, TRAINED, TYPE, Parameters
 
 NEW, OLD = "rope_parameters", "rope_scaling"  # dialects
+MAX_NUMBER = 1e30  # of any setting; larger ones overflow in formulas
+MAX_LENGTH = 10**12  # of factors and lengths
 OPTIONAL = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # numbers; 0: the default
 
 
@@ -62,8 +63,15 @@ def stated_trained_length(location: TableLocation, layers: RopeLayers) -> int | 
             return int(settings[TRAINED])
     if layers.layers:  # settings of one type of layers do not read the key next to them
         return None
-    is_next_to = location.stated(TRAINED) is not None or TRAINED in location.family.defaults
-    return location.value(TRAINED) if is_next_to else None
+    next_to = location.stated(TRAINED)
+    if next_to is None:
+        next_to = location.family.defaults.get(TRAINED)
+    if next_to is None:
+        return None
+    if not _is_number(next_to, MAX_LENGTH):
+        message = f"config.json: {TRAINED} must be a number of tokens, got {next_to!r:.100}."
+        raise CheckpointError(message, "Correct config.json.")
+    return int(next_to)
 
 
 def rotary_dim(location: TableLocation, parameters: Parameters) -> int:
@@ -190,13 +198,16 @@ def _complete(location: TableLocation, layers: str, stated: Parameters) -> dict[
             is_valid = isinstance(value, list) and len(value) == pairs and all(map(_is_number, value))
             expected = f"a list of {pairs} numbers above 0, one for each pair of rotated values"
         else:
-            is_valid = key not in (*NEEDS[kind], *rope) or (_is_number(value) and rope[key] >= least)
+            maximum = MAX_LENGTH if least else MAX_NUMBER
+            is_valid = key not in (*NEEDS[kind], *rope) or (_is_number(value, maximum) and rope[key] >= least)
             expected = f"a number {'of at least 1' if least else 'above 0'}"
+            if isinstance(value, int | float) and value > maximum:
+                expected = f"a number of at most {maximum:,.0f}"
         if not is_valid:
             message = f"config.json: {key} of {kind} rotary positions must be {expected}, got {value!r:.100}."
             raise CheckpointError(message, "Correct config.json.")
     return rope
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+def _is_number(value: Any, maximum: float = MAX_NUMBER) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= maximum

@@ -140,11 +140,20 @@ def _other_keys(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
             reason = f"{location.config_key} is {table.key_value}"
         if engines and not is_same:
             reason += f", and {may_take(engines, value)}"
-        if value > table.positions and location.table.rope and location.table.rope.methods and not is_same:
+        if value > table.positions and not is_same and _may_be_trained_longer(table):
             command = model.ref.resize_command(to=value)
             remark = f"if the model was trained at {value} tokens, raise its limits: {command} --method limits"
         key = ".".join(path)
         yield Limit(file, key, value, tokens, ", ".join(engines) or UNUSED, table.name, reason, remark=remark)
+
+
+def _may_be_trained_longer(table: PositionReport) -> bool:
+    """Whether a longer length in another key may be the one that rotary positions were trained at."""
+    facts = table.location.table.rope
+    if not isinstance(table, SchemeReport) or facts is None or not facts.methods:
+        return False
+    is_scaled = table.served != table.first_trained
+    return not is_scaled and table.location.trained_length is None
 
 
 def _generation_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> Iterator[Limit]:

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 and float8 with numpy
@@ -16,7 +15,8 @@ from ctxextend.families.length_keys import generating_table
 from ctxextend.families.lookup import Keys, find_architecture
 from ctxextend.plan.edits import TablePlan, config_changes, plan_tables, with_length
 from ctxextend.plan.find_tables import FoundTable, TableShape, check_width, computed_shape, find_tables
-from ctxextend.recipe import Resize, accepts_settings
+from ctxextend.plan.trained_length import state_trained_length, with_config_lengths
+from ctxextend.recipe import CheckpointRef, Resize, accepts_settings
 from ctxextend.tables.apply import choose_settings, resize_with_reserved
 
 if TYPE_CHECKING:
@@ -62,9 +62,11 @@ def extend_model(
         raise CheckpointError(f"{type(model).__name__} has no transformers config.", HINT)
     config = {**model_config.to_dict(), "model_type": model_config.model_type}
     architecture = find_architecture(config)
-    if trained_length is not None:
-        locations = (replace(location, trained_length=trained_length) for location in architecture.locations)
-        architecture = replace(architecture, locations=tuple(locations))
+    ref = CheckpointRef(type(model).__name__, trained_length=trained_length)  # validates it
+    if ref.trained_length is None:
+        architecture = with_config_lengths(architecture)
+    else:
+        architecture = state_trained_length(architecture, ref.trained_length)
     state = model.state_dict(keep_vars=True)  # some tables are buffers
     shapes = {name: (len(value), value.shape[-1]) for name, value in state.items() if value.dim() == 2}
     try:

@@ -15,7 +15,7 @@ from ctxextend.errors import CheckpointError, MethodError, ResizeError, flag_nam
 from ctxextend.families.length_keys import LengthChange, generating_table, length_key_changes
 from ctxextend.families.lengths import PositionLengths, layer_lengths, position_lengths
 from ctxextend.families.lookup import Architecture, TableLocation, nested
-from ctxextend.families.rope import RopeLayers, read_rope, rope_changes, rotary_dim, stated_trained_length
+from ctxextend.families.rope import RopeLayers, read_rope, rope_changes, rotary_dim
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.find_tables import (
     Describe,
@@ -29,7 +29,7 @@ from ctxextend.recipe import Resize
 from ctxextend.tables.apply import COUNTS, check_source_rows, read_method
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, LIMITS
 from ctxextend.tables.methods import METHODS
-from ctxextend.tables.rotary import KEPT_TYPES, STATES_TRAINED, RopeChange, frequencies, resize_rope
+from ctxextend.tables.rotary import KEPT_TYPES, STATES_TRAINED, TRAINED, RopeChange, frequencies, resize_rope
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class TablePlan:
     def same_up_to(self) -> int:
         """The longest input, in tokens, whose outputs can stay: of ``dynamic`` settings, the trained length."""
         is_dynamic = any(plan.before.parameters["rope_type"] == "dynamic" for plan in self.rope)
-        return self.location.value(self.location.effective_key) if is_dynamic else self.max_len_before
+        return min(self.stated, self.key_length) if is_dynamic else self.max_len_before
 
 
 def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Describe) -> Resize:
@@ -174,9 +174,6 @@ def plan_tables(
         if location.table.scheme:
             options = replace(settings, method=recorded.get(name, settings.method))
             plan = _with_rope(plan, options, has_others=len(selected) > 1)
-        elif location.trained_length is not None:
-            message = f"--trained-length applies to rotary positions; {name} is a table of rows."
-            raise MethodError(message, "Remove --trained-length.")
         plans.append(plan)
     changes = {(plan.rows_after > plan.rows_before): plan for plan in plans if plan.is_changed}
     if len(changes) > 1:
@@ -194,16 +191,13 @@ def _with_rope(plan: TablePlan, settings: Resize, *, has_others: bool) -> TableP
     """Plan positions without a table of rows: which rotary settings change, if any, and from which length."""
     location, lengths, after = plan.location, position_lengths(plan.location), plan.max_len_after
     has_settings = location.table.rope is not None and bool(location.table.rope.methods)
-    if location.trained_length is not None and not has_settings:
-        message = f"--trained-length does not apply to {plan.name}: nothing of its positions scales."
-        raise MethodError(message, "Remove --trained-length.")
     _check_scheme_method(location, settings)
-    is_asked = bool(lengths.question) and _method_name(settings) != LIMITS
-    if is_asked:
-        raise ResizeError(f"config.json: {lengths.question}.", f"Pass {lengths.answer}.")
     before = lengths.context
+    only_fixes_limits = settings.fix_limits and after == before
+    if lengths.question and not only_fixes_limits:
+        raise ResizeError(f"config.json: {lengths.question}.", f"Pass {lengths.answer}.")
     # The settings are the only thing that may change at the length that they already serve.
-    is_corrected = has_settings and _misstates_trained_length(location)
+    is_corrected = has_settings and any(_is_corrected(location, item) for item in _scaled_layers(location))
     if after < before or (after == before and not settings.fix_limits and not is_corrected):
         raise _no_change_needed(location, before, after, has_others=has_others)
     rows = location.rows(location.key_value(before))
@@ -235,15 +229,15 @@ def _check_scheme_method(location: TableLocation, settings: Resize) -> None:
         raise MethodError(message, one_of)
 
 
-def _misstates_trained_length(location: TableLocation) -> bool:
-    """Whether the user states another length of the first training than the rotary settings of the config."""
-    if location.trained_length is None:
-        return False
-    layers = [item for item in read_rope(location) if not item.is_local]
-    stated = [
-        stated_trained_length(location, item) for item in layers if item.parameters["rope_type"] in STATES_TRAINED
-    ]
-    return any(length not in (None, location.trained_length) for length in stated)
+def _scaled_layers(location: TableLocation) -> list[RopeLayers]:
+    """Return the rotary settings of the layers that see the whole input: others are not scaled."""
+    return [item for item in read_rope(location) if not item.is_local]
+
+
+def _is_corrected(location: TableLocation, layers: RopeLayers) -> bool:
+    """Whether the user states another length of the first training than the rotary settings of these layers."""
+    rope, given = layers.parameters, location.trained_length
+    return given is not None and rope["rope_type"] in STATES_TRAINED and given != round(rope[TRAINED])
 
 
 def _no_change_needed(location: TableLocation, before: int, after: int, *, has_others: bool) -> ResizeError:
@@ -259,31 +253,41 @@ def _no_change_needed(location: TableLocation, before: int, after: int, *, has_o
 
 def _plan_rope(location: TableLocation, settings: Resize, after: int) -> tuple[RopePlan, ...]:
     """Plan the rotary settings that serve a longer context, for each type of layers that sees the whole input."""
-    facts, plans = location.table.rope, list[RopePlan]()
-    assert facts is not None
-    for item in read_rope(location):
-        if item.is_local:
-            continue
-        lengths, kind = layer_lengths(location, item), item.parameters["rope_type"]
-        given = location.trained_length
-        stated = stated_trained_length(location, item)
-        is_formula = kind in ("longrope", "llama3") and given not in (None, stated)
-        if is_formula:
-            message = f"--trained-length {given}: {kind} settings state {stated}, which is part of their formula."
-            raise MethodError(message, f"Pass --trained-length {stated}, or remove it.")
-        is_corrected = given is not None and kind in STATES_TRAINED and given != stated
-        served = min(lengths.served, after - 1) if is_corrected else lengths.served
-        # Released llama3 models serve more than factor x first trained length: their factor is multiplied.
-        first = lengths.first_trained if kind != "llama3" or given is not None else None
-        dim = rotary_dim(location, item.parameters)
-        change = resize_rope(item.parameters, (served, after), dim, settings.method, facts.methods, first)
-        is_limits = change.method == LIMITS
-        keeps_max_len = lengths.key_is_first_trained if is_limits else change.keeps_max_len
-        # Settings of either convention keep theirs.
-        keeps_max_len = keeps_max_len or (lengths.key_is_first_trained and kind != "default")
-        change = change._replace(keeps_max_len=keeps_max_len)
+    plans = list[RopePlan]()
+    for item in _scaled_layers(location):
+        change = _change_rope(location, item, settings, after)
         plans.append(RopePlan(before=item, after=change, scales=_scales(location, item, change, after)))
     return tuple(plans)
+
+
+def _change_rope(location: TableLocation, layers: RopeLayers, settings: Resize, after: int) -> RopeChange:
+    """Return new rotary settings of the layers of one type, for a context of `after` tokens."""
+    facts, kind = location.table.rope, layers.parameters["rope_type"]
+    assert facts is not None
+    lengths = layer_lengths(location, layers)
+    is_corrected = _is_corrected(location, layers)
+    if is_corrected and kind in ("longrope", "llama3"):
+        stated = round(layers.parameters[TRAINED])
+        message = f"--trained-length {location.trained_length}: {kind} settings state {stated}, which is part of their "
+        raise MethodError(f"{message}formula.", f"Pass --trained-length {stated}, or remove it.")
+    # Released llama3 models serve more than factor x first trained length: their factor is multiplied.
+    first = None if kind == "llama3" else lengths.first_trained
+    change = resize_rope(
+        layers.parameters,
+        (lengths.served, after),
+        rotary_dim(location, layers.parameters),
+        settings.method,
+        facts.methods,
+        first,
+        is_corrected=is_corrected,
+    )
+    if not lengths.key_is_first_trained:
+        return change if change.method != LIMITS else change._replace(keeps_max_len=False)
+    if change.method == LIMITS and after > lengths.served:
+        message = f"--method {LIMITS} cannot state {after} tokens: {location.effective_key} {lengths.stated} is the "
+        message += f"length before scaling, and the {kind} settings serve {lengths.served}."
+        raise ResizeError(message, f"Remove --method {LIMITS}, or use --to {lengths.served} or fewer.")
+    return change._replace(keeps_max_len=True)  # a file keeps its convention
 
 
 def _scales(location: TableLocation, before: RopeLayers, after: RopeChange, length: int) -> bool:

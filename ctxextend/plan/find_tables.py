@@ -16,7 +16,14 @@ from ctxextend.checkpoints.source import resolve_source
 from ctxextend.checkpoints.wrappers import MODEL, common_prefix, has_adapters, is_wrapped_model
 from ctxextend.errors import SPECIFY_TABLE, CheckpointError, CtxextendError, ResizeError, UnsupportedModelError
 from ctxextend.families.lengths import position_lengths
-from ctxextend.families.lookup import Architecture, TableLocation, find_architecture, matching_types, nested
+from ctxextend.families.lookup import (
+    Architecture,
+    TableLocation,
+    find_architecture,
+    matching_types,
+    nested,
+    whole_number,
+)
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import Family, PositionTable, ReservedRows
 from ctxextend.families.unsupported import FAMILIES_HINT, POSITION_SCHEMES
@@ -325,8 +332,13 @@ def rewrites_model_type(checkpoint: Checkpoint, ref: CheckpointRef) -> bool:
 def with_type_note(model: OpenedModel) -> OpenedModel:
     """Return a model with a note on how an output is loaded, if the user named its type."""
     note = _describe_type(model)
+    return model if note is None else with_note(model, note)
+
+
+def with_note(model: OpenedModel, note: str) -> OpenedModel:
+    """Return a model with another note for the user, unless it has that one already."""
     source = model.checkpoint.source
-    if note is None or note in source.notes:
+    if note in source.notes:
         return model
     source = replace(source, notes=(*source.notes, note))
     return replace(model, checkpoint=replace(model.checkpoint, source=source))
@@ -489,7 +501,8 @@ def stated_width(location: TableLocation, columns: int) -> tuple[str, int] | Non
     for key in WIDTH_KEYS if own is None else own:
         key = f"{prefix}.{key}".lstrip(".")
         value = location.stated(key)
-        if type(value) is int:
+        value = whole_number(value)
+        if value is not None:
             found.append((".".join((*location.path, key)), value))
     if own is not None:
         found = found[:1]

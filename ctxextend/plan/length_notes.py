@@ -73,8 +73,8 @@ def length_key_warnings(
         before = table.max_len_before
         after = table.max_len_after
         is_scaled = any(plan.after.method != LIMITS for plan in table.rope)
-        if is_scaled and value > before:
-            yield _longer_training(name, value, f"{table.config_key} is {before}", after)
+        if is_scaled and value > before and table.location.trained_length is None:
+            yield _longer_training(name, value, f"{table.config_key} is {table.stated}", after)
         elif not settings.fix_limits and value not in agreeing_values(table.location, after):
             effect = may_take(readers(table.location, path), value)
             stays = f"{name} is {value}, not {before}, and stays {value}"

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from ctxextend.errors import UnsupportedModelError
+from ctxextend.families.lookup import MAX_DEPTH
+from ctxextend.families.schema import ALIBI, ROTARY
 
-ALIBI, ROTARY = "ALiBi", "rotary"
 # Parts of config keys that only models with such positions have.
 ALIBI_KEY = re.compile(r"(?:^|_)alibi(?:_|$)")
 ROTARY_KEY = re.compile(r"(?:^|_)(?:rope|rotary)(?:_|$)")
@@ -15,12 +16,11 @@ ROTARY_KEY = re.compile(r"(?:^|_)(?:rope|rotary)(?:_|$)")
 KIND_KEY = re.compile(r"(?:pos|position|positional)_(?:emb|embd|embeddings?|encodings?)(?:_type|_2d)?")
 TABLE_KINDS = ("learned", "learned_absolute")  # values of these keys; ``absolute`` is only the default of BERT's config
 ANGLES = "inv_freq"  # in the names of buffers that only rotary positions have
-MAX_DEPTH = 3  # no config of transformers is nested more deeply
 MAX_KEYS = 4
 MAX_TEXT = 40  # characters of a value
 
 RUN_CODE = "Load it with trust_remote_code=True, which runs that code."
-NO_LIMIT = (
+ANY_LENGTH = (
     "ALiBi has no table and no length to resize: for longer texts, raise model_max_length in tokenizer_config.json."
 )
 READ_CODE = "The code and the model card say which lengths it reads, and with which settings."
@@ -106,7 +106,7 @@ def describe_code(config: Mapping[str, Any], file: str) -> str:
 def advise_code(config: Mapping[str, Any], names: Collection[str] = ()) -> str:
     """Say what to do with a folder whose own code has positions that cannot be resized."""
     is_alibi = named_scheme(stated_positions(config), names) == ALIBI
-    return f"{RUN_CODE} {NO_LIMIT if is_alibi else READ_CODE}"
+    return f"{RUN_CODE} {ANY_LENGTH if is_alibi else READ_CODE}"
 
 
 def code_error(

@@ -36,6 +36,7 @@ from ctxextend.plan.find_tables import (
     describe_table,
     ignored_tensors,
     open_model,
+    with_note,
     with_type_note,
 )
 from ctxextend.plan.runtimes import describe_runtimes, runtime_lengths
@@ -697,7 +698,10 @@ def plan_model(
     for table in tables:
         if checks_width and table.is_stored:
             check_width(table.location, table.hidden_size, table.name)
-    settings = limit_kept_first(settings, max(table.max_len_before for table in tables))
+    learned, given = max(table.max_len_before for table in tables), settings.kept_first
+    settings = limit_kept_first(settings, learned)
+    if settings.kept_first < given:
+        model = with_note(model, f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows.")
     edits, buffers = plan_edits(model, tables), plan_buffers(checkpoint, tables)
     return ResizePlan(with_type_note(model), settings, tables, edits, *buffers, recorded or {})
 

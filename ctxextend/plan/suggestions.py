@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.safetensors_file import FLOATS
+from ctxextend.checkpoints.safetensors_file import FLOATS, TensorEntry
 from ctxextend.errors import SPECIFY_TABLE
 from ctxextend.recipe import flag_words
 
@@ -50,19 +50,28 @@ def suggest_tensor(checkpoint: Checkpoint, table: str | None = None) -> str:
     candidates = sorted(candidates, key=lambda item: item[:4], reverse=True)[:MAX_SUGGESTIONS]
     if not candidates:
         return ""
-    shown = "; ".join(
-        f"{entry.name} {list(entry.shape)}" + (f" (rows = {key}{f' + {reserved}' * bool(reserved)})" if key else "")
-        for *_, entry, key, reserved in candidates
-    )
+    shown = "; ".join(_describe(entry, key, reserved) for *_, entry, key, reserved in candidates)
     *_, entry, key, reserved = candidates[0]
-    pad, note = checkpoint.config.get("pad_token_id"), ""
-    if not reserved and "embeddings.position_embeddings" in entry.name and type(pad) is int and pad > 0:
-        # RoBERTa's convention: 514 rows are 512 positions, after pad_token_id + 1 reserved rows.
-        reserved = pad + 1 if (entry.shape[0] - pad - 1) % 8 == 0 else 0  # lengths are multiples of 8
-        note = f"Reserved rows: {reserved}, suggested by pad_token_id {pad}. " if reserved else ""
-    note = note or "If rows are reserved before position 0, add --reserved-rows K. " * (not reserved)
+    pad: Any = checkpoint.config.get("pad_token_id")
+    note = ""
+    is_roberta = "embeddings.position_embeddings" in entry.name and type(pad) is int and pad > 0
+    # RoBERTa's convention: 514 rows are 512 positions, a multiple of 8, after pad_token_id + 1 reserved rows.
+    if is_roberta and not reserved and (entry.shape[0] - pad - 1) % 8 == 0:
+        reserved = pad + 1
+        note = f"Reserved rows: {reserved}, suggested by pad_token_id {pad}. "
+    if not reserved:
+        note = "If rows are reserved before position 0, add --reserved-rows K. "
     flags = flag_words({"tensor": entry.name, "reserved-rows": reserved or None, "config-key": key or "KEY"})
     return f"Candidate position tables: {shown}. {note}{SPECIFY_TABLE}{shlex.join(flags)}"
+
+
+def _describe(entry: TensorEntry, key: str, reserved: int) -> str:
+    """Return a candidate with its shape, and the config key from which its rows follow."""
+    text = f"{entry.name} {list(entry.shape)}"
+    if not key:
+        return text
+    rows = f"{key} + {reserved}" if reserved else key
+    return f"{text} (rows = {rows})"
 
 
 def _integers(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, int]]:

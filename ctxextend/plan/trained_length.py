@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.length_limits import stated_limits
-from ctxextend.errors import CheckpointError
+from ctxextend.errors import CheckpointError, MethodError
 from ctxextend.families.length_keys import config_length_keys
 from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import Architecture, TableLocation
@@ -20,13 +20,42 @@ def with_trained_length(architecture: Architecture, checkpoint: Checkpoint, trai
         checkpoint: Its tokenizer files and recipe are read only if the rotary settings leave the question open.
         trained_length: The length of the first training, in tokens, as the user states it.
     """
+    if trained_length is not None:
+        return state_trained_length(architecture, trained_length)
     locations = list[TableLocation]()
     for location in architecture.locations:
-        if location.table.rope is not None or trained_length is not None:
-            location = replace(location, trained_length=trained_length)
         if _is_open(location):
             location = replace(location, seen_lengths=tuple(_seen_lengths(location, checkpoint)))
         locations.append(location)
+    return replace(architecture, locations=tuple(locations))
+
+
+def state_trained_length(architecture: Architecture, trained_length: int) -> Architecture:
+    """Return an architecture whose rotary positions were first trained at a length, in tokens.
+
+    Raises:
+        MethodError: Nothing of its positions scales.
+    """
+    locations, is_scaled = list[TableLocation](), False
+    for location in architecture.locations:
+        facts = location.table.rope
+        if facts is not None and facts.methods:
+            location = replace(location, trained_length=trained_length)
+            is_scaled = True
+        locations.append(location)
+    if not is_scaled:
+        schemes = " and ".join(dict.fromkeys(location.scheme for location in locations))
+        message = f"--trained-length applies to rotary positions that scale, not to {schemes} ones"
+        raise MethodError(f"{message} of {architecture.family.model_type}.", "Remove --trained-length.")
+    return replace(architecture, locations=tuple(locations))
+
+
+def with_config_lengths(architecture: Architecture) -> Architecture:
+    """Return an architecture whose rotary positions know what other keys of its config state about its lengths."""
+    locations = list[TableLocation]()
+    for location in architecture.locations:
+        seen = tuple(length for _, length in config_length_keys(location))
+        locations.append(replace(location, seen_lengths=seen))
     return replace(architecture, locations=tuple(locations))
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from ctxextend.comparison.comparison_result import LOSS, NDCG, Comparison, Row
+from ctxextend.errors import joined
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Evaluation, Shift
 from ctxextend.report.numbers import LOSS_UNIT, ONE_WINDOW, NumberFormat
 
@@ -89,7 +90,7 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
         parts.append(f"the other {len(worse)} are worse by at least {worse[0][1]}{unit}")
     elif worse:
         names, amounts = zip(*worse, strict=True)
-        parts.append(f"{_joined(names)} {_are(names)} worse by {_joined(amounts)}{unit}")
+        parts.append(f"{joined(names)} {_are(names)} worse by {joined(amounts)}{unit}")
     if comparison.has_little_text:
         parts.append(_little_text(comparison))
     elif tied and (taken := _taken_by_auto(comparison)):
@@ -177,12 +178,8 @@ def _shown_change(change: Estimate, numbers: NumberFormat, *, signed: bool = Tru
 
 
 def _tied(names: Sequence[str], other: str) -> str:
-    return f"{_joined(names)} {_are(names)} tied with {other}"
+    return f"{joined(names)} {_are(names)} tied with {other}"
 
 
 def _are(names: Sequence[str]) -> str:
     return "are" if len(names) > 1 else "is"
-
-
-def _joined(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

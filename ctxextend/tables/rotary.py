@@ -201,7 +201,7 @@ def longrope(rope: Parameters, lengths: Lengths, dim: int) -> Parameters:
     Source: Ding et al. 2024, LongRoPE, arXiv:2402.13753.
     """
     trained = trained_length(rope, lengths[0])
-    served = max(lengths[0], int(trained * (rope.get(FACTOR) or 1)))
+    served = max(lengths[0], round(trained * (rope.get(FACTOR) or 1)))
     if lengths[1] > served:
         message = f"The lists of the longrope settings serve {served} tokens, not {lengths[1]}."
         raise ResizeError(message, f"A length above {served} needs other lists, found by another search.")
@@ -263,6 +263,8 @@ def resize_rope(
     method: str | None = None,
     methods: Sequence[str] = SCALING_METHODS,
     first_trained: int | None = None,
+    *,
+    is_corrected: bool = False,
 ) -> RopeChange:
     """Return rotary settings of one type of layers that serve longer inputs; see `frequencies` for `rope` and `dim`.
 
@@ -275,6 +277,7 @@ def resize_rope(
             ``default`` keep their type, and stay as they are if they already serve the length.
         methods: Those that the model type applies to settings of type ``default``.
         first_trained: The length of the first training, in tokens; by default, what the settings state.
+        is_corrected: Whether the settings misstate it, so that they change at the length that they serve, too.
 
     Raises:
         MethodError: The method does not apply to the rope type.
@@ -285,12 +288,15 @@ def resize_rope(
     is_scaled, is_chosen = rope[TYPE] != "default", name == DEFAULT_METHOD
     applicable = (rope[TYPE],) if is_scaled else tuple(other for other in SCALING_METHODS if other in methods)
     if is_chosen:
-        name = LIMITS if is_scaled and after <= before else applicable[0]
+        name = applicable[0]
     if name not in (*applicable, LIMITS):
         has = f"already has {rope[TYPE]} settings, which are kept" if is_scaled else f"has no {name} settings"
         has = f"type does not apply {name}" if not is_scaled and name in SCALING_METHODS else has
         hint = f"Remove --method, or use --method {applicable[0]}." if is_scaled else f"Use {', '.join(applicable)}."
         raise MethodError(f"--method {name}: the model {has}.", hint)
+    serves = after <= before and name != LIMITS and not (text or is_corrected)
+    if serves:
+        name = LIMITS
     facts, settings = ROTARY_METHODS[name], dict[str, float]()
     if facts.settings:
         settings[FACTOR] = float(text.removeprefix("factor=")) if text else _factor(rope, lengths, first_trained)
@@ -300,8 +306,8 @@ def resize_rope(
     first = first_trained or trained_length(rope, before)
     parameters = facts.function({**rope, TRAINED: first} if name in STATES_TRAINED else rope, lengths, dim, **settings)
     reasons, theta = list[str](), rope[THETA]
-    if is_chosen and name == LIMITS:
-        reasons.append(f"the {rope[TYPE]} settings already serve {before} tokens, so nothing scales")
+    if serves:
+        reasons.append(f"the settings already serve {before} tokens, so nothing scales")
     elif is_chosen:
         factor = f" with factor {settings['factor']:g}" if settings else ""
         reasons.append(f"auto kept the rope type, {name}{factor}" if is_scaled else f"auto chose {name}{factor}")
@@ -309,8 +315,10 @@ def resize_rope(
         reasons.append("only limits change: nothing scales")
     if parameters[THETA] != theta:
         reasons.append(f"rope_theta rises from {theta:,.1f} to {parameters[THETA]:,.1f}")
-    if settings and not is_scaled and round(served := settings["factor"] * first) < after:
-        reasons.append(f"factor {settings['factor']:g} serves only {served:,.0f} tokens")
+    if settings and not is_scaled:
+        served = round(settings[FACTOR] * first)
+        if served < after:
+            reasons.append(f"factor {settings[FACTOR]:g} serves only {served:,} tokens")
     return RopeChange(parameters, method_text(name, settings), "; ".join(reasons), facts.keeps_max_len)
 
 

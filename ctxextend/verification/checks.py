@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.generation_limits import GENERATION_CONFIG
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes
 from ctxextend.checkpoints.safetensors_file import METADATA, NUMPY_DTYPES, TensorEntry, TensorFile, read_floats
 from ctxextend.conversion.convert import ConversionPlan
@@ -36,11 +37,10 @@ from ctxextend.tables.stats import describe_rows
 Table = NDArray[Any]
 Mask = NDArray[np.bool_]
 Change = tuple[Keys, Any, Any]  # path of keys, value before and after
-GENERATION_FILE = "generation_config.json"
 BLOCK = 1 << 18  # bytes read at a time: two blocks stay in the CPU cache until they are compared
 # Keys that no model uses, and the files that have them.
 INFORMATIONAL_KEYS = {("transformers_version",), ("_name_or_path",), ("_from_model_config",)}
-INFORMED_FILES = ("config.json", GENERATION_FILE)
+INFORMED_FILES = ("config.json", GENERATION_CONFIG)
 NOT_COMPARED = (  # files that do not affect the model
     *(CARD_FILE, RECIPE_FILE, ".gitattributes", "trainer_state.json", "train_log.jsonl", "train_loss.png", "runs/*"),
     *(f"{name}{suffix}" for name in ("LICENSE", "LICENCE", "NOTICE") for suffix in ("", ".txt", ".md")),
@@ -425,7 +425,7 @@ def _unexpected_files(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
 
 def _repeats_config(resized: Checkpoint, name: str) -> bool:
     """Whether a file is a generation config that states only what config.json states: transformers adds one."""
-    if PurePosixPath(name) != PurePosixPath(resized.config_file).with_name(GENERATION_FILE):
+    if PurePosixPath(name) != PurePosixPath(resized.config_file).with_name(GENERATION_CONFIG):
         return False
     try:
         content = load_object(resized.root / name)

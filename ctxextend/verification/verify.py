@@ -16,6 +16,7 @@ from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.json_edit import read_text
 from ctxextend.checkpoints.source import Source, has_file, resolve_source
 from ctxextend.conversion.convert import ConversionPlan, plan_conversion
+from ctxextend.families.lengths import position_lengths
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import OpenedModel, computed_shape, identify_model, open_reference
 from ctxextend.plan.plan import ResizePlan, plan_model
@@ -54,8 +55,14 @@ class Verification(Result, shows="conclusion"):
 
     @property
     def passed(self) -> bool:
-        """Whether no check failed, and all files were checked: a model may be one that cannot be run here."""
-        return all(check.passed or (check.name in MODEL_CHECKS and not check.failed) for check in self.checks)
+        """Whether no check failed, all files were checked and, with ``--deep``, anything of the models."""
+        models = [check for check in self.checks if check.name in MODEL_CHECKS]
+        files = [check for check in self.checks if check.name not in MODEL_CHECKS]
+        if any(check.failed for check in models):
+            return False
+        if models and not any(check.passed for check in models):
+            return False
+        return all(check.passed for check in files)
 
     def __bool__(self) -> bool:
         return self.passed
@@ -79,13 +86,16 @@ class Verification(Result, shows="conclusion"):
     def _verdict(self) -> str:
         if not self.passed:
             failed = ", ".join(check.name for check in self.checks if check.failed)
+            files = [check for check in self.checks if check.name not in MODEL_CHECKS]
+            if not failed and all(check.passed for check in files):
+                return f"Not verified: the files of {self.resized} are right, but nothing of the models was checked."
             if not failed:
                 unchecked = ", ".join(check.name for check in self.checks if not check.passed)
                 return f"Not verified: method {self.method} is not registered (not checked: {unchecked})."
             kind = "conversion" if self.what == "converted" else "resize"
-            if all(check.passed for check in self.checks if check.name not in MODEL_CHECKS):
-                files = f"the files of {self.resized} are those of a pure {kind} of {self.base}"
-                return f"Not verified: {files}, but the model in transformers is not right (failed: {failed})."
+            if all(check.passed for check in files):
+                right = f"the files of {self.resized} are those of a pure {kind} of {self.base}"
+                return f"Not verified: {right}, but the model in transformers is not right (failed: {failed})."
             return f"Not verified: {self.resized} is not a pure {kind} of {self.base} (failed: {failed})."
         if self.trainable:
             rows = "new rows" if self.trainable == "new" else "rows"
@@ -221,6 +231,10 @@ def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedRes
 
 def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]) -> ExpectedResize:
     """Return the first method whose defaults recreate the tables, or else the one that matches most rows."""
+    for location, _ in model.tables:
+        found = position_lengths(location) if location.table.rope else None
+        if found is not None and found.question:  # no method can be tried
+            raise errors.ResizeError(f"config.json of the base: {found.question}.", f"Pass {found.answer}.")
     names = [name for _, name in model.tables]
     before, after = (
         {name: (entries[name].dtype, list(entries[name].shape)) for name in names if name in entries}
@@ -264,6 +278,9 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
         hint = "Keep the recipe of a conversion, ctxextend.yaml: it is verified only with it, and against its base."
         raise errors.ResizeError(f"{message} {notes[0].removesuffix(' All methods were tried.')}".strip(), hint)
     old, new = ({name: f"{dtype} {shape}" for name, (dtype, shape) in tables.items()} for tables in (before, after))
-    shapes = "; ".join(f"{name} was {old.get(name, 'not stored')} and is {new.get(name, 'missing')}" for name in names)
     hint = "Compare both with `ctxextend inspect`."
+    if not (old or new):
+        listed = ", ".join(names)
+        raise errors.ResizeError(f"No resize of {model.ref.source} gives {listed} this context length.", hint)
+    shapes = "; ".join(f"{name} was {old.get(name, 'not stored')} and is {new.get(name, 'missing')}" for name in names)
     raise errors.ResizeError(f"No resize of {model.ref.source} creates these tables: {shapes}.", hint)
