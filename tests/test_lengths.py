@@ -371,7 +371,8 @@ def test_inspect_refuses_numbers_that_overflow(config: dict[str, Any]) -> None:
 def test_extend_model_decides_between_two_conventions_as_resize_does() -> None:
     rope: Any = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}
     sizes: dict[str, Any] = {**SIZES, "max_position_embeddings": 32, "num_key_value_heads": 2, "rope_parameters": rope}
-    model = transformers.LlamaModel(transformers.LlamaConfig(**sizes, max_sequence_length=128))
+    sizes["max_sequence_length"] = 128
+    model = transformers.LlamaModel(transformers.LlamaConfig(**sizes))
     ctxextend.extend_model(model, 256)
     changed: Any = model.config.rope_parameters
     assert (changed["factor"], model.config.max_position_embeddings) == (8.0, 32)
