@@ -412,3 +412,38 @@ def test_inspect_reads_lengths_that_are_written_as_floats() -> None:
     make("linear", "llama", max_position_embeddings=4 * K, rope_scaling=rope, **{TRAINED: 4096.0})
     (scheme,) = ctxextend.inspect("linear").schemes
     assert (scheme.first_trained, scheme.served) == (4 * K, 16 * K)
+
+
+@pytest.mark.parametrize("stated", [8 * K, 8 * K + 1, 16 * K, 32 * K, 64 * K])
+def test_resize_of_llama3_with_a_lowered_length_multiplies_no_factor_that_serves(stated: int) -> None:
+    make("source", "llama", 128 * K, max_position_embeddings=stated, rope_scaling=LLAMA3)
+    for to, factor in ((128 * K, 16.0), (64 * K, 8.0)):
+        if to > stated:
+            assert run("resize", "source", "--to", to, "--output", f"out-{to}").exit_code == 0
+            assert rope_of(f"out-{to}")["factor"] == factor
+
+
+def test_resize_takes_the_suggested_trained_length_that_is_no_whole_number() -> None:
+    make("source", "llama", max_position_embeddings=32 * K, rope_scaling={"type": "linear", "factor": 6.0})
+    assert "--trained-length 5461" in run("resize", "source", "--to", 64 * K).stderr
+    assert run("inspect", "source", "--check", "--trained-length", 5461).exit_code == 0
+    assert run("resize", "source", "--to", 64 * K, "--trained-length", 5461, "--output", "out").exit_code == 0
+    assert rope_of("out")["factor"] == 12.0
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "llama"},
+        {"model_type": "llava", "text_config": {"model_type": "llama", "max_position_embeddings": 4096}},
+        {"model_type": "llava_next", "text_config": {"model_type": "mistral", "max_position_embeddings": 32768}},
+    ],
+)
+def test_resize_of_a_config_without_sizes_takes_those_of_transformers(config: dict[str, Any]) -> None:
+    Path("source").mkdir()
+    save_file({"lm_head.weight": np.zeros((4, 4), np.float32)}, "source/model.safetensors", metadata={"format": "pt"})
+    Path("source/config.json").write_text(json.dumps(config))
+    (scheme,) = ctxextend.inspect("source").schemes
+    assert scheme.layers[0].wavelengths.shape == (64,)
+    assert run("resize", "source", "--to", "2x", "--output", "out").exit_code == 0
+    assert run("verify", "out").exit_code == 0

@@ -54,20 +54,15 @@ def layer_lengths(location: TableLocation, layers: RopeLayers) -> PositionLength
     stated = location.positions(location.rows(location.value(location.effective_key)))
     rope, given = layers.parameters, location.trained_length
     kind, factor = rope[TYPE], rope.get(FACTOR) or 1.0
-    if kind == "llama3" and given == round(rope[TRAINED]):
-        given = None  # it is what the settings state
     if kind in TWO_CONVENTIONS and factor > 1:
         return _of_two_conventions(location, layers, stated)
     first = given or (round(rope[TRAINED]) if kind in STATES_TRAINED else stated)
     served = first
     if kind == "yarn":
         served = round(first * factor)
-    elif kind == "longrope":
+    elif kind in ("longrope", "llama3"):
+        # Some models were trained further than the factor says: Llama 3.1 states 131,072 = 2 x 8 x 8,192.
         served = max(stated, round(first * factor))
-    elif kind == "llama3":
-        # Released models were trained further than the factor says: Llama 3.1 states twice 8 x 8,192.
-        is_released = given is None and stated > first
-        served = stated if is_released else round(first * factor)
     return PositionLengths(first_trained=first, stated=stated, served=served)
 
 
@@ -78,13 +73,14 @@ def _of_two_conventions(location: TableLocation, layers: RopeLayers, stated: int
     before = PositionLengths(first_trained=stated, stated=stated, served=scaled, key_is_first_trained=True)
     after = PositionLengths(first_trained=unscaled, stated=stated, served=stated)
     first = location.trained_length or stated_trained_length(location, layers)
-    if first is not None:
+    if first is not None and first not in (stated, unscaled):
         return PositionLengths(
             first_trained=first,
             stated=stated,
             served=round(first * factor),
-            key_is_first_trained=first == stated,
         )
+    if first is not None:
+        return before if first == stated else after
     facts, default = location.table.rope, location.family.defaults.get(location.table.config_key)
     if facts is not None and facts.releases_are_scaled and stated == default:
         return after

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ctxextend.families.rotary_sizes import DEFAULT_SIZES
 from ctxextend.families.rotary_types import LANGUAGE_PREFIXES, LENGTH, LIMITS_ONLY, RULE_FAMILIES, rule
 from ctxextend.families.schema import RELATIVE, Buffer, Family, Part, Pin, PositionTable, Requirement, ReservedRows
 from ctxextend.families.unsupported import NOT_LOADED
@@ -364,7 +365,14 @@ _FAMILIES = (
     ),
 )
 
-FAMILIES: Mapping[str, Family] = {family.model_type: family for family in (*_FAMILIES, *RULE_FAMILIES)}
+
+def _with_sizes(family: Family) -> Family:
+    """Return an entry with transformers' default sizes, from which the size of a head follows."""
+    sizes = DEFAULT_SIZES.get(family.model_type)
+    return family if sizes is None else replace(family, defaults={**sizes, **family.defaults})
+
+
+FAMILIES: Mapping[str, Family] = {family.model_type: _with_sizes(family) for family in (*_FAMILIES, *RULE_FAMILIES)}
 
 # Distinguish model types with the same table name if a config has no model_type: prefixes of tensor names (after the
 # table's prefix) or config keys that a type has, or with "!" does not have. gpt-sw3 never matches: its files say gpt2.

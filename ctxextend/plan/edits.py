@@ -270,8 +270,9 @@ def _change_rope(location: TableLocation, layers: RopeLayers, settings: Resize, 
         stated = round(layers.parameters[TRAINED])
         message = f"--trained-length {location.trained_length}: {kind} settings state {stated}, which is part of their "
         raise MethodError(f"{message}formula.", f"Pass --trained-length {stated}, or remove it.")
-    # Released llama3 models serve more than factor x first trained length: their factor is multiplied.
-    first = None if kind == "llama3" else lengths.first_trained
+    # The factor of other types is multiplied: llama3 models may serve more than factor x first trained length, and
+    # with linear or dynamic settings that length may be no whole number.
+    first = lengths.first_trained if kind in ("default", "yarn", "longrope") else None
     change = resize_rope(
         layers.parameters,
         (lengths.served, after),
