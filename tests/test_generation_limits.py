@@ -380,3 +380,13 @@ def test_inspect_remarks_where_generation_stops(limits: dict[str, int], remark: 
     assert [limit["remark"] for limit in values if limit["remark"]] == [remark]
     assert all(limit["agrees"] for limit in values)
     assert not any(limit.remark for limit in inspect(folder, part="encoder").limits)
+
+
+def test_resize_says_which_generation_limits_it_changes(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "gpt2", "gpt2").folder
+    pico.edit_json(source / "generation_config.json", max_length=12, min_length=10)
+    lowered = resize(source, 8, output=tmp_path / "lowered").plan.notes
+    assert "generate(): max_length is lowered from 12 to 8 (generation_config.json)." in lowered
+    assert "generate(): min_length is lowered from 10 to 8 (generation_config.json)." in lowered
+    raised = resize(source, 32, fix_limits=True, output=tmp_path / "raised").plan.notes
+    assert "generate(): max_length is raised from 12 to 32 (generation_config.json)." in raised

@@ -423,7 +423,7 @@ def test_resize_of_llama3_with_a_lowered_length_multiplies_no_factor_that_serves
             assert rope_of(f"out-{to}")["factor"] == factor
 
 
-def test_resize_takes_the_suggested_trained_length_that_is_no_whole_number() -> None:
+def test_resize_takes_the_suggested_trained_length_that_was_rounded() -> None:
     make("source", "llama", max_position_embeddings=32 * K, rope_scaling={"type": "linear", "factor": 6.0})
     assert "--trained-length 5461" in run("resize", "source", "--to", 64 * K).stderr
     assert run("inspect", "source", "--check", "--trained-length", 5461).exit_code == 0

@@ -361,3 +361,17 @@ def test_resize_of_own_code_leaves_the_type_of_an_output_to_verify() -> None:
     folder = write("mine", {**with_code("x", "Model"), "model_type": "mine", **ROTARY}, PROJECTIONS)
     output = resize(folder, to=NEW, model_type="llama", output="out").output
     assert verify(output).passed
+
+
+def test_inspect_suggests_a_fix_that_resize_accepts_for_own_code(tmp_path: Path) -> None:
+    folder = tmp_path / "mistral"
+    folder.mkdir()
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "max_position_embeddings": 64}
+    auto_map = {"AutoModelForCausalLM": "modeling_mistral_yarn.MistralForCausalLM"}
+    (folder / "config.json").write_text(json.dumps({"model_type": "mistral", **sizes, "auto_map": auto_map}))
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 32}')
+    save_file({"lm_head.weight": torch.zeros(4, 4)}, folder / "model.safetensors", metadata={"format": "pt"})
+    (fix,) = {limit.fix for limit in inspect(folder).limits if limit.fix}
+    assert fix.endswith("--to 64 --fix-limits")
+    done = invoke(*shlex.split(fix)[1:], "--output", tmp_path / "out")
+    assert done.exit_code == 0

@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformers
 import yaml
+from safetensors.torch import load_file, save_file
 
 import ctxextend
 from ctxextend import CheckpointError, OutputError, ResizeError, inspect, plan_resize, resize, run, verify
@@ -469,3 +470,17 @@ def test_resize_leaves_a_stored_table_that_transformers_ignores(tmp_path: Path) 
     assert result.plan.methods == {name: "formula"}
     assert pico.tensor_bytes(result.output) == pico.tensor_bytes(tmp_path / "xglm")
     assert verify(result.output)
+
+
+def test_resize_with_fix_limits_warns_of_rows_that_no_training_has_changed(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "gpt2", "gpt2", n_positions=128, n_embd=64).folder
+    tensors = load_file(source / "model.safetensors")
+    tensors[WPE][:64] = torch.linspace(-1, 1, 64 * 64).reshape(64, 64)
+    tensors[WPE][96:] = 0
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    (source / "tokenizer_config.json").write_text('{"model_max_length": 64}')
+    fixes = {limit.fix for limit in inspect(source).limits if limit.fix}
+    assert fixes == {f"ctxextend resize {source} --to 64 --fix-limits"}
+    result = resize(source, 128, fix_limits=True, output=tmp_path / "out")
+    assert f"{WPE} zero rows: 96-127" in result.warnings
+    assert any(f"{WPE} looks untrained: 64-95" in warning for warning in result.warnings)

@@ -21,6 +21,7 @@ from ctxextend.plan.find_tables import (
     describe_table,
     ignored_tensors,
     open_model,
+    resizable_ref,
     tables_of_part,
 )
 from ctxextend.plan.untrained import untrained_rows
@@ -73,7 +74,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     notes += (report.question for report in selected if isinstance(report, SchemeReport) and report.question)
     limits = find_limits(model, selected)
     fixes = {
-        report.name: _fix_command(model.ref, report, reports.values(), _agreed_length(report, limits))
+        report.name: _fix_command(resizable_ref(model), report, reports.values(), _agreed_length(report, limits))
         for report in selected
     }
     limits = tuple(limit if limit.agrees else replace(limit, fix=fixes[limit.table]) for limit in limits)
@@ -87,8 +88,10 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
 
 
 def _agreed_length(table: PositionReport, limits: Collection[Limit]) -> int:
-    """Return the length on which all limits can agree: the largest that a limit states and the settings serve."""
+    """Return the length on which all limits can agree: the largest that a limit states and the positions serve."""
     stated = [limit.tokens for limit in limits if limit.table == table.name and limit.tokens is not None]
+    if isinstance(table, TableReport) and table.trained_positions in stated:
+        return table.trained_positions  # the limits keep texts from rows that no training has changed
     return max(length for length in (table.positions, *stated) if length <= served_length(table))
 
 

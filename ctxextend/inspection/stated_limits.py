@@ -20,7 +20,7 @@ from ctxextend.families.lookup import nested
 from ctxextend.families.schema import ALIBI, RELATIVE, ROTARY
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.table_report import LibraryLimit, Limit, TableReport
-from ctxextend.plan.find_tables import OpenedModel, stated_width
+from ctxextend.plan.find_tables import OpenedModel, resizable_ref, stated_width
 
 TRANSFORMERS, SENTENCE_TRANSFORMERS, TOKENIZERS, UNUSED = "transformers", "sentence-transformers", "tokenizers", "none"
 # The libraries that use each kind of limit in side files.
@@ -141,7 +141,7 @@ def _other_keys(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
         if engines and not is_same:
             reason += f", and {may_take(engines, value)}"
         if value > table.positions and not is_same and _may_be_trained_longer(table):
-            command = model.ref.resize_command(to=value)
+            command = resizable_ref(model).resize_command(to=value)
             remark = f"if the model was trained at {value} tokens, raise its limits: {command} --method limits"
         key = ".".join(path)
         yield Limit(file, key, value, tokens, ", ".join(engines) or UNUSED, table.name, reason, remark=remark)

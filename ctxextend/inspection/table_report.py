@@ -88,6 +88,14 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
         if len(outliers) > MAX_LISTED:
             yield f"outlier rows: {describe_rows(row for row, _ in outliers[MAX_LISTED:])}"
 
+    @property
+    def trained_positions(self) -> int:
+        """The positions before the last rows that are zero or look randomly initialised."""
+        count = self.positions
+        while count and (count - 1 in self.untrained or count - 1 in self.stats.zeros):
+            count -= 1
+        return count
+
     def is_new(self, position: int) -> bool:
         """Whether a resize created the row of a position; False if unknown."""
         return any(start <= position + self.reserved_rows < stop for start, stop in self.new_rows or ())

@@ -271,7 +271,7 @@ def _change_rope(location: TableLocation, layers: RopeLayers, settings: Resize, 
         message = f"--trained-length {location.trained_length}: {kind} settings state {stated}, which is part of their "
         raise MethodError(f"{message}formula.", f"Pass --trained-length {stated}, or remove it.")
     # The factor of other types is multiplied: llama3 models may serve more than factor x first trained length, and
-    # with linear or dynamic settings that length may be no whole number.
+    # with linear or dynamic settings that length may have a fraction.
     first = lengths.first_trained if kind in ("default", "yarn", "longrope") else None
     change = resize_rope(
         layers.parameters,

@@ -375,6 +375,15 @@ def check_own_code(model: OpenedModel) -> None:
     raise code_error(checkpoint.config, checkpoint.config_file, names=checkpoint.names, usable=usable)
 
 
+def resizable_ref(model: OpenedModel) -> CheckpointRef:
+    """Return the reference with which `resize` accepts a model: for one with own code, with its model type."""
+    try:
+        check_own_code(model)
+    except UnsupportedModelError:
+        return replace(model.ref, model_type=model.architecture.family.model_type)
+    return model.ref
+
+
 def find_tables(architecture: Architecture, names: Collection[str], where: str) -> tuple[FoundTable, ...]:
     """Return the position tables among a model's tensor `names`, in registry order; raise an error without any."""
     tables = match_tables(architecture, names, where)

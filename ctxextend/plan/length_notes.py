@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from ctxextend.checkpoints.generation_limits import (
-    MAX_NEW_TOKENS,
-    deciding_limit,
-    generation_limits,
-)
+from ctxextend.checkpoints.generation_limits import KEYS as GENERATION_KEYS
+from ctxextend.checkpoints.generation_limits import MAX_NEW_TOKENS, TASKS, deciding_limit, generation_limits, is_raised
+from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.families.length_keys import (
     agreeing_values,
     config_length_keys,
@@ -49,6 +47,14 @@ def generation_notes(
         stops = f"generate() still stops at {limit.tokens} tokens ({where})."
         use = f"To use all {length}, set it to {length}"
     yield f"{stops} {use}{fix}."
+
+
+def generation_edit_notes(edits: Sequence[Edit]) -> Iterator[str]:
+    """Yield a note for each limit that `generate()` may use and a plan changes."""
+    for edit in edits:
+        if edit.path[-1] in GENERATION_KEYS and TASKS not in edit.path:
+            verb = "raised" if is_raised(edit) else "lowered"
+            yield f"generate(): {edit.key} is {verb} from {edit.before} to {edit.after} ({edit.file})."
 
 
 def length_key_warnings(

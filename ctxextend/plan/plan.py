@@ -40,7 +40,7 @@ from ctxextend.plan.find_tables import (
     with_type_note,
 )
 from ctxextend.plan.runtimes import describe_runtimes, runtime_lengths
-from ctxextend.plan.untrained import describe_untrained, untrained_rows
+from ctxextend.plan.untrained import UntrainedRows, find_untrained
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
@@ -55,7 +55,7 @@ from ctxextend.tables.apply import (
 )
 from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, FORMULA, LIMITS, TRUNCATE
 from ctxextend.tables.rotary import RopeChange
-from ctxextend.tables.stats import UNTRAINED_WIDTH, describe_rows
+from ctxextend.tables.stats import describe_rows
 from ctxextend.version import __version__
 
 
@@ -185,24 +185,26 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         return choice._replace(reason="; ".join(filter(None, (away, choice.reason))))
 
     @cached_property
-    def untrained(self) -> Mapping[str, Mapping[int, float]]:
-        """The rows of each extended table that look randomly initialised, by its name; the tables are read."""
-        found = dict[str, Mapping[int, float]]()
+    def untrained(self) -> Mapping[str, UntrainedRows]:
+        """The rows that no training has changed, by name of each table whose limits rise; the tables are read."""
+        found = dict[str, UntrainedRows]()
         for table in self.stored:
-            if table.is_extended and table.hidden_size >= UNTRAINED_WIDTH:
+            if table.is_extended or table.fixes_limits:
                 rows = self._read(table)[table.reserved_rows :]
-                found[table.name] = untrained_rows(self.checkpoint, table.location, rows)
+                found[table.name] = find_untrained(self.checkpoint, table.location, rows)
         return found
 
     def _looks_untrained(self, table: TablePlan) -> bool:
-        """Whether most rows of a table look randomly initialised."""
-        return 2 * len(self.untrained.get(table.name, ())) > table.max_len_before
+        """Whether training has changed less than half of the rows of a table."""
+        return table.name in self.untrained and 2 * self.untrained[table.name].count > table.max_len_before
 
     @property
     def untrained_warnings(self) -> tuple[str, ...]:
-        """A warning for each table with rows that look randomly initialised; the tables are read."""
-        texts = ((name, text) for name, rows in self.untrained.items() for text in describe_untrained(rows))
-        return tuple(f"{name} {text}" for name, text in texts)
+        """A warning for each kind of rows that no training has changed; the tables are read."""
+        texts = list[str]()
+        for name, rows in self.untrained.items():
+            texts += (f"{name} {text}" for text in rows.describe())
+        return tuple(texts)
 
     @property
     def methods(self) -> dict[str, str]:
@@ -348,7 +350,8 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             yield f"{table.name}: {trained}, serves {lengths.served}; {stated}."
 
     def _generation(self) -> Iterator[str]:
-        """Yield a note if generated texts stop before the new length."""
+        """Yield notes about limits of generated texts that change, or at which they stop before the new length."""
+        yield from length_notes.generation_edit_notes(self.edits)
         if not self.settings.fix_limits:
             yield from length_notes.generation_notes(self.model, self.tables, None, ", or pass --fix-limits")
 

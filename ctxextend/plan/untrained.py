@@ -1,8 +1,10 @@
 """Rows of a position table that look randomly initialised, and how to say so."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
@@ -36,3 +38,28 @@ def describe_untrained(untrained: Mapping[int, float]) -> Iterator[str]:
         matching = [row for row, fitted in untrained.items() if fitted == std]
         count = counted(len(matching), "row")
         yield f"looks untrained: {describe_rows(matching)} ({count} like random initialisation with std {std:g})"
+
+
+@dataclass(frozen=True)
+class UntrainedRows:
+    """The rows of a table that no training has changed, by position."""
+
+    random: Mapping[int, float]  # those that look randomly initialised; see `untrained_rows`
+    zero: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return len(self.random) + len(self.zero)
+
+    def describe(self) -> Iterator[str]:
+        """Yield what is wrong with them, in the words of `inspect`."""
+        if self.zero:
+            yield f"zero rows: {describe_rows(self.zero)}"
+        yield from describe_untrained(self.random)
+
+
+def find_untrained(checkpoint: Checkpoint, location: TableLocation, rows: NDArray[Any]) -> UntrainedRows:
+    """Return the rows that no training has changed; see `untrained_rows` for the arguments."""
+    zero = tuple(np.flatnonzero(~rows.any(axis=1)).tolist())
+    return UntrainedRows(random=untrained_rows(checkpoint, location, rows), zero=zero)

@@ -204,7 +204,9 @@ def longrope(rope: Parameters, lengths: Lengths, dim: int) -> Parameters:
     served = max(lengths[0], round(trained * (rope.get(FACTOR) or 1)))
     if lengths[1] > served:
         message = f"The lists of the longrope settings serve {served} tokens, not {lengths[1]}."
-        raise ResizeError(message, f"A length above {served} needs other lists, found by another search.")
+        hint = f"A length above {served} needs other lists, found by another search. If max_position_embeddings was "
+        hint += f"lowered by hand, set it back first; --method {LIMITS} raises the limits and keeps the settings."
+        raise ResizeError(message, hint)
     return {**rope, TRAINED: trained}
 
 
