@@ -185,17 +185,31 @@ def test_train_reads_a_wrapped_model_as_the_plain_one(wrapper: str) -> None:
     assert pico.tensor_bytes(Path("again")) == pico.tensor_bytes(outputs[1])
 
 
+def test_train_dry_run_plans_a_wrapped_model_and_refuses_an_adapter_for_it() -> None:
+    plain = trainings.make_source(Path("plain"), "gpt2")
+    wrapped = trainings.make_source(Path("wrapped"), "gpt2")
+    rewrite(wrapped, WRAPPERS["lightning"], "safetensors")
+    trainings.write_book(400)
+    flags = ["--data", "book.txt", "--steps", 1, "--dry-run", "--json"]
+    memory = [json.loads(invoke("train", folder, *flags).stdout)["memory"] for folder in (plain, wrapped)]
+    assert memory[0] == memory[1]
+    adapter = ["--lora", 2, "--save-adapter"]
+    refused = invoke("train", wrapped, *flags, *adapter)
+    assert (refused.exit_code, "an adapter for them has no base" in refused.stderr) == (1, True)
+    assert invoke("train", plain, *flags, *adapter).exit_code == 0
+
+
 def test_evaluate_reads_the_file_that_was_named_and_not_another_one_in_its_folder() -> None:
     folder = trainings.make_source(Path("model"), "gpt2")
     trainings.write_book(400)
     other = {name: tensor + 0.5 for name, tensor in load_file(folder / SINGLE).items()}
     torch.save({"state_dict": other}, folder / "last.ckpt")
     save_file(other, Path(shutil.copytree(folder, "other")) / SINGLE, metadata={"format": "pt"})
-    named, alone, default = (
+    named, separate, default = (
         evaluate(path, "book.txt", measure=["position"]).to_json()["positions"]
         for path in (folder / "last.ckpt", Path("other"), folder)
     )
-    assert named == alone
+    assert named == separate
     assert named != default
 
 

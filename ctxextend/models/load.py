@@ -66,21 +66,21 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
     if is_nanogpt:
         flags["config"] = transformers.AutoConfig.for_model(**checkpoint.config)
     if active_fake_mode() is not None:  # tensors without values; in layers, files may name and shape weights otherwise
-        config = flags.get("config") or transformers.AutoConfig.from_pretrained(str(folder))
+        config = flags.get("config") or transformers.AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
         model = (getattr(loader, "_from_config", None) or loader.from_config)(config, dtype=flags["dtype"])
         found = {id(model.get_parameter(name)) for name in match_parameters(model, checkpoint, ()).values()}
         others = [name for name, value in model.named_parameters() if id(value) not in found]
         return LoadedModel(model.train(False), tuple(n for n in others if not re.search(r"\.\d+\.", n)), (), ())
     with quiet_transformers():
         try:
-            if is_nanogpt or not _has_loadable_file(checkpoint):
+            if loads_from_folder(checkpoint):
+                model, info = loader.from_pretrained(folder, **flags)
+            else:
                 if not is_nanogpt:
                     config_class = getattr(loader, "config_class", None) or transformers.AutoConfig
-                    flags["config"] = config_class.from_pretrained(str(folder))
+                    flags["config"] = config_class.from_pretrained(str(folder), trust_remote_code=False)
                 flags["state_dict"] = _read_state(checkpoint)
                 model, info = loader.from_pretrained(None, **flags)
-            else:
-                model, info = loader.from_pretrained(folder, **flags)
         except Exception as error:  # model classes raise many types
             reason = f"{type(error).__name__}: {one_line(error)}"
             raise CheckpointError(f"transformers cannot load {checkpoint.root}: {reason}") from error
@@ -89,9 +89,9 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
     return LoadedModel(model.train(False), missing, unexpected, mismatched)
 
 
-def _has_loadable_file(checkpoint: Checkpoint) -> bool:
+def loads_from_folder(checkpoint: Checkpoint) -> bool:
     """Whether transformers finds the opened weights in the folder, and their names are those of the model."""
-    if checkpoint.wrappers:
+    if checkpoint.wrappers or checkpoint.config_file in checkpoint.generated:
         return False
     file = checkpoint.source.file
     if file is None or checkpoint.index is not None:

@@ -176,7 +176,7 @@ def verify_resized(
 def _read_recipe(source: Source) -> tuple[Provenance | None, str]:
     """Return the recipe in the folder of an output, also of weights without a config.json, or why it is not used.
 
-    An invalid recipe is treated like a missing one. The reason is empty if there is none.
+    An invalid recipe is treated like a missing one. Without a file, the reason is empty.
     """
     path = source.folder / RECIPE_FILE
     try:
@@ -223,7 +223,7 @@ def find_expected_resize(
 ) -> ExpectedResize:
     """Find the resize that created a checkpoint: from its recipe, or by trying each method.
 
-    `unusable` says why there is no recipe, if the folder has one.
+    `unusable` says why the recipe in the folder was not read.
     """
     reasons = [unusable] if unusable else list[str]()
     chain = recipe.chain if recipe else ()  # the newest recipe that applies to this base counts
