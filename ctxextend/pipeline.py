@@ -15,7 +15,7 @@ from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.search import read_search_set
 from ctxextend.held_out import fingerprint, text_key, trained_texts
 from ctxextend.json_output import Result, not_in_json
-from ctxextend.plan.find_tables import identify_model, open_reference
+from ctxextend.plan.find_tables import open_model
 from ctxextend.plan.plan import ResizePlan, ResizeResult, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Recipe
@@ -118,9 +118,8 @@ def plan_run(file: RecipeFile) -> ResizePlan | None:
             raise DataError(message, "Restore it, or train on another text: --set train.data=PATH")
     if recipe.resize is None and recipe.convert is None and not hashes:
         return None
-    checkpoint = open_reference(recipe.checkpoint)
-    check_source(checkpoint, recipe.checkpoint, hashes)
-    model = identify_model(checkpoint, recipe.checkpoint)
+    model = open_model(recipe.checkpoint)
+    check_source(model.checkpoint, recipe.checkpoint, hashes)  # with the names that the recipe was written for
     if recipe.convert is not None:
         return plan_conversion(model, recipe.convert)
     return plan_model(model, recipe.resize, table_methods(file)) if recipe.resize else None

@@ -336,3 +336,15 @@ def test_run_dry_run_prints_the_plan_and_writes_nothing() -> None:
     assert {path.name for path in Path.cwd().iterdir()} == {"recipe.yaml", *texts}
     Path("b.txt").unlink()
     assert "b.txt does not exist." in invoke(recipe, "--dry-run").stderr
+
+
+def test_run_names_the_key_that_takes_the_length_of_the_table(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "gpt2").folder
+    pico.edit_json(source / "config.json", n_positions=512)
+    recipe = write(f"source: {source}\nresize: {{to: 32}}\n")
+    refused = invoke(recipe, "-o", "out")
+    assert refused.exit_code == 1
+    assert "resize with resize.fix_limits, which takes the length of the table" in " ".join(refused.stderr.split())
+    assert invoke(recipe, "-o", "out", "--set", "resize.fix_limits=true").exit_code == 0
+    direct = trainings.invoke("resize", source, "--to", 32, "-o", "direct")
+    assert "resize with --fix-limits, which takes the length of the table" in " ".join(direct.stderr.split())

@@ -373,3 +373,49 @@ def test_verify_rejects_a_config_with_billions_of_layers_in_bounded_time(tmp_pat
     pico.edit_json(out / "config.json", num_hidden_layers=10**12)  # of which transformers makes a list
     (failed,) = [check for check in verify(out, source).checks if check.failed]
     assert failed.evidence == ("config.json: num_hidden_layers is 1000000000000, expected 2",)
+
+
+def test_verify_deep_runs_an_output_whose_base_transformers_cannot_load(tmp_path: Path) -> None:
+    base = pico.make(tmp_path / "base", "bert", base=True).folder
+    config = json.loads((base / "config.json").read_text())
+    del config["model_type"], config["architectures"]  # each would name the class
+    (base / "config.json").write_text(json.dumps(config))
+    output = resize(base, to=NEW, output=tmp_path / "out", model_type="bert").output
+    verification = verify(output, deep=True)
+    found = statuses(verification)
+    assert (found["loads"], found["runs"], found["outputs"]) == ("passed", "passed", "not checked")
+    assert verification.passed
+    assert f"Not checked: outputs (transformers cannot load {base}" in verification.conclusion
+    (output / "config.json").write_text(
+        json.dumps(json.loads((output / "config.json").read_text()) | {"model_type": ""})
+    )
+    refused = invoke("verify", output, "--deep")
+    assert (refused.exit_code, "Run verify without --deep." in refused.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("is_file", [False, True], ids=["folder", "file"])
+def test_verify_reads_the_recipe_next_to_weights_without_a_config(is_file: bool, tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "source", "bert", max_position_embeddings=64).folder
+    (source / "config.json").unlink()
+    weights = source / "model.safetensors"
+    # Settings that no method has by default: only the recipe has them.
+    method = "bands:sigma=3.5"
+    output = resize(weights, to=NEW, output=tmp_path / "out", model_type="bert", method=method).output
+    passed = output / "model.safetensors" if is_file else output
+    verification = verify(passed)
+    assert verification.passed
+    assert "match method bands" in str(checks_of(verification)["table"])
+    assert "(from the recipe)" in str(checks_of(verification)["table"])
+    assert not any("No recipe found" in note for note in verification.notes)
+
+
+def test_verify_says_why_it_does_not_use_a_recipe(tmp_path: Path) -> None:
+    base = pico.make(tmp_path / "base", "gpt2").folder
+    output = resize(base, to=NEW, output=tmp_path / "out").output
+    (output / "ctxextend.yaml").write_text("resize: {to: many}")
+    verification = verify(output, base)
+    assert "ctxextend.yaml is not a valid recipe" in verification.notes[0]
+    assert "No recipe found" not in verification.notes[0]
+    refused = invoke("verify", output)
+    assert refused.exit_code == 1
+    assert "ctxextend.yaml is not a valid recipe" in refused.stderr

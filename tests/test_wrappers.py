@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ctxextend import inspect, plan_resize, resize, verify
-from tests import pico
+from ctxextend import evaluate, inspect, plan_resize, resize, train, verify
+from tests import pico, trainings
 from tests.trainings import invoke
 
 OLD, NEW = 16, 40
@@ -115,14 +116,101 @@ def test_verify_compares_an_output_with_the_plain_base_of_its_source(make_pico: 
     assert "transformer.ln_f.bias differs" in str(verify(output, plain).checks)
 
 
-def test_evaluate_names_what_transformers_does_not_load(make_pico: MakePico) -> None:
+# Wrappers whose prefix the names show, and those that only the architecture tells from a model's own.
+SHOWN_AND_HIDDEN = ["compiled", "lightning", "own attribute"]
+
+
+@pytest.mark.parametrize("wrapper", SHOWN_AND_HIDDEN)
+@pytest.mark.parametrize("form", ["safetensors", "pickled shards"])
+def test_run_reproduces_an_output_of_a_wrapped_model(wrapper: str, form: str, make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
-    rewrite(folder, WRAPPERS["compiled"], "safetensors")
-    Path("book.txt").write_text("text " * 400)
-    refused = invoke("evaluate", folder, "--data", "book.txt")
-    assert refused.exit_code == 1
-    assert "have _orig_mod., which transformers does not load." in refused.stderr
-    assert "Resize it first" in refused.stderr
+    rewrite(folder, WRAPPERS[wrapper], form)
+    first = resize(folder, to=NEW, output="first").output
+    done = invoke("run", first / "ctxextend.yaml", "--output", "again")
+    assert (done.exit_code, done.stdout) == (0, "again\n")
+    assert pico.contents(Path("again")) == pico.contents(first)
+
+
+@pytest.mark.parametrize("wrapper", SHOWN_AND_HIDDEN)
+def test_run_rejects_a_wrapped_model_that_changed(wrapper: str, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    rewrite(folder, WRAPPERS[wrapper], "safetensors")
+    resize(folder, to=NEW, output="first")
+    tensors = load_file(folder / SINGLE)
+    tensors[WRAPPERS[wrapper]("transformer.ln_f.bias")] += 1
+    save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
+    done = invoke("run", "first/ctxextend.yaml", "--output", "again")
+    assert done.exit_code == 1
+    assert "has changed since the recipe was written" in done.stderr
+
+
+@pytest.mark.parametrize("wrapper", SHOWN_AND_HIDDEN)
+def test_verify_deep_compares_outputs_with_a_wrapped_base(wrapper: str, make_pico: MakePico) -> None:
+    folder = make_pico("gpt2").folder
+    rewrite(folder, WRAPPERS[wrapper], "safetensors")
+    output = resize(folder, to=NEW, method="copy", output="out").output
+    verification = verify(output, deep=True)
+    assert [check.status for check in verification.checks[-3:]] == ["passed"] * 3
+    tensors = load_file(output / SINGLE)
+    tensors["transformer.ln_f.bias"] += 1
+    save_file(tensors, output / SINGLE, metadata={"format": "pt"})
+    outputs = verify(output, deep=True).checks[-1]
+    assert (outputs.name, outputs.status) == ("outputs", "failed")
+
+
+@pytest.mark.parametrize("wrapper", SHOWN_AND_HIDDEN)
+def test_evaluate_reads_a_wrapped_model_as_the_plain_one(wrapper: str) -> None:
+    plain = trainings.make_source(Path("plain"), "gpt2")
+    wrapped = trainings.make_source(Path("wrapped"), "gpt2")
+    rewrite(wrapped, WRAPPERS[wrapper], "safetensors")
+    trainings.write_book(400)
+    found = [evaluate(folder, "book.txt", measure=["position"]).to_json() for folder in (plain, wrapped)]
+    assert found[0]["positions"] == found[1]["positions"]
+
+
+@pytest.mark.parametrize("wrapper", SHOWN_AND_HIDDEN)
+def test_train_reads_a_wrapped_model_as_the_plain_one(wrapper: str) -> None:
+    plain = trainings.make_source(Path("plain"), "gpt2")
+    wrapped = trainings.make_source(Path("wrapped"), "gpt2")
+    rewrite(wrapped, WRAPPERS[wrapper], "safetensors")
+    before = (wrapped / SINGLE).read_bytes()
+    trainings.write_book(400)
+    outputs = [
+        train(folder, "book.txt", 2, output=f"{folder}-out", trainable="all").output for folder in (plain, wrapped)
+    ]
+    assert pico.tensor_bytes(outputs[0]) == pico.tensor_bytes(outputs[1])
+    assert (wrapped / SINGLE).read_bytes() == before
+    again = invoke("run", outputs[1] / "ctxextend.yaml", "--output", "again")
+    assert again.exit_code == 0
+    assert pico.tensor_bytes(Path("again")) == pico.tensor_bytes(outputs[1])
+
+
+def test_train_dry_run_plans_a_wrapped_model_and_refuses_an_adapter_for_it() -> None:
+    plain = trainings.make_source(Path("plain"), "gpt2")
+    wrapped = trainings.make_source(Path("wrapped"), "gpt2")
+    rewrite(wrapped, WRAPPERS["lightning"], "safetensors")
+    trainings.write_book(400)
+    flags = ["--data", "book.txt", "--steps", 1, "--dry-run", "--json"]
+    memory = [json.loads(invoke("train", folder, *flags).stdout)["memory"] for folder in (plain, wrapped)]
+    assert memory[0] == memory[1]
+    adapter = ["--lora", 2, "--save-adapter"]
+    refused = invoke("train", wrapped, *flags, *adapter)
+    assert (refused.exit_code, "an adapter for them has no base" in refused.stderr) == (1, True)
+    assert invoke("train", plain, *flags, *adapter).exit_code == 0
+
+
+def test_evaluate_reads_the_file_that_was_named_and_not_another_one_in_its_folder() -> None:
+    folder = trainings.make_source(Path("model"), "gpt2")
+    trainings.write_book(400)
+    other = {name: tensor + 0.5 for name, tensor in load_file(folder / SINGLE).items()}
+    torch.save({"state_dict": other}, folder / "last.ckpt")
+    save_file(other, Path(shutil.copytree(folder, "other")) / SINGLE, metadata={"format": "pt"})
+    named, separate, default = (
+        evaluate(path, "book.txt", measure=["position"]).to_json()["positions"]
+        for path in (folder / "last.ckpt", Path("other"), folder)
+    )
+    assert named == separate
+    assert named != default
 
 
 def test_verify_fails_if_the_names_of_an_output_have_a_prefix(make_pico: MakePico) -> None:

@@ -169,6 +169,16 @@ def read_floats(file: TensorFile, name: str) -> NDArray[Any]:
     return file.read_bytes(name).view(float_dtype(file, name)).reshape(file.entries[name].shape)
 
 
+def read_tensor(file: TensorFile, name: str) -> NDArray[Any]:
+    """Read a tensor of any dtype in its shape; raise CheckpointError if numpy has no such dtype."""
+    entry = file.entries[name]
+    try:
+        dtype = numpy_dtype(entry.dtype)
+    except KeyError as error:
+        raise CheckpointError(f"{file.path}: {name} has dtype {entry.dtype}, which cannot be read here.") from error
+    return file.read_bytes(name).view(dtype).reshape(entry.shape)
+
+
 def float_dtype(file: TensorFile, name: str) -> np.dtype[Any]:
     """Return the numpy dtype of a tensor; raise CheckpointError if it is not one of `FLOATS`."""
     entry = file.entries[name]

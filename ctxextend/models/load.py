@@ -11,8 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ctxextend.checkpoints.filenames import first_weights
 from ctxextend.checkpoints.folder import LINKED, Checkpoint
-from ctxextend.checkpoints.safetensors_file import read_floats
+from ctxextend.checkpoints.safetensors_file import read_tensor
 from ctxextend.checkpoints.source import IRREGULAR, OUTSIDE, dereference_hint
 from ctxextend.errors import CheckpointError, one_line
 from ctxextend.models.extend import to_tensor
@@ -44,9 +45,6 @@ def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
         if reason in (OUTSIDE, LINKED, IRREGULAR):
             hint = "Remove it, or replace it with a file." if reason == IRREGULAR else dereference_hint(checkpoint.root)
             raise CheckpointError(f"{checkpoint.root / name} is {reason}, and transformers might open it.", hint)
-    if wrappers := ", ".join(checkpoint.wrappers):
-        message = f"Tensor names in {checkpoint.root} have {wrappers}, which transformers does not load."
-        raise CheckpointError(message, hint or "Resize it first: an output has plain names.")
     if checkpoint.adapter_of or not checkpoint.has_config:
         kind = "an adapter" if checkpoint.adapter_of else "a weights file without a config.json"
         raise CheckpointError(f"{checkpoint.root} is {kind}, which transformers cannot load by itself.", hint)
@@ -63,25 +61,47 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
     flags: dict[str, Any] = {"output_loading_info": True, "dtype": getattr(torch, dtype), "variant": checkpoint.variant}
     flags["ignore_mismatched_sizes"] = True  # report them instead of failing
     flags["trust_remote_code"] = False  # by default transformers asks the user whether to run the code
-    folder: Path | None = checkpoint.root / checkpoint.model
-    if checkpoint.config_file in checkpoint.generated:  # a nanoGPT file, which transformers cannot read
-        flags["state_dict"] = {name: to_tensor(read_floats(file, name)) for name, file in checkpoint.names.items()}
-        folder, flags["config"] = None, transformers.AutoConfig.for_model(**checkpoint.config)
+    folder = checkpoint.root / checkpoint.model
+    is_nanogpt = checkpoint.config_file in checkpoint.generated
+    if is_nanogpt:
+        flags["config"] = transformers.AutoConfig.for_model(**checkpoint.config)
     if active_fake_mode() is not None:  # tensors without values; in layers, files may name and shape weights otherwise
-        config = flags.get("config") or transformers.AutoConfig.from_pretrained(str(folder))
+        config = flags.get("config") or transformers.AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
         model = (getattr(loader, "_from_config", None) or loader.from_config)(config, dtype=flags["dtype"])
         found = {id(model.get_parameter(name)) for name in match_parameters(model, checkpoint, ()).values()}
         others = [name for name, value in model.named_parameters() if id(value) not in found]
         return LoadedModel(model.train(False), tuple(n for n in others if not re.search(r"\.\d+\.", n)), (), ())
     with quiet_transformers():
         try:
-            model, info = loader.from_pretrained(folder, **flags)
+            if loads_from_folder(checkpoint):
+                model, info = loader.from_pretrained(folder, **flags)
+            else:
+                if not is_nanogpt:
+                    config_class = getattr(loader, "config_class", None) or transformers.AutoConfig
+                    flags["config"] = config_class.from_pretrained(str(folder), trust_remote_code=False)
+                flags["state_dict"] = _read_state(checkpoint)
+                model, info = loader.from_pretrained(None, **flags)
         except Exception as error:  # model classes raise many types
             reason = f"{type(error).__name__}: {one_line(error)}"
             raise CheckpointError(f"transformers cannot load {checkpoint.root}: {reason}") from error
     mismatched = tuple(sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]))
     missing, unexpected = (tuple(sorted(info[kind])) for kind in ("missing_keys", "unexpected_keys"))
     return LoadedModel(model.train(False), missing, unexpected, mismatched)
+
+
+def loads_from_folder(checkpoint: Checkpoint) -> bool:
+    """Whether transformers finds the opened weights in the folder, and their names are those of the model."""
+    if checkpoint.wrappers or checkpoint.config_file in checkpoint.generated:
+        return False
+    file = checkpoint.source.file
+    if file is None or checkpoint.index is not None:
+        return True
+    return file == first_weights(checkpoint.root / checkpoint.model, checkpoint.variant)
+
+
+def _read_state(checkpoint: Checkpoint) -> "dict[str, torch.Tensor]":
+    """Read all tensors by their plain names; they are copied, because training changes them."""
+    return {name: to_tensor(read_tensor(file, name)).clone() for name, file in checkpoint.names.items()}
 
 
 def read_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]] | None:

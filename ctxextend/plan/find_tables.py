@@ -486,7 +486,10 @@ def check_rows(location: TableLocation, rows: int, name: str, *, has_config: boo
         if rows != expected:
             default = "" if location.stated(key) is not None else " (transformers' default, because the key is missing)"
             message = f"config.json: {path} is {reprlib.repr(value)}{default}, so {name} should have "
-            hint = "Correct config.json (see ctxextend inspect MODEL --check), or download config and weights again."
+            hint = (
+                "Correct config.json (see ctxextend inspect MODEL --check), resize with --fix-limits, which takes "
+                "the length of the table, or download config and weights again."
+            )
             raise CheckpointError(f"{message}{reprlib.repr(expected)} rows, but has {rows}.", hint)
     if location.positions(rows) < 1:
         after = f" and {location.table.extra_rows} come after the last position" if location.table.extra_rows else ""

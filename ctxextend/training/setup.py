@@ -29,7 +29,7 @@ from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import read_pooling
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, ModelFiles
 from ctxextend.held_out import NO_HELD_OUT, HeldOut, read_ids, text_key, trained_on_warnings, trained_texts
-from ctxextend.models.load import match_parameters
+from ctxextend.models.load import loads_from_folder, match_parameters
 from ctxextend.plan.find_tables import describe_table, open_model
 from ctxextend.recipe import FROZEN, MIN_LENGTH, Train
 from ctxextend.recipe_file import BaseCheckpoint, Provenance, find_base, learned_before, read_provenance
@@ -112,6 +112,11 @@ def open_task(
     """Fill in unset settings, and tokenize the text into the run folder unless it is there already."""
     _check_libraries(settings)
     source, maximum, special = files.ref.source, files.max_len, files.tokenizer.num_special
+    if settings.save_adapter and not loads_from_folder(files.checkpoint):
+        message = (
+            f"transformers does not load the weights of {source} by themselves, so an adapter for them has no base."
+        )
+        raise TrainingError(message, "Save merged weights: remove --save-adapter.")
     provenance = None if is_base else read_provenance(files.checkpoint)
     base = None if is_base else find_base(provenance, settings.base, files.ref.tokenizer)
     settings, notes = files.choose_trainable(settings)

@@ -113,20 +113,25 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
         base_type = SOURCE_TYPES[conversion.model.architecture.family.model_type]
         head = conversion.model_class.removeprefix(conversion.twin.class_name)
         base_class = base_type.class_name + next(name for name, twin in base_type.heads.items() if twin == head)
-    check_loadable(base, NOT_DEEP_HINT)
+    before: Observed | CheckpointError
     try:
+        check_loadable(base)
         loaded = load(base, base_class)
     except CheckpointError as error:
-        raise CheckpointError(error.message, NOT_DEEP_HINT) from error
-    frequencies_before = _read_frequencies(loaded)
-    if conversion:
-        _remove_positions(loaded.model, conversion)
-    before = _observe(plan, base, loaded, lengths, frequencies_before)
-    del loaded
+        before = error
+    else:
+        frequencies_before = _read_frequencies(loaded)
+        if conversion:
+            _remove_positions(loaded.model, conversion)
+        before = _observe(plan, base, loaded, lengths, frequencies_before)
+        del loaded
     try:
         check_loadable(resized)
+        _check_plain_names(resized)
         loaded = load(resized, plan.checkpoint.model_class)
     except CheckpointError as error:
+        if isinstance(before, CheckpointError):
+            raise CheckpointError(before.message, NOT_DEEP_HINT) from error
         return [make_check("loads", failures=(error.message,))]
     # Inputs change frequencies, so they are read first.
     after = _observe(plan, resized, loaded, [*lengths, plan.max_len_after], _read_frequencies(loaded))
@@ -139,6 +144,12 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
         _check_runs(plan, before, after),
         _check_outputs(expected, before, replace(after, outcomes=alike)),
     ]
+
+
+def _check_plain_names(resized: Checkpoint) -> None:
+    """Raise CheckpointError if names of tensors are those of a wrapper: read here, but not by transformers."""
+    if wrappers := ", ".join(resized.wrappers):
+        raise CheckpointError(f"Tensor names in {resized.root} have {wrappers}, which transformers does not load.")
 
 
 def _remove_positions(model: Any, conversion: Conversion) -> None:
@@ -219,16 +230,17 @@ def _filled_with_nan(tensors: Sequence[Tensor]) -> Iterator[None]:
             value.data.copy_(kept)
 
 
-def _check_loads(plan: ResizePlan, resized: Checkpoint, before: Observed, after: Observed) -> Check:
+def _check_loads(plan: ResizePlan, resized: Checkpoint, before: Observed | CheckpointError, after: Observed) -> Check:
     """Check that transformers finds weights for all parameters on which outputs depend, and the right frequencies.
 
     A parameter with random values is wrong even if the base has the same fault. Tensors of a conversion have other
-    names than those of its base, so only its own count.
+    names than those of its base, so only its own count. If the base cannot be loaded, faults that it may have too are
+    not judged.
     """
-    base, random = before.random, after.random
+    random = after.random
     in_base = set[str]()
-    if not isinstance(plan, ConversionPlan):
-        in_base = {*base.decisive, *base.unneeded, *before.unexpected}
+    if isinstance(before, Observed) and not isinstance(plan, ConversionPlan):
+        in_base = {*before.random.decisive, *before.random.unneeded, *before.unexpected}
 
     def describe(kind: str, name: str, effect: str = "") -> str:
         also = " (also in the base)" if name in in_base else ""
@@ -237,17 +249,19 @@ def _check_loads(plan: ResizePlan, resized: Checkpoint, before: Observed, after:
     wrong = [describe("mismatched", name, ": its values are random") for name in random.mismatched]
     wrong += [describe("missing", name, ": its values are random, and outputs depend on it") for name in random.needed]
     unchecked, notes = list[str](), list[str]()
+    faults = unchecked if isinstance(before, CheckpointError) else wrong  # of names that the base is not known to have
     for name in random.unneeded:
         text = describe("missing", name, ": no output that is compared depends on it")
-        (notes if name in in_base else wrong).append(text)
+        (notes if name in in_base else faults).append(text)
     for name in random.unknown:
         text = describe("missing", name, ": the model does not run on text only, so outputs may depend on it")
-        (unchecked if name in in_base else wrong).append(text)
+        (unchecked if name in in_base else faults).append(text)
     for name in after.unexpected:
-        (notes if name in in_base else wrong).append(describe("unexpected", name))
+        (notes if name in in_base else faults).append(describe("unexpected", name))
     if not (wrong or unchecked):
         notes.insert(0, f"no{' other' if notes else ''} missing, unexpected or mismatched keys")
-    for text, is_equal in _compare_frequencies(plan, resized, before, after):
+    frequencies_before = before.frequencies if isinstance(before, Observed) else {}
+    for text, is_equal in _compare_frequencies(plan, resized, frequencies_before, after):
         if is_equal is None:
             unchecked.append(text)
         elif is_equal:
@@ -267,7 +281,7 @@ def _read_frequencies(loaded: LoadedModel) -> dict[str, NDArray[np.float32]]:
 
 
 def _compare_frequencies(
-    plan: ResizePlan, resized: Checkpoint, before: Observed, after: Observed
+    plan: ResizePlan, resized: Checkpoint, before: Mapping[str, NDArray[np.float32]], after: Observed
 ) -> Iterator[tuple[str, bool | None]]:
     """Yield whether the model's inverse frequencies are right, as text; None: there are none to compare.
 
@@ -280,8 +294,8 @@ def _compare_frequencies(
             continue
         if not facts.methods:  # the classes ignore these settings, or read only some of them
             for name, values in after.frequencies.items():
-                if name in before.frequencies:
-                    is_equal = np.array_equal(values, before.frequencies[name])
+                if name in before:
+                    is_equal = np.array_equal(values, before[name])
                     yield f"{name} {'equals' if is_equal else 'differs from'} that of the base", is_equal
             continue
         location = replace(table.location, config=resized.config)
@@ -296,11 +310,7 @@ def _compare_frequencies(
                 if f".{name}".endswith(ending) and values.shape == expected.shape
             }
             equal = [name for name, values in found.items() if _is_close(resized, name, values, expected)]
-            same = [
-                name
-                for name, values in found.items()
-                if name in before.frequencies and np.array_equal(values, before.frequencies[name])
-            ]
+            same = [name for name, values in found.items() if name in before and np.array_equal(values, before[name])]
             if equal:
                 yield f"{equal[0]} equals the frequencies of the rotary settings", True
             elif same and rope.layers not in changed:
@@ -366,15 +376,16 @@ def _random_values(random: RandomParameters, whose: str) -> str:
     )
 
 
-def _check_runs(plan: ResizePlan, before: Observed, after: Observed) -> Check:
+def _check_runs(plan: ResizePlan, before: Observed | CheckpointError, after: Observed) -> Check:
     wrong, unchecked, notes = list[str](), list[str](), list[str]()
     text = f"{plan.max_len_after} tokens"
-    was_finite = all(outcome.is_finite for outcome in before.outcomes.values() if isinstance(outcome, Ran))
+    outcomes = before.outcomes if isinstance(before, Observed) else {}
+    was_finite = all(outcome.is_finite for outcome in outcomes.values() if isinstance(outcome, Ran))
     for table in plan.tables:
         outcome = after.outcomes[table.name, text]
         if isinstance(outcome, Failed):
             wrong.append(f"{table.name}: fails on {text}: {outcome.error}")
-        elif isinstance(outcome, NotRun) and _not_run(table, before.outcomes):
+        elif isinstance(outcome, NotRun) and (not outcomes or _not_run(table, outcomes)):
             unchecked.append(_needs_more(table, outcome))
         elif isinstance(outcome, NotRun):
             wrong.append(f"{table.name}: does not run on text, as the base does: {outcome.reason}")
@@ -387,9 +398,11 @@ def _check_runs(plan: ResizePlan, before: Observed, after: Observed) -> Check:
     return make_check("runs", failures=wrong, unchecked=unchecked, findings=notes)
 
 
-def _check_outputs(expected: ExpectedResize, before: Observed, after: Observed) -> Check:
+def _check_outputs(expected: ExpectedResize, before: Observed | CheckpointError, after: Observed) -> Check:
     """Compare outputs on inputs that fit both."""
     plan = expected.plan
+    if isinstance(before, CheckpointError):
+        return make_check("outputs", unchecked=(before.message.removesuffix("."),))
     if before.random.decisive:
         return make_check("outputs", unchecked=(_random_values(before.random, "the base"),))
     diffs: dict[str, float | str] = {}  # the largest difference, or the failure, by input

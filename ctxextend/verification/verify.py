@@ -22,7 +22,7 @@ from ctxextend.plan.find_tables import OpenedModel, computed_shape, identify_mod
 from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Resize, accepts_settings
-from ctxextend.recipe_file import find_base, parse_provenance, read_provenance
+from ctxextend.recipe_file import Provenance, find_base, parse_provenance
 from ctxextend.tables.method_facts import ROTARY_METHODS
 from ctxextend.tables.methods import METHODS
 from ctxextend.verification.checks import Check, ExpectedResize, compare_rope, compare_table, make_check, run_checks
@@ -140,13 +140,12 @@ def verify_resized(
     reference: str, base_name: str | None, settings: Mapping[str, Any], *, deep: bool, progress: Progress = no_progress
 ) -> Verification:
     """Verify a resized checkpoint like `verify`; `progress` is called with the bytes compared."""
-    recipe, source = None, resolve_source(reference)
-    with suppress(errors.CheckpointError, errors.RecipeError):  # treat an invalid recipe like a missing one
-        if has_file(source, path := source.folder / RECIPE_FILE):
-            recipe = parse_provenance(read_text(path), RECIPE_FILE, source.folder)
+    source = resolve_source(reference)
+    recipe, unusable = _read_recipe(source)
     stated_base = find_base(recipe, base_name)
     if stated_base is None:
-        raise errors.SourceError(f"{reference} has no recipe that names its base checkpoint.", "Pass --base MODEL.")
+        message = unusable or f"{reference} has no recipe that names its base checkpoint."
+        raise errors.SourceError(message, "Pass --base MODEL.")
     ref = replace(stated_base.ref, **settings)
     base = open_reference(ref)
     try:
@@ -154,7 +153,7 @@ def verify_resized(
     except errors.CheckpointError as error:
         return _failed(ref, reference, "readable", error)
     try:
-        expected = find_expected_resize(identify_model(base, ref), resized)
+        expected = find_expected_resize(identify_model(base, ref), resized, recipe, unusable)
         expected = replace(expected, written=recipe.written if recipe else {})
     except errors.ResizeError as error:
         return _failed(ref, reference, "table", error)
@@ -172,6 +171,20 @@ def verify_resized(
     what = "rotary" if what == "fixed" and any(table.rope for table in plan.tables) else what
     what = "converted" if is_conversion else what
     return Verification(ref.source, reference, method, trainable, tuple(checks), adapted, notes, what)
+
+
+def _read_recipe(source: Source) -> tuple[Provenance | None, str]:
+    """Return the recipe in the folder of an output, also of weights without a config.json, or why it is not used.
+
+    An invalid recipe is treated like a missing one. Without a file, the reason is empty.
+    """
+    path = source.folder / RECIPE_FILE
+    try:
+        if has_file(source, path):
+            return parse_provenance(read_text(path), RECIPE_FILE, source.folder), ""
+    except (errors.CheckpointError, errors.RecipeError) as error:
+        return None, f"{error.message.removesuffix('.')}."
+    return None, ""
 
 
 def _failed(ref: CheckpointRef, reference: str, name: str, error: errors.CtxextendError) -> Verification:
@@ -205,9 +218,14 @@ def _open_resized(source: Source, base: Checkpoint) -> Checkpoint:
     return open_checkpoint(source, variant)
 
 
-def find_expected_resize(model: OpenedModel, resized: Checkpoint) -> ExpectedResize:
-    """Find the resize that created a checkpoint: from its recipe, or by trying each method."""
-    recipe, reasons = read_provenance(resized), list[str]()
+def find_expected_resize(
+    model: OpenedModel, resized: Checkpoint, recipe: Provenance | None, unusable: str = ""
+) -> ExpectedResize:
+    """Find the resize that created a checkpoint: from its recipe, or by trying each method.
+
+    `unusable` says why the recipe in the folder was not read.
+    """
+    reasons = [unusable] if unusable else list[str]()
     chain = recipe.chain if recipe else ()  # the newest recipe that applies to this base counts
     for index, step in enumerate(chain):
         recorded = step.trainable, "from the recipe", (), chain[index:], step.unregistered, step.adapted
