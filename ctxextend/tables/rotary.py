@@ -306,7 +306,10 @@ def resize_rope(
             message = f"--method {name}: factor must be {SCALE.must}, got {settings['factor']}."
             raise ResizeError(message, f"State it, as in --method {name}:factor=4.")
     first = first_trained or trained_length(rope, before)
-    parameters = facts.function({**rope, TRAINED: first} if name in STATES_TRAINED else rope, lengths, dim, **settings)
+    if name in STATES_TRAINED and TRAINED in rope:
+        rope = {**rope, TRAINED: first}
+    from_length = before if TRAINED in rope else first  # which methods state as the trained length if none is stated
+    parameters = facts.function(rope, (from_length, after), dim, **settings)
     reasons, theta = list[str](), rope[THETA]
     if serves:
         reasons.append(f"the settings already serve {before} tokens, so nothing scales")
