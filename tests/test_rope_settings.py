@@ -317,8 +317,24 @@ def test_read_rope_accepts_copies_that_mean_the_same(text: Config, outer: Config
     assert layers.parameters == read_rope(locate(nested_config("llava", {}, **text)))[0].parameters
 
 
-def test_read_rope_leaves_settings_of_audio_alone() -> None:
+def test_read_rope_ignores_settings_of_audio() -> None:
     config = json.loads(json.dumps(CONFIG_MAPPING["musicflamingo"]().to_dict()))
     assert config["rope_parameters"]["rope_theta"] != config["text_config"]["rope_parameters"]["rope_theta"]
     (layers,) = read_rope(locate(config))
     assert layers.parameters["rope_theta"] == 10_000.0
+
+
+def test_read_rope_reads_flat_configs_of_hunyuan() -> None:
+    rope = {**ALPHA, "type": "xdrope", "xdrope_section": [4, 4, 4, 4]}
+    config = {"model_type": "hunyuan_vl", **SIZES, "rope_theta": 10_000.0, "rope_scaling": rope}
+    loaded = CONFIG_MAPPING["hunyuan_vl"].from_dict(copy.deepcopy(config)).get_text_config()
+    assert (loaded.rope_parameters["rope_type"], loaded.max_position_embeddings) == ("dynamic", 64)
+    location = locate(config)
+    (layers,) = read_rope(location)
+    assert (layers.parameters["rope_type"], position_lengths(location).served) == ("ntk_alpha", 64)
+
+
+@pytest.mark.parametrize("config", [{}, {"text_config": None}, {"text_config": {}}])
+def test_read_rope_reads_configs_without_a_text_config(config: Config) -> None:
+    (layers,) = read_rope(locate({"model_type": "llava", **config}))
+    assert layers.parameters["rope_type"] == "default"

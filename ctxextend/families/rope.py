@@ -31,8 +31,9 @@ MAX_NUMBER = 1e30  # of any setting; larger ones overflow in formulas
 MAX_LENGTH = 10**12  # of factors and lengths
 OPTIONAL = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # numbers; 0: the default
 # Settings that have a meaning in every class; others may be missing in a copy.
-COMPARED = {TYPE, THETA, PARTIAL, FACTOR, TRAINED, *OPTIONAL, *(key for needed in NEEDS.values() for key in needed)}
-# Types whose config has rotary settings of another part next to its text config: of seconds of audio.
+NEEDED = {key for needed in NEEDS.values() for key in needed}
+COMPARED = {TYPE, THETA, PARTIAL, FACTOR, *OPTIONAL, *NEEDED}
+# Types whose config has rotary settings of another part next to its text config: of audio.
 OWN_SETTINGS = ("musicflamingo",)
 
 
@@ -142,11 +143,15 @@ def _copies(location: TableLocation) -> Iterator[TableLocation]:
         return
     facts = _facts(location)
     keys = {OLD, NEW, THETA, facts.partial_key, *facts.theta_keys.values()}
-    own = nested(location.config, location.path) or {}
+    own = nested(location.config, location.path)
+    if not isinstance(own, Mapping):
+        return
     missing = {key: value for key, value in own.items() if key not in (OLD, NEW)}
     for path in around(location):
         outer = nested(location.config, path)
-        stated = {key for key, value in outer.items() if value is not None} if isinstance(outer, Mapping) else set()
+        if not isinstance(outer, Mapping):
+            continue
+        stated = {key for key, value in outer.items() if value is not None}
         is_flat = {"hidden_size", location.effective_key} <= stated
         if is_flat or not stated.isdisjoint(keys):
             config = _with_missing(location.config, path, missing)
@@ -163,7 +168,7 @@ def _with_missing(config: Mapping[str, Any], path: Keys, missing: Mapping[str, A
 def _check_copy(location: TableLocation, copied: TableLocation, layers: str, used: Parameters) -> None:
     """Raise CheckpointError if a copy of the settings of one type of layers differs from those that are used."""
     next_to = _next_to(copied, layers)
-    shared = {key: used[key] for key in (THETA, PARTIAL, TRAINED) if key in used and key not in next_to}
+    shared = {key: used[key] for key in {THETA, PARTIAL, TRAINED} & used.keys() - next_to.keys()}
     found = [{**used, **next_to}]
     for dialect in (OLD, NEW):
         if stated := _stated(copied, dialect, layers):
@@ -175,10 +180,11 @@ def _check_copy(location: TableLocation, copied: TableLocation, layers: str, use
             name = TYPE if TYPE in unequal else min(unequal)  # the type explains what else differs
             where = ".".join(location.path)
             outer = ".".join(copied.path) or "the top level"
-            message = f"config.json: {name}{layers and f' of {layers}'} is {used.get(name)!r:.100} in {where}"
+            name_and_layers = f"{name} of {layers}" if layers else name
+            message = f"config.json: {name_and_layers} is {used.get(name)!r:.100} in {where}"
             message = f"{message}, which transformers reads, but {other.get(name)!r:.100} at {outer}."
-            hint = f"Remove {OLD}, {NEW} and the keys next to them at {outer}, or make them mean the same as {where}."
-            raise CheckpointError(message, hint)
+            hint = f"Remove {OLD}, {NEW} and the keys next to them at {outer}"
+            raise CheckpointError(message, f"{hint}, or make them mean the same as {where}.")
 
 
 def _copy_changes(

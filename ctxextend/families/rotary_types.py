@@ -161,7 +161,7 @@ _FIXED_TEXT = """
     qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe qwen3_omni_moe_thinker:qwen3_omni_moe_text qwen3_vl qwen3_vl_moe qwen4_exp
     step3p7:step3p5 t5gemma2_encoder:t5gemma2_text unlimited_ocr
 """
-FLAT = ("fuyu", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")  # whose old configs have no ``text_config``
+FLAT = ("fuyu", "hunyuan_vl", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")  # whose old configs have no ``text_config``
 LANGUAGE_PREFIXES = ("language_model.", "model.language_model.")  # of a text model with a table of rows
 
 
