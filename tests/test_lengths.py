@@ -447,3 +447,125 @@ def test_resize_of_a_config_without_sizes_takes_those_of_transformers(config: di
     assert scheme.layers[0].wavelengths.shape == (64,)
     assert run("resize", "source", "--to", "2x", "--output", "out").exit_code == 0
     assert run("verify", "out").exit_code == 0
+
+
+ALPHA = {"type": "dynamic", "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0}
+
+
+def save_hunyuan(name: str) -> None:
+    """Save a tiny model with settings as Tencent publishes them."""
+    sizes: dict[str, Any] = {**SIZES, "head_dim": 32, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    config = transformers.HunYuanDenseV1Config(**sizes)
+    transformers.HunYuanDenseV1ForCausalLM(config).save_pretrained(name)
+    values = config_of(name)
+    del values["rope_parameters"]
+    values |= {"rope_theta": 10_000.0, "rope_scaling": ALPHA}
+    (Path(name) / "config.json").write_text(json.dumps(values))
+
+
+def test_inspect_shows_the_frequencies_of_alpha() -> None:
+    save_hunyuan("source")
+    model = transformers.AutoModelForCausalLM.from_pretrained("source")
+    (scheme,) = ctxextend.inspect("source").schemes
+    (layers,) = scheme.layers
+    expected = 2 * np.pi / model.model.rotary_emb.inv_freq.numpy()
+    np.testing.assert_allclose(layers.wavelengths, expected, rtol=1e-5)
+    assert (scheme.first_trained, scheme.stated, scheme.served) == (64, 64, 64)
+    assert (layers.slowed, layers.untrained) == (0, 0)
+
+
+@pytest.mark.parametrize("flags", [(), ("--method", "dynamic"), ("--method", "yarn"), ("--method", "dynamic:factor=4")])
+def test_resize_does_not_scale_settings_with_alpha(flags: tuple[str, ...]) -> None:
+    make("source", "hunyuan_v1_dense", max_position_embeddings=64, rope_scaling=ALPHA)
+    done = run("resize", "source", "--to", 256, "--output", "out", *flags)
+    assert done.exit_code == 2
+    assert "settings with alpha 1000 cannot be scaled" in done.stderr
+    assert "use --method limits" in done.stderr
+    assert not Path("out").exists()
+
+
+def test_resize_raises_only_limits_of_settings_with_alpha() -> None:
+    save_hunyuan("source")
+    resized = run("resize", "source", "--to", 256, "--method", "limits", "--output", "out")
+    assert resized.exit_code == 0, resized.stderr
+    assert (rope_of("out"), config_of("out")["max_position_embeddings"]) == (ALPHA, 256)
+    for command in (("inspect", "out", "--check"), ("verify", "out"), ("verify", "out", "--deep")):
+        done = run(*command)
+        assert done.exit_code == 0, done.output
+    again = run("run", "out/ctxextend.yaml", "--output", "again")
+    assert again.exit_code == 0, again.output
+    assert config_of("again") == config_of("out")
+
+
+def make_nested(name: str, model_type: str, text: dict[str, Any], outer: dict[str, Any]) -> None:
+    """Write a folder with a text config, and keys of it once more around it."""
+    make(name, model_type, text_config=text)
+    (Path(name) / "config.json").write_text(json.dumps({"model_type": model_type, "text_config": text, **outer}))
+
+
+def load_config(name: str) -> Any:
+    return transformers.AutoConfig.from_pretrained(name).get_text_config().rope_parameters
+
+
+@pytest.mark.parametrize(
+    ("model_type", "method"),
+    [
+        ("qwen2_5_vl", "yarn"),
+        ("qwen2_5_vl", "linear"),
+        ("qwen2_5_vl", "dynamic"),
+        ("qwen2_5_vl", "theta"),
+        ("qwen2_5_vl", "limits"),
+        ("gemma3", "yarn"),
+        ("gemma3", "theta"),
+        ("qwen2_vl", "yarn"),
+        ("qwen3_vl", "yarn"),
+        ("llava", "yarn"),
+    ],
+)
+def test_resize_changes_copies_around_a_text_config(model_type: str, method: str) -> None:
+    text_type = "llama" if model_type == "llava" else f"{model_type}_text"
+    rope = {"rope_type": "default", "type": "default"}
+    flat = {**SIZES, "head_dim": 32, "max_position_embeddings": 4 * K, "rope_theta": 1e6, "rope_scaling": rope}
+    make_nested("source", model_type, {"model_type": text_type, **flat}, flat)
+    done = run("resize", "source", "--to", 8 * K, "--method", method, "--output", "out")
+    assert done.exit_code == 0, done.stderr
+    outer = config_of("out")
+    text = outer["text_config"]
+    assert outer["max_position_embeddings"] == text["max_position_embeddings"]
+    copied, read = outer["rope_scaling"], text["rope_scaling"] or text["rope_parameters"][FULL]
+    assert {**copied, "rope_theta": None} == {**read, "rope_theta": None}
+    assert (outer["rope_theta"] or copied["rope_theta"]) == text["rope_theta"]
+    for command in (("inspect", "out", "--check"), ("verify", "out"), ("run", "out/ctxextend.yaml", "-o", "again")):
+        checked = run(*command)
+        assert checked.exit_code == 0, checked.output
+    assert load_config("out")
+
+
+def test_resize_states_the_scaling_next_to_a_copied_length() -> None:
+    flat = {**SIZES, "head_dim": 32, "max_position_embeddings": 4 * K}
+    make_nested("source", "llava", {"model_type": "llama", **flat}, flat)
+    done = run("resize", "source", "--to", 8 * K, "--output", "out")
+    assert done.exit_code == 0, done.stderr
+    config = config_of("out")
+    assert config["max_position_embeddings"] == 8 * K
+    assert config["rope_scaling"] == config["text_config"]["rope_scaling"]
+    assert "rope_theta" not in config
+    assert load_config("out")["rope_type"] == "yarn"
+
+
+def test_resize_adds_the_length_that_copied_settings_need() -> None:
+    flat = {**SIZES, "head_dim": 32, "max_position_embeddings": 4 * K}
+    outer = {"rope_scaling": {"type": "default"}, "rope_theta": 10_000.0}
+    make_nested("source", "llava", {"model_type": "llama", **flat}, outer)
+    done = run("resize", "source", "--to", 8 * K, "--output", "out")
+    assert done.exit_code == 0, done.stderr
+    assert config_of("out")["max_position_embeddings"] == 8 * K
+    assert load_config("out")["rope_type"] == "yarn"
+
+
+def test_inspect_refuses_other_settings_around_a_text_config() -> None:
+    text = {"model_type": "llama", **SIZES, "max_position_embeddings": 4 * K}
+    make_nested("source", "llava", text, {"rope_scaling": yarn(4.0, 4 * K)})
+    done = run("inspect", "source", "--check")
+    assert done.exit_code == 1
+    assert "rope_type is 'default' in text_config, which transformers reads, but 'yarn' at the top level" in done.stderr

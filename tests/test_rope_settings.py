@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -12,6 +13,7 @@ from ctxextend.errors import CheckpointError
 from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import TableLocation, find_architecture, nested
 from ctxextend.families.rope import RopeLayers, read_rope, rope_changes, rotary_dim
+from ctxextend.tables.rotary import frequencies
 
 Config = dict[str, Any]
 FOLDER = Path(__file__).parent / "rope_configs"
@@ -223,3 +225,116 @@ def test_rope_changes_speaks_the_dialect_of_the_file(name: str, stated: Config, 
     layers = read_rope(location)[0]
     assert rope_changes(location, layers, {**layers.parameters, **after}) == expected
     assert rope_changes(location, layers, layers.parameters) == {}
+
+
+ALPHA = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1}
+SIZES = {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize("model_type", ["hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text"])
+def test_read_rope_knows_the_fixed_base_of_alpha(model_type: str) -> None:
+    location = locate({"model_type": model_type, **SIZES, "rope_theta": 10_000.0, "rope_scaling": ALPHA})
+    (layers,) = read_rope(location)
+    inverse = frequencies(layers.parameters, rotary_dim(location, layers.parameters), 64, 256).inverse
+    np.testing.assert_allclose(inverse, (1e4 * 1000 ** (32 / 30)) ** (-np.arange(0, 32, 2) / 32))
+    lengths = position_lengths(location)
+    assert (lengths.first_trained, lengths.stated, lengths.served) == (64, 64, 64)
+
+
+@pytest.mark.parametrize("alpha", ["1000", -1.0])
+def test_read_rope_refuses_a_malformed_alpha(alpha: Any) -> None:
+    location = locate({"model_type": "hunyuan_v1_dense", **SIZES, "rope_scaling": {**ALPHA, "alpha": alpha}})
+    with pytest.raises(CheckpointError, match="alpha of ntk_alpha rotary positions must be a number above 0"):
+        read_rope(location)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings"),
+    [
+        ("llama", ALPHA),  # this class reads no alpha
+        ("hunyuan_v1_dense", {**ALPHA, "alpha": None}),
+        ("hunyuan_v1_dense", {**ALPHA, "alpha": 0}),
+    ],
+)
+def test_read_rope_ignores_alpha_as_transformers_does(model_type: str, settings: Config) -> None:
+    (layers,) = read_rope(locate({"model_type": model_type, **SIZES, "rope_scaling": settings}))
+    assert layers.parameters["rope_type"] == "dynamic"
+
+
+SCALED = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+NESTED = ["qwen2_5_vl", "qwen2_vl", "qwen3_vl", "llava", "mistral3", "gemma3", "mllama", "hunyuan_vl"]
+
+
+def nested_config(model_type: str, outer: Config, **text: Any) -> Config:
+    """Return a config with settings in its text config and next to it."""
+    default = CONFIG_MAPPING[model_type]().to_dict()["text_config"]["model_type"]
+    return {"model_type": model_type, "text_config": {"model_type": default, **SIZES, **text}, **outer}
+
+
+@pytest.mark.parametrize("model_type", NESTED)
+def test_read_rope_refuses_other_settings_next_to_a_text_config(model_type: str) -> None:
+    config = nested_config(model_type, {"rope_scaling": SCALED})
+    with pytest.raises(CheckpointError) as error:
+        read_rope(locate(config))
+    assert "is 'default' in text_config, which transformers reads, but 'yarn' at the top level." in str(error.value)
+    assert "Remove rope_scaling" in (error.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "outer", "differing"),
+    [
+        ({"rope_theta": 1e6}, {"rope_theta": 1e5}, "rope_theta is 1000000.0 in text_config"),
+        ({"rope_parameters": {"rope_theta": 1e6}}, {"rope_theta": 1e5}, "rope_theta is 1000000.0 in text_config"),
+        ({"rope_scaling": SCALED}, {"rope_scaling": {**SCALED, "factor": 8.0}}, "factor is 4.0 in text_config"),
+        ({"rope_scaling": SCALED}, {"rope_parameters": {**SCALED, "factor": 8.0}}, "factor is 4.0 in text_config"),
+        ({"rope_scaling": SCALED}, {"rope_scaling": {"type": "default"}}, "rope_type is 'yarn' in text_config"),
+        ({}, {"rope_scaling": "yarn"}, "rope_scaling must be an object"),
+    ],
+)
+def test_read_rope_compares_every_setting_next_to_a_text_config(text: Config, outer: Config, differing: str) -> None:
+    with pytest.raises(CheckpointError, match=differing):
+        read_rope(locate(nested_config("llava", outer, **text)))
+
+
+def test_read_rope_names_the_config_between() -> None:
+    inner = nested_config("qwen2_vl", {"rope_scaling": SCALED})
+    with pytest.raises(CheckpointError, match="'default' in vlm_config.text_config, .* but 'yarn' at vlm_config."):
+        read_rope(locate({"model_type": "colqwen2", "vlm_config": inner}))
+
+
+@pytest.mark.parametrize(
+    ("text", "outer"),
+    [
+        ({"rope_scaling": SCALED, "rope_theta": 1e6}, {"rope_scaling": SCALED}),
+        ({"rope_parameters": {**SCALED, "rope_theta": 1e6}}, {"rope_scaling": SCALED}),
+        ({"rope_scaling": {**SCALED, "mrope_section": [4, 6, 6]}}, {"rope_scaling": SCALED, "rope_theta": 1e4}),
+        ({"rope_scaling": SCALED}, {"rope_scaling": None, "rope_theta": None}),
+        ({}, {"rope_scaling": {"type": "default"}}),
+    ],
+)
+def test_read_rope_accepts_copies_that_mean_the_same(text: Config, outer: Config) -> None:
+    (layers,) = read_rope(locate(nested_config("llava", outer, **text)))
+    assert layers.parameters == read_rope(locate(nested_config("llava", {}, **text)))[0].parameters
+
+
+def test_read_rope_ignores_settings_of_audio() -> None:
+    config = json.loads(json.dumps(CONFIG_MAPPING["musicflamingo"]().to_dict()))
+    assert config["rope_parameters"]["rope_theta"] != config["text_config"]["rope_parameters"]["rope_theta"]
+    (layers,) = read_rope(locate(config))
+    assert layers.parameters["rope_theta"] == 10_000.0
+
+
+def test_read_rope_reads_flat_configs_of_hunyuan() -> None:
+    rope = {**ALPHA, "type": "xdrope", "xdrope_section": [4, 4, 4, 4]}
+    config = {"model_type": "hunyuan_vl", **SIZES, "rope_theta": 10_000.0, "rope_scaling": rope}
+    loaded = CONFIG_MAPPING["hunyuan_vl"].from_dict(copy.deepcopy(config)).get_text_config()
+    assert (loaded.rope_parameters["rope_type"], loaded.max_position_embeddings) == ("dynamic", 64)
+    location = locate(config)
+    (layers,) = read_rope(location)
+    assert (layers.parameters["rope_type"], position_lengths(location).served) == ("ntk_alpha", 64)
+
+
+@pytest.mark.parametrize("config", [{}, {"text_config": None}, {"text_config": {}}])
+def test_read_rope_reads_configs_without_a_text_config(config: Config) -> None:
+    (layers,) = read_rope(locate({"model_type": "llava", **config}))
+    assert layers.parameters["rope_type"] == "default"

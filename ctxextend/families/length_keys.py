@@ -72,7 +72,7 @@ def config_length_keys(location: TableLocation) -> list[tuple[Keys, int]]:
         unrelated |= {*UNRELATED.get(whole_type, ())}
     own_paths = _own_paths(location)
     found = list[tuple[Keys, int]]()
-    for path in (*own_paths, *_around(location)):
+    for path in (*own_paths, *around(location)):
         for key in LENGTH_KEYS:
             if key.name in unrelated and (path in own_paths or not path):
                 continue
@@ -89,7 +89,7 @@ def _own_paths(location: TableLocation) -> list[Keys]:
     return [path[:-1] for path in location.paths_of(location.table.config_key)]
 
 
-def _around(location: TableLocation) -> Iterator[Keys]:
+def around(location: TableLocation) -> Iterator[Keys]:
     """Yield the paths of the configs around a language model's, which may state its length too."""
     if location.path and location.path[-1].endswith(LANGUAGE_CONFIGS):
         for depth in range(len(location.path)):

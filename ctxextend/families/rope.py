@@ -4,19 +4,37 @@ Files of transformers 5 have ``rope_parameters``; older ones have ``rope_scaling
 rules: ``RotaryEmbeddingConfigMixin`` and ``convert_rope_params_to_dict`` of transformers 5.23.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxextend.errors import CheckpointError, did_you_mean
+from ctxextend.families.length_keys import around
 from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.schema import RotaryFacts
-from ctxextend.tables.rotary import FACTOR, LISTS, NEEDS, PARTIAL, THETA, TRAINED, TYPE, Parameters
+from ctxextend.tables.rotary import (
+    ALPHA,
+    FACTOR,
+    LISTS,
+    NEEDS,
+    NTK_ALPHA,
+    PARTIAL,
+    STATES_TRAINED,
+    THETA,
+    TRAINED,
+    TYPE,
+    Parameters,
+)
 
 NEW, OLD = "rope_parameters", "rope_scaling"  # dialects
 MAX_NUMBER = 1e30  # of any setting; larger ones overflow in formulas
 MAX_LENGTH = 10**12  # of factors and lengths
 OPTIONAL = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # numbers; 0: the default
+# Settings that have a meaning in every class; others may be missing in a copy.
+NEEDED = {key for needed in NEEDS.values() for key in needed}
+COMPARED = {TYPE, THETA, PARTIAL, FACTOR, *OPTIONAL, *NEEDED}
+# Types whose config has rotary settings of another part next to its text config: of audio.
+OWN_SETTINGS = ("musicflamingo",)
 
 
 @dataclass(frozen=True)
@@ -31,7 +49,8 @@ class RopeLayers:
 def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
     """Return the rotary settings in a model's config, those of local layers last.
 
-    Raises CheckpointError if a setting is malformed, or both dialects are used and disagree.
+    Raises CheckpointError if a setting is malformed, if both dialects are used and disagree, or if a config around
+    the model's own states other settings.
     """
     facts, found = _facts(location), list[RopeLayers]()
     for layers in sorted(facts.theta, key=lambda name: name in facts.local):
@@ -45,6 +64,8 @@ def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
                 message = f"config.json: {name}{layers and f' of {layers}'} is {used!r:.100} in transformers"
                 hint = f"Remove the wrong value: {OLD}, {NEW} and the keys next to them must mean the same."
                 raise CheckpointError(f"{message}, but the file also states {stated_too!r:.100}.", hint)
+        for copied in _copies(location):
+            _check_copy(location, copied, layers, first)
         found.append(RopeLayers(layers, first, layers in facts.local))
     return tuple(found)
 
@@ -90,9 +111,105 @@ def rotary_dim(location: TableLocation, parameters: Parameters) -> int:
 def rope_changes(location: TableLocation, layers: RopeLayers, after: Parameters) -> dict[Keys, Any]:
     """Return the config values, by path of keys, that give these layers other settings, in the file's dialect.
 
-    Files that use both dialects keep both. The type is also written as ``type``, its first name, in files that have
-    this key, and in a new ``rope_scaling`` (vllm-project/vllm#10293).
+    Files that use both dialects keep both, and copies of the settings around the model's config change too. The type
+    is also written as ``type``, its first name, in files that have this key, and in a new ``rope_scaling``
+    (vllm-project/vllm#10293).
     """
+    changes = _own_changes(location, layers, after)
+    for copied in _copies(location):
+        changes |= _copy_changes(location, copied, layers, after)
+    return changes
+
+
+def copied_length_paths(location: TableLocation) -> list[Keys]:
+    """Return the paths of the length next to copies of the rotary settings, which must follow that of the model.
+
+    A copy without a length gets one, since transformers asks for it next to scaled settings.
+    """
+    key, paths = location.effective_key, list[Keys]()
+    for copied in _copies(location):
+        path = (*copied.path, key)
+        if nested(location.config, path) in (None, location.stated(key)):
+            paths.append(path)
+    return paths
+
+
+def _copies(location: TableLocation) -> Iterator[TableLocation]:
+    """Yield the configs around a text config that state its rotary settings, or its sizes, once more.
+
+    Transformers reads none of them; other readers may. What they do not state is that of the text config.
+    """
+    if location.config.get("model_type") in OWN_SETTINGS:
+        return
+    facts = _facts(location)
+    keys = {OLD, NEW, THETA, facts.partial_key, *facts.theta_keys.values()}
+    own = nested(location.config, location.path)
+    if not isinstance(own, Mapping):
+        return
+    missing = {key: value for key, value in own.items() if key not in (OLD, NEW)}
+    for path in around(location):
+        outer = nested(location.config, path)
+        if not isinstance(outer, Mapping):
+            continue
+        stated = {key for key, value in outer.items() if value is not None}
+        is_flat = {"hidden_size", location.effective_key} <= stated
+        if is_flat or not stated.isdisjoint(keys):
+            config = _with_missing(location.config, path, missing)
+            yield replace(location, path=path, overrides=(), config=config)
+
+
+def _with_missing(config: Mapping[str, Any], path: Keys, missing: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with values for the keys that the object at a path does not state."""
+    if path:
+        return {**config, path[0]: _with_missing(config[path[0]], path[1:], missing)}
+    return {**missing, **{key: value for key, value in config.items() if value is not None}}
+
+
+def _check_copy(location: TableLocation, copied: TableLocation, layers: str, used: Parameters) -> None:
+    """Raise CheckpointError if a copy of the settings of one type of layers differs from those that are used."""
+    next_to = _next_to(copied, layers)
+    shared = {key: used[key] for key in {THETA, PARTIAL, TRAINED} & used.keys() - next_to.keys()}
+    found = [{**used, **next_to}]
+    for dialect in (OLD, NEW):
+        if stated := _stated(copied, dialect, layers):
+            found.append(_complete(copied, layers, {**shared, **stated}))
+    for other in found:
+        keys = (used.keys() & other.keys()) | ((used.keys() ^ other.keys()) & COMPARED)
+        unequal = [key for key in keys if used.get(key) != other.get(key)]
+        if unequal:
+            name = TYPE if TYPE in unequal else min(unequal)  # the type explains what else differs
+            where = ".".join(location.path)
+            outer = ".".join(copied.path) or "the top level"
+            name_and_layers = f"{name} of {layers}" if layers else name
+            message = f"config.json: {name_and_layers} is {used.get(name)!r:.100} in {where}"
+            message = f"{message}, which transformers reads, but {other.get(name)!r:.100} at {outer}."
+            hint = f"Remove {OLD}, {NEW} and the keys next to them at {outer}"
+            raise CheckpointError(message, f"{hint}, or make them mean the same as {where}.")
+
+
+def _copy_changes(
+    location: TableLocation, copied: TableLocation, layers: RopeLayers, after: Parameters
+) -> dict[Keys, Any]:
+    """Return the values that give a copy of the settings of these layers other settings.
+
+    Transformers does not load types with a trained length next to ``rope_theta`` outside of a text config: it moves
+    into the settings.
+    """
+    changes = _own_changes(copied, layers, after)
+    theta = (*copied.path, _facts(copied).theta_keys.get(layers.layers, THETA))
+    path = (*copied.path, OLD)
+    has_theta = theta in changes or nested(location.config, theta) is not None
+    is_moved = has_theta and after[TYPE] in STATES_TRAINED and OLD in _dialects(copied)
+    if not changes or not is_moved:
+        return changes
+    if isinstance(changes.get(path), dict):
+        changes[path] = {**changes[path], THETA: after[THETA]}
+    else:
+        changes[(*path, THETA)] = after[THETA]
+    return changes | {theta: None}
+
+
+def _own_changes(location: TableLocation, layers: RopeLayers, after: Parameters) -> dict[Keys, Any]:
     facts, name, before, changes = _facts(location), layers.layers, layers.parameters, dict[Keys, Any]()
     # Yarn settings without the trained length take max_position_embeddings for it, which is about to change.
     is_pinned = TRAINED in after and stated_trained_length(location, layers) is None
@@ -184,14 +301,18 @@ def _complete(location: TableLocation, layers: str, stated: Parameters) -> dict[
     if (old_kind := stated.get("type", kind)) not in (kind, "mrope") and facts.type_names.get(str(old_kind)) != kind:
         message = f"config.json: rope_type is {kind!r:.100}, but type is {old_kind!r:.100}."
         raise CheckpointError(message, "Remove the wrong one: both name the type of the rotary settings.")
-    if str(kind) not in NEEDS:
+    needed = NEEDS.get(str(kind), ())
+    if kind == "dynamic" and facts.reads_alpha and rope.get(ALPHA):
+        kind = rope[TYPE] = NTK_ALPHA
+        needed = (ALPHA,)
+    elif str(kind) not in NEEDS:
         hint = did_you_mean(str(kind), NEEDS) or f"Use one of {', '.join(NEEDS)}."
         raise CheckpointError(f"config.json: unknown rope_type {kind!r:.100}.", hint)
-    if TRAINED in NEEDS[kind]:
+    if TRAINED in needed:
         trained = None if layers else location.stated(TRAINED) or location.family.defaults.get(TRAINED)
         default = {TRAINED: location.value(location.effective_key)} if kind == "yarn" else {}
         rope = default | rope | ({TRAINED: trained} if trained else {})
-    for key in (THETA, PARTIAL, FACTOR, TRAINED, *NEEDS[kind], *(key for key in OPTIONAL if rope.get(key))):
+    for key in (THETA, PARTIAL, FACTOR, TRAINED, *needed, *(key for key in OPTIONAL if rope.get(key))):
         value, least = rope.get(key), 1 if key in (FACTOR, TRAINED) else 0
         if key in LISTS:
             pairs = rotary_dim(location, rope) // 2
@@ -199,7 +320,7 @@ def _complete(location: TableLocation, layers: str, stated: Parameters) -> dict[
             expected = f"a list of {pairs} numbers above 0, one for each pair of rotated values"
         else:
             maximum = MAX_LENGTH if least else MAX_NUMBER
-            is_valid = key not in (*NEEDS[kind], *rope) or (_is_number(value, maximum) and rope[key] >= least)
+            is_valid = key not in (*needed, *rope) or (_is_number(value, maximum) and rope[key] >= least)
             expected = f"a number {'of at least 1' if least else 'above 0'}"
             if isinstance(value, int | float) and value > maximum:
                 expected = f"a number of at most {maximum:,.0f}"

@@ -65,8 +65,13 @@ _ROTARY = {
     """: RotaryFacts(),
     "cohere2_moe:8192:128": RotaryFacts(reads_old=False),
     "qwen2_5_vl_text:32768@1e6 qwen2_vl_text:32768@1e6": RotaryFacts(type_names={"mrope": "default"}),
-    "hunyuan_vl_text:2048": RotaryFacts(type_names={"xdrope": "dynamic"}, needs_dim=True),
-    "hunyuan_v1_dense:2048 hunyuan_v1_moe:2048 ministral:131072": RotaryFacts(needs_dim=True),
+    "hunyuan_vl_text:2048": RotaryFacts(
+        type_names={"xdrope": "dynamic"},
+        needs_dim=True,
+        reads_alpha=True,
+    ),
+    "hunyuan_v1_dense:2048 hunyuan_v1_moe:2048": RotaryFacts(needs_dim=True, reads_alpha=True),
+    "ministral:131072": RotaryFacts(needs_dim=True),
     "minimax:131072@1e6 mixtral:131072@1e6": RotaryFacts(needs_dim=True),
     "ernie4_5_vl_moe_text:131072@5e5 phimoe:131072@1e6": RotaryFacts(methods=ONLY_THETA),
     "granite_swa:8192 granitemoe_swa:2048 muse_glimmer_text:131072:128": RotaryFacts(methods=PER_LAYER_THETA),
@@ -156,7 +161,7 @@ _FIXED_TEXT = """
     qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe qwen3_omni_moe_thinker:qwen3_omni_moe_text qwen3_vl qwen3_vl_moe qwen4_exp
     step3p7:step3p5 t5gemma2_encoder:t5gemma2_text unlimited_ocr
 """
-FLAT = ("fuyu", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")  # whose old configs have no ``text_config``
+FLAT = ("fuyu", "hunyuan_vl", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")  # whose old configs have no ``text_config``
 LANGUAGE_PREFIXES = ("language_model.", "model.language_model.")  # of a text model with a table of rows
 
 

@@ -57,6 +57,8 @@ class RotaryFacts:
     dim_key: str = "head_dim"  # key of the size of a head; if missing: hidden_size / num_attention_heads
     needs_dim: bool = False  # whether transformers needs this key for other rope types than ``default``
     methods: tuple[str, ...] = SCALING_METHODS  # that the classes apply; none: limits only
+    # Whether ``alpha`` makes the base of ``dynamic`` settings a fixed one: the same for inputs of every length.
+    reads_alpha: bool = False
     # Whether released files of the default length state the length after scaling, not that of the first training.
     releases_are_scaled: bool = False
 

@@ -15,7 +15,7 @@ from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import FoundTable
 from ctxextend.recipe_file import Provenance
 from ctxextend.tables.apply import read_method
-from ctxextend.tables.rotary import Parameters, frequencies, ntk_base
+from ctxextend.tables.rotary import NTK_ALPHA, Parameters, frequencies, ntk_base
 
 ROUNDING = 1e-9  # relative
 
@@ -112,6 +112,8 @@ def _report_layers(location: TableLocation, layers: RopeLayers, method: str | No
     positions = position_lengths(location).served if layers.is_local else lengths.served
     dim, (name, given, _) = rotary_dim(location, rope), read_method(method)
     plain: dict[str, Any] = {**rope, "rope_type": "default"}
+    if rope["rope_type"] == NTK_ALPHA:
+        plain = dict(rope)  # the model was trained with this base
     trained = lengths.first_trained
     if name == "theta" and not layers.is_local:
         plain["rope_theta"] = ntk_base(rope["rope_theta"], 1 / given["factor"], dim)

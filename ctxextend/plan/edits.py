@@ -15,7 +15,7 @@ from ctxextend.errors import CheckpointError, MethodError, ResizeError, flag_nam
 from ctxextend.families.length_keys import LengthChange, generating_table, length_key_changes
 from ctxextend.families.lengths import PositionLengths, layer_lengths, position_lengths
 from ctxextend.families.lookup import Architecture, TableLocation, nested
-from ctxextend.families.rope import RopeLayers, read_rope, rope_changes, rotary_dim
+from ctxextend.families.rope import RopeLayers, copied_length_paths, read_rope, rope_changes, rotary_dim
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.find_tables import (
     Describe,
@@ -386,11 +386,14 @@ def config_changes(
 ) -> dict[tuple[str, ...], Any]:
     """Return the config values that the tables' new lengths require, by path of keys."""
     changes: dict[tuple[str, ...], Any] = {}
+    copied: dict[tuple[str, ...], Any] = {}  # lengths next to copies of the rotary settings
     for table in tables:
         location, length = replace(table.location, config=config), table.max_len_after
         lengths = dict.fromkeys(location.length_paths, location.key_value(table.key_length))
         for plan in table.rope:
             changes |= rope_changes(location, plan.before, plan.after.parameters)
+        if table.rope:
+            copied |= dict.fromkeys(copied_length_paths(location), location.key_value(table.key_length))
         raised = {(key,): length for key in architecture.family.limits}
         if table.is_changed:
             is_kept = table.key_length == table.stated
@@ -406,7 +409,8 @@ def config_changes(
             if location.stated(location.effective_key) is None and default != location.key_value(length):
                 changes |= lengths
     all_lengths = length_changes(config, architecture, tables)
-    return changes | length_key_changes(all_lengths, fix_limits=any(table.fixes_limits for table in tables))
+    followed = length_key_changes(all_lengths, fix_limits=any(table.fixes_limits for table in tables))
+    return changes | followed | copied
 
 
 def length_changes(

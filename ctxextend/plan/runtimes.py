@@ -31,7 +31,7 @@ RUNTIMES = (
     Runtime(
         "transformers",
         f"{GITHUB}huggingface/transformers/blob/main/src/transformers/modeling_rope_utils.py",
-        dict.fromkeys((*SAME, "linear", "proportional", "dynamic"), "served"),
+        dict.fromkeys((*SAME, "linear", "proportional", "dynamic", "ntk_alpha"), "served"),
     ),
     Runtime("vLLM up to 0.29", VLLM_CHANGE, {**VLLM, "yarn": "original * factor"}, "--max-model-len"),
     Runtime("vLLM after 0.29", VLLM_CHANGE, VLLM, "--max-model-len"),

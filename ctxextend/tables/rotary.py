@@ -29,6 +29,9 @@ Lengths = tuple[int, int]  # context length before and after, in tokens
 TYPE, THETA, FACTOR, PARTIAL = "rope_type", "rope_theta", "factor", "partial_rotary_factor"  # keys of settings
 TRAINED = "original_max_position_embeddings"  # the length of the first training, before any scaling
 LISTS = ("short_factor", "long_factor")
+ALPHA = "alpha"
+# ``dynamic`` settings with ``alpha``, in classes that read it; transformers calls them so, and files do not.
+NTK_ALPHA = "ntk_alpha"
 NEEDS: dict[str, tuple[str, ...]] = {  # the settings that each rope type needs
     "default": (),
     "linear": (FACTOR,),
@@ -55,6 +58,8 @@ def frequencies(rope: Parameters, dim: int, max_len: int, length: int | None = N
     `rope` are complete, valid settings of one type of layers, and `dim` is the number of rotated values per head (all
     for type ``proportional``). `max_len` is max_position_embeddings, and `length`, in tokens, that of the input.
     """
+    if rope[TYPE] == NTK_ALPHA:
+        return _default({THETA: ntk_base(rope[THETA], rope[ALPHA], dim)}, dim)
     return FORMULAS[rope[TYPE]](rope, dim, max_len, max_len if length is None else length)
 
 
@@ -286,6 +291,12 @@ def resize_rope(
         ResizeError: The factor is invalid, or the settings cannot serve the length.
     """
     before, after = lengths
+    if rope[TYPE] == NTK_ALPHA and method != LIMITS:
+        message = (
+            f"Rotary settings with {ALPHA} {rope[ALPHA]:g} cannot be scaled: transformers computes one base from it"
+        )
+        hint = f"To raise only limits, use --method {LIMITS}."
+        raise MethodError(f"{message}, for inputs of every length, and reads no factor.", hint)
     name, _, text = (method or DEFAULT_METHOD).partition(":")
     is_scaled, is_chosen = rope[TYPE] != "default", name == DEFAULT_METHOD
     applicable = (rope[TYPE],) if is_scaled else tuple(other for other in SCALING_METHODS if other in methods)
