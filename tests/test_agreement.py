@@ -13,6 +13,7 @@ from ctxextend import Inspection, inspect, plan_resize, resize, verify
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.registry import FAMILIES
 from ctxextend.json_output import to_json
+from ctxextend.plan.find_tables import stated_width
 from tests import rules, tiny
 
 # One of each kind: learned rows (reserved, after padding, in pairs), computed, rotary, ALiBi, relative, several parts.
@@ -51,7 +52,9 @@ def write(folder: Path, model_type: str) -> None:
             tensors[f"{location.usual_prefix}{container}.weight"] = np.zeros((2, 2), np.float32)
         elif not table.scheme:
             rows = location.rows(location.value(location.effective_key))
-            values = np.random.default_rng(0).normal(size=(rows, tiny.WIDTH))
+            stated = stated_width(location, tiny.WIDTH)
+            width = stated[1] if stated else tiny.WIDTH
+            values = np.random.default_rng(0).normal(size=(rows, width))
             tensors[location.usual_name] = values.astype(np.float32)
     folder.mkdir()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
