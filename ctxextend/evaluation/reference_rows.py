@@ -177,7 +177,7 @@ def read_texts(
         raise DataError(f"{message} (the longest document has {longest:,}).", hint)
     count = int(np.searchsorted(np.cumsum([len(text) for text in texts]), settings.tokens, "right"))
     chosen = texts[: max(count, MIN_SAMPLES)]
-    if len(chosen) < len(texts):
+    if len(chosen) < len(texts) or sum(map(len, chosen)) >= settings.tokens:
         limited_by = "tokens"
     return TextWindows(tuple(chosen), tuple(read), limited_by=limited_by), warnings
 
