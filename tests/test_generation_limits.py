@@ -390,3 +390,15 @@ def test_resize_says_which_generation_limits_it_changes(tmp_path: Path) -> None:
     assert "generate(): min_length is lowered from 10 to 8 (generation_config.json)." in lowered
     raised = resize(source, 32, fix_limits=True, output=tmp_path / "raised").plan.notes
     assert "generate(): max_length is raised from 12 to 32 (generation_config.json)." in raised
+
+
+def test_truncation_of_a_tokenizer_is_no_generation_limit(tmp_path: Path) -> None:
+    source = pico.make(tmp_path / "gpt2", "gpt2").folder
+    truncation = {"max_length": 8, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    (source / "tokenizer.json").write_text(json.dumps({"truncation": truncation}))
+    plan = plan_resize(source, 40)
+    assert not any("generate()" in note for note in plan.notes)
+    assert [edit.after for edit in plan.edits if edit.file == "tokenizer.json"] == [40]
+    done = invoke("convert", source, "--scheme", "rotary", "--to", 40, "--output", tmp_path / "twin")
+    assert done.exit_code == 0
+    assert json.loads((tmp_path / "twin" / "tokenizer.json").read_text())["truncation"]["max_length"] == 40

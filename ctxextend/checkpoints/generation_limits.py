@@ -7,9 +7,10 @@ transformers 5.23.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
-from ctxextend.checkpoints.folder import MODULES, Checkpoint
+from ctxextend.checkpoints.folder import CONFIG, MODULES, Checkpoint
 from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.families.length_keys import NO_LIMIT, runs_beyond, shares_positions
 from ctxextend.families.lookup import MAX_DEPTH, Keys, TableLocation, whole_number
@@ -151,9 +152,14 @@ def _raised_limits(stated: Mapping[str, int], before: int, after: int) -> dict[s
     return raised
 
 
+def is_of_generation(edit: Edit) -> bool:
+    """Whether an edit changes a limit of generated texts; tokenizer.json has a ``max_length`` too."""
+    return PurePosixPath(edit.file).name in (GENERATION_CONFIG, CONFIG) and edit.path[-1] in KEYS
+
+
 def is_raised(edit: Edit) -> bool:
     """Whether an edit raises a limit of generated texts."""
-    if edit.path[-1] not in MAXIMA or not isinstance(edit.before, int):
+    if not is_of_generation(edit) or edit.path[-1] not in MAXIMA or not isinstance(edit.before, int):
         return False
     return bool(edit.after > edit.before)
 

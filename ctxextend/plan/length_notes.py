@@ -2,8 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from ctxextend.checkpoints.generation_limits import KEYS as GENERATION_KEYS
-from ctxextend.checkpoints.generation_limits import MAX_NEW_TOKENS, TASKS, deciding_limit, generation_limits, is_raised
+from ctxextend.checkpoints.generation_limits import (
+    MAX_NEW_TOKENS,
+    TASKS,
+    deciding_limit,
+    generation_limits,
+    is_of_generation,
+    is_raised,
+)
 from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.families.length_keys import (
     agreeing_values,
@@ -52,7 +58,7 @@ def generation_notes(
 def generation_edit_notes(edits: Sequence[Edit]) -> Iterator[str]:
     """Yield a note for each limit that `generate()` may use and a plan changes."""
     for edit in edits:
-        if edit.path[-1] in GENERATION_KEYS and TASKS not in edit.path:
+        if is_of_generation(edit) and TASKS not in edit.path:
             verb = "raised" if is_raised(edit) else "lowered"
             yield f"generate(): {edit.key} is {verb} from {edit.before} to {edit.after} ({edit.file})."
 
