@@ -182,7 +182,7 @@ def plan_tables(
         message = f"--to {settings.to} would extend {old[True]} and shrink {old[False]}."
         raise ResizeError(message, f"Resize one at a time: {parts}.")
     for plan in plans:
-        if plan.has_rows:  # see `_plan_rope` for others
+        if plan.has_rows:  # see `_with_rope` for others
             _check_length(settings, plan)
     return tuple(plans)
 
@@ -283,7 +283,7 @@ def _change_rope(location: TableLocation, layers: RopeLayers, settings: Resize, 
         is_corrected=is_corrected,
     )
     if not lengths.key_is_first_trained:
-        return change if change.method != LIMITS else change._replace(keeps_max_len=False)
+        return change
     if change.method == LIMITS and after > lengths.served:
         message = f"--method {LIMITS} cannot state {after} tokens: {location.effective_key} {lengths.stated} is the "
         message += f"length before scaling, and the {kind} settings serve {lengths.served}."

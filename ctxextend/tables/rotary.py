@@ -260,7 +260,7 @@ class RopeChange(NamedTuple):
     parameters: Parameters
     method: str  # the method with all of its settings, which reproduces them
     reason: str = ""  # what was chosen and why, as text; empty if nothing was chosen
-    keeps_max_len: bool = False  # whether max_position_embeddings must stay the old length
+    keeps_max_len: bool = False  # whether max_position_embeddings must state the first trained length
 
 
 def resize_rope(
