@@ -2,8 +2,8 @@
 
     python -m benchmarks [--only NAME ...] [--rounds N] [--folder DIR] [--out DIR]
 
-Prints progress to stderr, writes `table.md` and `table.json` to `--out` after each benchmark, and exits with 1 if a row
-misses its target or a benchmark fails; the other benchmarks still run.
+Prints progress to stderr, writes `table.md` and `table.json` to `--out` after each benchmark, and
+exits with 1 if a row misses its target or a benchmark fails; the other benchmarks still run.
 """
 
 import argparse
@@ -40,16 +40,28 @@ BUILD = Path("build")
 def main() -> None:
     """Run the requested benchmarks and write the table."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS), metavar="NAME")
+    parser.add_argument(
+        "--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS), metavar="NAME"
+    )
     parser.add_argument("--rounds", type=int, metavar="N", help="runs of each side")
-    parser.add_argument("--folder", type=Path, default=BUILD, metavar="DIR", help="folder for the measured files")
-    parser.add_argument("--out", type=Path, default=BUILD / "benchmarks", metavar="DIR", help="folder for the table")
+    parser.add_argument(
+        "--folder", type=Path, default=BUILD, metavar="DIR", help="folder for the measured files"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=BUILD / "benchmarks", metavar="DIR", help="folder for the table"
+    )
     arguments = parser.parse_args()
     for folder in (arguments.folder, arguments.out):
         folder.mkdir(parents=True, exist_ok=True)
-    table: dict[str, Any] = {"machine": describe_machine(arguments.folder), "versions": find_versions(), "failed": []}
+    table: dict[str, Any] = {
+        "machine": describe_machine(arguments.folder),
+        "versions": find_versions(),
+        "failed": [],
+    }
     rows: list[Row] = []
     for name in arguments.only:
         print(name, file=sys.stderr, flush=True)
@@ -61,7 +73,9 @@ def main() -> None:
                 print(error, file=sys.stderr)
                 table["failed"].append(name)
         table["rows"] = [row.to_json() for row in rows]
-        (arguments.out / "table.json").write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        (arguments.out / "table.json").write_text(
+            json.dumps(table, indent=1, ensure_ascii=False) + "\n", "utf-8"
+        )
         (arguments.out / "table.md").write_text("\n".join(markdown(table, rows)) + "\n", "utf-8")
     print((arguments.out / "table.md").read_text("utf-8"), end="")
     sys.exit(bool(table["failed"]) or not all(row.is_met for row in rows))
@@ -72,7 +86,10 @@ def markdown(table: dict[str, Any], rows: list[Row]) -> Iterator[str]:
     yield "# Results\n"
     for key in ("machine", "versions"):
         yield f"- {key}: {', '.join(f'{name} {value}' for name, value in table[key].items())}"
-    yield "\n| measure | ctxextend, median (min - max) | baseline | baseline, median (min - max) | target | ratio | |"
+    yield (
+        "\n| measure | ctxextend, median (min - max) | baseline | baseline, median (min - max) | "
+        "target | ratio | |"
+    )
     yield "|---|---:|---|---:|---:|---:|---|"
     for row in rows:
         sides = []
@@ -81,7 +98,15 @@ def markdown(table: dict[str, Any], rows: list[Row]) -> Iterator[str]:
             spread = f"{min(values):,.{digits}f} - {max(values):,.{digits}f}"
             sides.append(f"{statistics.median(values):,.{digits}f} {row.unit} ({spread})")
         verdict = "met" if row.is_met else "**missed**"
-        cells = (row.measure, sides[0], row.baseline, sides[1], row.target, f"{row.ratio:.2f} x", verdict)
+        cells = (
+            row.measure,
+            sides[0],
+            row.baseline,
+            sides[1],
+            row.target,
+            f"{row.ratio:.2f} x",
+            verdict,
+        )
         yield f"| {' | '.join(cells)} |"
     for name in table["failed"]:
         yield f"\n**{name} failed** and some of its rows are missing; see stderr."

@@ -1,15 +1,18 @@
-"""Compare `bands` with the best published methods, on the models it was tuned on and on held-out models.
+"""Compare `bands` with the best published methods, on the models it was tuned on and on held-out
+models.
 
-The constants and rules of `bands` were tuned on TUNING only: models trained on the code of Python's standard library or
-on Wikipedia, measured on held-out code and Wikipedia. HELD_OUT was not used for any decision: it has other seeds, other
-text (the library's documentation) and other kinds of models. A held-out model that revealed a problem was moved to
-TUNING and replaced with a new one of its kind.
+The constants and rules of `bands` were tuned on TUNING only: models trained on the code of Python's
+standard library or on Wikipedia, measured on held-out code and Wikipedia. HELD_OUT was not used for
+any decision: it has other seeds, other text (the library's documentation) and other kinds of
+models. A held-out model that revealed a problem was moved to TUNING and replaced with a new one of
+its kind.
 
     python -m benchmarks.bands MODELS [--tuning] [--only NAME...]
 
-MODELS is a folder with one subfolder per model, trained with a script in recipes/from_scratch: see `created_by` below.
-Prints a Markdown table: perplexity on windows of 2 and 4 times the context (for the encoder, the mean reciprocal rank)
-without training, and the paired difference between `bands` and the best other method.
+MODELS is a folder with one subfolder per model, trained with a script in recipes/from_scratch: see
+`created_by` below. Prints a Markdown table: perplexity on windows of 2 and 4 times the context (for
+the encoder, the mean reciprocal rank) without training, and the paired difference between `bands`
+and the best other method.
 """
 
 import argparse
@@ -41,8 +44,8 @@ class MeasuredModel:
     Attributes:
         name: Folder in MODELS.
         created_by: Script in recipes/from_scratch and its arguments; empty for other models.
-        text: ``code`` or ``docs`` for the held-out documents of that corpus, ``code whole`` for all of them, or a file
-            in MODELS.
+        text: ``code`` or ``docs`` for the held-out documents of that corpus, ``code whole`` for all
+            of them, or a file in MODELS.
         is_byte_level: Whether its tokens are bytes.
         tokens: Maximum number of tokens.
     """
@@ -55,14 +58,17 @@ class MeasuredModel:
 
 
 BYTES = "tiny_gpt2.py --vocabulary 257 --batch 8 --dropout 0 --steps 3000"
-# Sinusoidal initial rows: models attend to near neighbours after a short training already, as larger ones do.
+# Sinusoidal initial rows: models attend to near neighbours after a short training already, as
+# larger ones do.
 WAVES = f"{BYTES} --waves --layers 3"
 
 TUNING = (
-    # 4 layers, width 192, trained on WikiText-2; measured on a part of its validation split that is not in training.
+    # 4 layers, width 192, trained on WikiText-2; measured on a part of its validation split that is
+    # not in training.
     MeasuredModel("gpt2-byte-128", "", "wikitext-2.txt"),
     MeasuredModel("byte-noise-code", f"{BYTES} --corpus code --seed 1", "code"),
-    # From an earlier version of the script, with initial wavelengths of up to twice the table, mostly longer than now.
+    # From an earlier version of the script, with initial wavelengths of up to twice the table,
+    # mostly longer than now.
     MeasuredModel("byte-waves-code", f"{WAVES} --corpus code --seed 1", "code"),
     MeasuredModel(
         "words-code",
@@ -71,8 +77,8 @@ TUNING = (
         is_byte_level=False,
     ),
     MeasuredModel("mini-bert-code", "mini_bert.py --corpus code --seed 4", "code"),
-    # These two were held out at first: they showed that high frequencies were treated as noise, and that too few rows
-    # were repeated with an attention sink.
+    # These two were held out at first: they showed that high frequencies were treated as noise, and
+    # that too few rows were repeated with an attention sink.
     MeasuredModel("mini-bert-0", "mini_bert.py", "docs"),
     MeasuredModel("byte-sink-13", f"{WAVES} --seed 13 --sink", "docs"),
 )
@@ -96,7 +102,11 @@ def text_of(model: MeasuredModel, models: Path, folder: Path) -> Path:
         return models / model.text
     texts = list(corpus.CORPORA[kind]())
     path = folder / f"{kind}{part}.jsonl"
-    path.write_text("\n".join(json.dumps({"text": text}) for text in (texts if part else corpus.split(texts)[1])))
+    path.write_text(
+        "\n".join(
+            json.dumps({"text": text}) for text in (texts if part else corpus.split(texts)[1])
+        )
+    )
     return path
 
 
@@ -121,9 +131,16 @@ def lines(model: MeasuredModel, models: Path, folder: Path) -> Iterator[str]:
     source, text = source_of(model, models), text_of(model, models, folder)
     before = length_of(source)
     for times in TIMES:
-        measure = ("position",) if model.created_by or model.text.endswith(".txt") else ("retrieval",)
+        measure = (
+            ("position",) if model.created_by or model.text.endswith(".txt") else ("retrieval",)
+        )
         result = compare(
-            source, times * before, text, methods=[*PUBLISHED, BANDS], measure=measure, tokens=model.tokens
+            source,
+            times * before,
+            text,
+            methods=[*PUBLISHED, BANDS],
+            measure=measure,
+            tokens=model.tokens,
         )
         yield line(model, result)
 
@@ -145,7 +162,9 @@ def score_text(result: Comparison, mean: float) -> str:
 
 
 def difference(bands: Row, best: Row) -> tuple[float, float]:
-    """Return how much worse `bands` is than the best other method, and the standard error; below 0 is better."""
+    """Return how much worse `bands` is than the best other method, and the standard error; below 0
+    is better.
+    """
     if bands.untrained.delta is None and best.untrained.delta is not None:
         return -best.untrained.delta.mean, best.untrained.delta.standard_error or 0.0
     delta = bands.untrained.delta
@@ -153,12 +172,17 @@ def difference(bands: Row, best: Row) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("models", type=Path)
     parser.add_argument("--tuning", action="store_true")
     parser.add_argument("--only", nargs="+")
     arguments = parser.parse_args()
-    print(f"| model | positions | base | {' | '.join((*PUBLISHED, BANDS))} | {BANDS} - best other | ratio |")
+    print(
+        f"| model | positions | base | {' | '.join((*PUBLISHED, BANDS))} | {BANDS} - best other "
+        "| ratio |"
+    )
     print("|---|---|" + "---:|" * (len(PUBLISHED) + 4))
     with tempfile.TemporaryDirectory() as folder:
         for model in TUNING if arguments.tuning else HELD_OUT:

@@ -42,7 +42,10 @@ class Shape:
                 "mlp.c_fc": (width, 4 * width),
                 "mlp.c_proj": (4 * width, width),
             }.items():
-                shapes |= {f"h.{layer}.{name}.weight": (rows, columns), f"h.{layer}.{name}.bias": (columns,)}
+                shapes |= {
+                    f"h.{layer}.{name}.weight": (rows, columns),
+                    f"h.{layer}.{name}.bias": (columns,),
+                }
         shapes |= {"ln_f.weight": (width,), "ln_f.bias": (width,)}
         return {f"transformer.{name}": shape for name, shape in shapes.items()}
 
@@ -57,30 +60,47 @@ SMALL, LARGE = Shape(768, 12), Shape(1600, 48)
 
 
 def write(folder: Path, shape: Shape) -> None:
-    """Write a checkpoint, in shards if it is large, without holes: reading them would not access the disk."""
+    """Write a checkpoint, in shards if it is large, without holes: reading them would not access
+    the disk.
+    """
     folder.mkdir()
     generator = random.Random(0)
     noise = array.array("f", (generator.gauss(0, 0.02) for _ in range(NOISE_FLOATS))).tobytes()
     tensors = shape.tensors()
     shards = list(_shards(tensors))
-    names = [f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
+    names = [
+        f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)
+    ]
     if len(shards) == 1:
         names = ["model.safetensors"]
     for name, shard in zip(names, shards, strict=True):
-        header, end = {}, 0
+        header = {}
+        end = 0
         for tensor in shard:
-            start, end = end, end + FLOAT32 * math.prod(tensors[tensor])
-            header[tensor] = {"dtype": "F32", "shape": list(tensors[tensor]), "data_offsets": [start, end]}
+            start = end
+            end = end + FLOAT32 * math.prod(tensors[tensor])
+            header[tensor] = {
+                "dtype": "F32",
+                "shape": list(tensors[tensor]),
+                "data_offsets": [start, end],
+            }
         text = json.dumps(header).encode()
         with (folder / name).open("wb") as output:
             output.write(len(text).to_bytes(8, "little") + text)
             for written in range(0, end, len(noise)):
                 output.write(noise[: end - written])
     if len(shards) > 1:
-        weight_map = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
+        weight_map = {
+            tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard
+        }
         index = {"metadata": {"total_size": shape.bytes}, "weight_map": weight_map}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    config = {"model_type": "gpt2", "n_positions": shape.positions, "n_embd": shape.width, "n_layer": shape.layers}
+    config = {
+        "model_type": "gpt2",
+        "n_positions": shape.positions,
+        "n_embd": shape.width,
+        "n_layer": shape.layers,
+    }
     config |= {"n_head": shape.width // 64, "vocab_size": shape.vocab_size}
     (folder / "config.json").write_text(json.dumps(config, indent=2))
 
@@ -93,7 +113,8 @@ def _shards(tensors: dict[str, tuple[int, ...]]) -> Iterator[list[str]]:
         size = FLOAT32 * math.prod(shape)
         if names and total + size > SHARD_BYTES:
             yield names
-            names, total = [], 0
+            names = []
+            total = 0
         names.append(name)
         total += size
     yield names

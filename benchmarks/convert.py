@@ -1,11 +1,14 @@
-"""Compare position schemes on the weights of one language model: learned, sinusoidal, rotary, ALiBi and none.
+"""Compare position schemes on the weights of one language model: learned, sinusoidal, rotary, ALiBi
+and none.
 
-    python -m benchmarks.convert MODEL [TEXT HELD_OUT] [--to 4x] [--steps 200] [--lr X] [--distill X] [--out DIR]
+    python -m benchmarks.convert MODEL [TEXT HELD_OUT] [--to 4x] [--steps 200] [--lr X] [--distill
+    X] [--out DIR]
 
-Gives MODEL, which has learned positions, each scheme at a longer context, trains all weights on TEXT with the same
-settings, and compares the results on HELD_OUT, before and after training. By default, both are Python's documentation,
-split as in the training of the models in recipes/from_scratch. Sinusoids and the row without positions stay
-as they are in training. Writes one folder per scheme, which a second run reuses, and the page convert.md.
+Gives MODEL, which has learned positions, each scheme at a longer context, trains all weights on
+TEXT with the same settings, and compares the results on HELD_OUT, before and after training. By
+default, both are Python's documentation, split as in the training of the models in
+recipes/from_scratch. Sinusoids and the row without positions stay as they are in training. Writes
+one folder per scheme, which a second run reuses, and the page convert.md.
 """
 
 import argparse
@@ -32,7 +35,8 @@ __all__ = ["SCHEMES", "page", "without_positions"]
 
 NUMBERS = NumberFormat()
 BANDS = "learned (bands)"
-# How the checkpoint of each scheme is written from a model, a length and an output, and which weights are trained.
+# How the checkpoint of each scheme is written from a model, a length and an output, and which
+# weights are trained.
 SCHEMES: dict[str, tuple[Callable[..., Any], str]] = {
     BANDS: (partial(resize, method="bands"), "all"),
     "sinusoidal": (partial(resize, method="sinusoidal:scope=all"), "all-but-positions"),
@@ -47,11 +51,15 @@ learning rate for all. None: all rows are the mean row."""
 
 
 def without_positions(table: NDArray[np.float64], rows: int) -> NDArray[np.float64]:
-    """Give every position the mean of the learned rows: what the converted models start with, too."""
+    """Give every position the mean of the learned rows: what the converted models start with,
+    too.
+    """
     return np.tile(table.mean(axis=0), (rows, 1))
 
 
-def write_schemes(model: str, to: str, text: str, settings: dict[str, Any], out: Path) -> Iterator[tuple[Path, Path]]:
+def write_schemes(
+    model: str, to: str, text: str, settings: dict[str, Any], out: Path
+) -> Iterator[tuple[Path, Path]]:
     """Yield the folder of each scheme that the model can have, before and after training."""
     for name, (create, trainable) in SCHEMES.items():
         folder = out / name.split()[0].lower()
@@ -69,7 +77,9 @@ def write_schemes(model: str, to: str, text: str, settings: dict[str, Any], out:
 
 
 def write_documentation(out: Path) -> tuple[str, str]:
-    """Write Python's documentation as JSONL, and return the files for training and held out of it."""
+    """Write Python's documentation as JSONL, and return the files for training and held out
+    of it.
+    """
     import corpus
 
     trained, held_out = corpus.split(corpus.documents())
@@ -88,12 +98,17 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield from (f"| {' | '.join(cells)} |" for cells in rows)
 
 
-def page(untrained: Comparison, trained: Comparison, steps: int, batch: int, distill: float) -> Iterator[str]:
+def page(
+    untrained: Comparison, trained: Comparison, steps: int, batch: int, distill: float
+) -> Iterator[str]:
     """Yield the lines of the page."""
     versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
     distilled = f" with distillation of weight {distill:g}" if distill else ""
     values = {"to": trained.max_len_after, "steps": steps, "batch": batch, "distilled": distilled}
-    yield f"# Position schemes after a conversion\n\n    python -m benchmarks.convert MODEL\n\n{versions}\n"
+    yield (
+        "# Position schemes after a conversion\n\n    python -m benchmarks.convert "
+        f"MODEL\n\n{versions}\n"
+    )
     yield INTRODUCTION.format(**values)
     before = {label(row): _loss(row.final.score) for row in untrained.rows}
     rows = list[list[str]]()
@@ -103,10 +118,18 @@ def page(untrained: Comparison, trained: Comparison, steps: int, batch: int, dis
         rows.append([label(row), parameters, before[label(row)], _loss(row.final.score), *ratios])
     rows.append(["as it is, in sliding windows", "", "", _loss(trained.base), "", ""])
     short = f"on {trained.max_len_before} tokens, against the base"
-    yield from table(["scheme", "parameters", "untrained", f"{steps} steps", "against the best", short], rows)
-    schemes, found = [label(row) for row in trained.rows], [row.final.evaluation for row in trained.rows]
+    yield from table(
+        ["scheme", "parameters", "untrained", f"{steps} steps", "against the best", short], rows
+    )
+    schemes, found = (
+        [label(row) for row in trained.rows],
+        [row.final.evaluation for row in trained.rows],
+    )
     buckets = zip(*(one.positions.buckets for one in found if one.positions), strict=True)
-    cells = [[f"{own[0].start} to {own[0].stop - 1}", *(_loss(one.losses["model"]) for one in own)] for own in buckets]
+    cells = [
+        [f"{own[0].start} to {own[0].stop - 1}", *(_loss(one.losses["model"]) for one in own)]
+        for own in buckets
+    ]
     yield f"\nBy position, after {steps} steps:"
     yield from table(["positions", *schemes], cells)
     points = zip(*(one.contexts.points for one in found if one.contexts), strict=True)
@@ -126,7 +149,9 @@ def _ratio(change: Estimate | None) -> str:
 def main() -> None:
     """Write and train the schemes that have no folder yet, compare them, and write the page."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.convert", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.convert",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", metavar="MODEL")
     for name in ("text", "held_out"):
@@ -146,10 +171,17 @@ def main() -> None:
     texts = (arguments.text, arguments.held_out) if arguments.held_out else write_documentation(out)
     written = write_schemes(arguments.model, arguments.to, texts[0], settings, out)
     untrained, trained = (
-        compare_checkpoints(folders, texts[1], tokens=arguments.tokens, measure=("position", "context"))
+        compare_checkpoints(
+            folders, texts[1], tokens=arguments.tokens, measure=("position", "context")
+        )
         for folders in zip(*written, strict=True)
     )
-    text = "\n".join(page(untrained, trained, arguments.steps, arguments.batch_size, arguments.distill)) + "\n"
+    text = (
+        "\n".join(
+            page(untrained, trained, arguments.steps, arguments.batch_size, arguments.distill)
+        )
+        + "\n"
+    )
     (out / "convert.md").write_text(text, "utf-8")
     print(text, end="")
 

@@ -18,9 +18,15 @@ __all__ = ["KINDS", "mounted", "new_blocks"]
 # The Debian package of each kind and the options of its mkfs.
 KINDS = {"xfs": ("xfsprogs", ["-m", "reflink=1"]), "btrfs": ("btrfs-progs", [])}
 
-# From linux/fiemap.h: an ioctl that lists the extents of a file, each with its length and a shared flag.
-FIEMAP, SYNC, LAST, SHARED = 0xC020660B, 1, 0x1, 0x2000
-HEADER, EXTENT, EXTENTS_PER_CALL = struct.Struct("=QQLLLL"), struct.Struct("=QQQQQLLLL"), 512
+# From linux/fiemap.h: an ioctl that lists the extents of a file, each with its length and a shared
+# flag.
+FIEMAP = 0xC020660B
+SYNC = 1
+LAST = 0x1
+SHARED = 0x2000
+HEADER = struct.Struct("=QQLLLL")
+EXTENT = struct.Struct("=QQQQQLLLL")
+EXTENTS_PER_CALL = 512
 
 
 @contextmanager
@@ -39,7 +45,10 @@ def mounted(folder: Path, kind: str, size: int) -> Iterator[Path]:
         file.truncate(size)
     subprocess.run([f"mkfs.{kind}", "-q", *options, image], check=True, capture_output=True)
     try:
-        if os.geteuid() != 0 or subprocess.run(["mount", "-o", "loop", image, disk], check=False).returncode:
+        if (
+            os.geteuid() != 0
+            or subprocess.run(["mount", "-o", "loop", image, disk], check=False).returncode
+        ):
             raise OSError("mounting an image needs root and a loop device")
         try:
             yield disk
@@ -51,7 +60,9 @@ def mounted(folder: Path, kind: str, size: int) -> Iterator[Path]:
 
 
 def new_blocks(path: Path) -> int:
-    """Return the bytes on disk that a file, or the files of a folder, do not share with other files."""
+    """Return the bytes on disk that a file, or the files of a folder, do not share with other
+    files.
+    """
     files = (file for file in path.rglob("*") if file.is_file()) if path.is_dir() else (path,)
     return sum(length for file in files for length, flags in _extents(file) if not flags & SHARED)
 
@@ -68,6 +79,8 @@ def _extents(path: Path) -> Iterator[tuple[int, int]]:
             if not count:
                 return
             for number in range(count):
-                begin, _, length, _, _, flags, *_ = EXTENT.unpack_from(response, HEADER.size + number * EXTENT.size)
+                begin, _, length, _, _, flags, *_ = EXTENT.unpack_from(
+                    response, HEADER.size + number * EXTENT.size
+                )
                 yield length, flags
             start = begin + length

@@ -1,8 +1,10 @@
-"""Draw the figures of the site: the table that each method makes, rotary wavelengths, and loss by position scheme.
+"""Draw the figures of the site: the table that each method makes, rotary wavelengths, and loss by
+position scheme.
 
     python -m benchmarks.figures [--out docs/figures]
 
-The learned table is that of tiny-gpt2, 128 rows, extended to 512. The last figure shows results/schemes.json.
+The learned table is that of tiny-gpt2, 128 rows, extended to 512. The last figure shows
+results/schemes.json.
 """
 
 import argparse
@@ -32,14 +34,20 @@ __all__ = ["extended_tables"]
 matplotlib.use("Agg")
 LEARNED, EXTENDED, TENSOR = 128, 512, "transformer.wpe.weight"
 DPI = 110
-# A head of 128 values that was trained at 4,096 positions with the base of Llama 2, extended four times.
-HEAD_SIZE, BASE, TRAINED, FACTOR = 128, 10_000.0, 4096, 4
+# A head of 128 values that was trained at 4,096 positions with the base of Llama 2, extended four
+# times.
+HEAD_SIZE = 128
+BASE = 10_000.0
+TRAINED = 4096
+FACTOR = 4
 ROPE = {"rope_type": "default", "rope_theta": BASE}
 Rows = NDArray[np.float64]
 
 
 def extended_tables(folder: Path) -> Iterator[tuple[str, Rows, Rows]]:
-    """Yield each method of tables, learned rows, shape (128, 128), and the rows that it makes of them, (512, 128)."""
+    """Yield each method of tables, learned rows, shape (128, 128), and the rows that it makes of
+    them, (512, 128).
+    """
 
     def resized(length: int, method: str) -> Rows:
         output = resize("tiny-gpt2", length, method, output=folder / method, force=True).output
@@ -55,7 +63,9 @@ def extended_tables(folder: Path) -> Iterator[tuple[str, Rows, Rows]]:
 
 
 def draw_table(axes: Any, learned: Rows, rows: Rows) -> None:
-    """Draw rows along the three leading components of the learned ones, and the cosines between rows."""
+    """Draw rows along the three leading components of the learned ones, and the cosines between
+    rows.
+    """
     curves, heat = axes
     mean = learned.mean(axis=0)
     directions = np.linalg.svd(learned - mean, full_matrices=False)[2][:3]
@@ -68,7 +78,9 @@ def draw_table(axes: Any, learned: Rows, rows: Rows) -> None:
     heat.imshow(image, vmin=-1, vmax=1, cmap="RdBu_r", interpolation="nearest")
     for line in (heat.axvline, heat.axhline):
         line(LEARNED, color=SOFT, linewidth=0.6)
-    heat.set(xlabel="position", title="cosine between rows", xticks=[0, 128, 512], yticks=[0, 128, 512])
+    heat.set(
+        xlabel="position", title="cosine between rows", xticks=[0, 128, 512], yticks=[0, 128, 512]
+    )
     heat.grid(visible=False)
 
 
@@ -82,22 +94,47 @@ def draw_wavelengths(axes: Any) -> None:
         rope = ROTARY_METHODS[name].function(ROPE, lengths, HEAD_SIZE, factor=float(FACTOR))
         max_len = TRAINED if ROTARY_METHODS[name].keeps_max_len else FACTOR * TRAINED
         values = np.asarray(frequencies(rope, HEAD_SIZE, max_len, FACTOR * TRAINED).inverse)
-        axes.plot(pairs, 2 * np.pi / values, label=name, color=COLOURS[number], linestyle=DASHES[number])
+        axes.plot(
+            pairs, 2 * np.pi / values, label=name, color=COLOURS[number], linestyle=DASHES[number]
+        )
     for length in (TRAINED, FACTOR * TRAINED):
         axes.axhline(length, color=OTHER, linewidth=0.8)
-        axes.annotate(f"{length:,} tokens", (0, length), (2, 2), textcoords="offset points", color=SOFT, fontsize=7)
-    axes.set(yscale="log", xlabel="pair of values in a head", ylabel="tokens per turn", xlim=(0, HEAD_SIZE // 2 - 1))
-    axes.set_yticks([10.0**power for power in range(1, 7)], [f"{10**power:,}" for power in range(1, 7)])
+        axes.annotate(
+            f"{length:,} tokens",
+            (0, length),
+            (2, 2),
+            textcoords="offset points",
+            color=SOFT,
+            fontsize=7,
+        )
+    axes.set(
+        yscale="log",
+        xlabel="pair of values in a head",
+        ylabel="tokens per turn",
+        xlim=(0, HEAD_SIZE // 2 - 1),
+    )
+    axes.set_yticks(
+        [10.0**power for power in range(1, 7)], [f"{10**power:,}" for power in range(1, 7)]
+    )
     axes.minorticks_off()
     axes.legend(loc="lower right")
 
 
 def draw_schemes(axes: Any, schemes: dict[str, Any]) -> None:
-    """Draw perplexity by position of each scheme after a resize, without training, against its base."""
+    """Draw perplexity by position of each scheme after a resize, without training, against its
+    base.
+    """
     for number, (name, scheme) in enumerate(schemes.items()):
         positions = [(start + stop) / 2 for start, stop, *_ in scheme["by_position"]]
         ratios = [ratio for *_, ratio in scheme["by_position"]]
-        axes.plot(positions, ratios, label=name, color=COLOURS[number], linestyle=DASHES[number], marker=".")
+        axes.plot(
+            positions,
+            ratios,
+            label=name,
+            color=COLOURS[number],
+            linestyle=DASHES[number],
+            marker=".",
+        )
     axes.axhline(1, label="base, sliding windows", **BASE_STYLE)
     axes.axvline(LEARNED, color=OTHER, linewidth=0.8)
     axes.set(yscale="log", xlabel="position", ylabel="perplexity / base's", xlim=(0, EXTENDED))
@@ -121,7 +158,9 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     with pyplot.rc_context(dict[Any, Any](RC_PARAMS)), tempfile.TemporaryDirectory() as folder:
         for name, learned, rows in extended_tables(Path(folder)):
-            figure, axes = pyplot.subplots(1, 2, figsize=(6, 2.3), width_ratios=(1.7, 1), layout="constrained")
+            figure, axes = pyplot.subplots(
+                1, 2, figsize=(6, 2.3), width_ratios=(1.7, 1), layout="constrained"
+            )
             draw_table(axes, learned, rows)
             save(figure, out / f"method-{name}.png")
         figure, axis = pyplot.subplots(figsize=(6, 3), layout="constrained")

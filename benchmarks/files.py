@@ -1,8 +1,9 @@
 """Compare `resize`, `inspect` and `verify` with transformers, `cp` and `cmp`.
 
-`resize` syncs its files and their folder, so `cp` is followed by a sync of its files and folder; transformers does not
-sync. Before each run, the last output is deleted and all writes are synced. `cmp` stops at the first difference, so for
-the shard with the table it compares the bytes before the table and those after it.
+`resize` syncs its files and their folder, so `cp` is followed by a sync of its files and folder;
+transformers does not sync. Before each run, the last output is deleted and all writes are synced.
+`cmp` stops at the first difference, so for the shard with the table it compares the bytes before
+the table and those after it.
 """
 
 import json
@@ -35,7 +36,18 @@ model.save_pretrained(sys.argv[2])
 
 def resize_command(source: Path, output: Path, rows: int = 4096) -> list[object]:
     """Return the `ctxextend resize` command, with the method that the transformers code uses."""
-    return [*CTXEXTEND, "resize", source, "--to", rows, "--method", "linear", "-o", output, "--quiet"]
+    return [
+        *CTXEXTEND,
+        "resize",
+        source,
+        "--to",
+        rows,
+        "--method",
+        "linear",
+        "-o",
+        output,
+        "--quiet",
+    ]
 
 
 def copy_command(source: Path, output: Path) -> list[object]:
@@ -55,11 +67,19 @@ def clear_output(output: Path) -> Callable[[], None]:
 
 
 def resize_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Compare `resize` of 498 MB with transformers, and of 6.2 GB with `cp -r`; and its memory for both."""
+    """Compare `resize` of 498 MB with transformers, and of 6.2 GB with `cp -r`; and its memory for
+    both.
+    """
     output = folder / "out"
     peaks = []
     for name, shape, rows, baseline, baseline_command in (
-        ("498 MB", SMALL, 4096, "transformers: load, interpolate, save", partial(python, TRANSFORMERS)),
+        (
+            "498 MB",
+            SMALL,
+            4096,
+            "transformers: load, interpolate, save",
+            partial(python, TRANSFORMERS),
+        ),
         ("6.2 GB in shards", LARGE, 2048, "`cp -r` + sync", copy_command),
     ):
         source = folder / "source"
@@ -71,18 +91,25 @@ def resize_rows(folder: Path, rounds: int) -> Iterator[Row]:
         costs, baseline_costs = alternate(routes, rounds, clear_output(output))
         shutil.rmtree(source)
         peaks.append([cost.megabytes for cost in costs])
-        times = [cost.seconds for cost in costs], baseline, [cost.seconds for cost in baseline_costs]
+        times = (
+            [cost.seconds for cost in costs],
+            baseline,
+            [cost.seconds for cost in baseline_costs],
+        )
         if shape is SMALL:
             yield Row(f"`resize`, {name}: time", "s", *times, maximum=1 / 6)
             memory = peaks[0], baseline, [cost.megabytes for cost in baseline_costs]
             yield Row(f"`resize`, {name}: peak memory", "MB", *memory, maximum=1 / 8)
         else:
             yield Row(f"`resize`, {name}: time", "s", *times, maximum=1.25)
-    yield Row("`resize`, 6.2 GB: peak memory", "MB", peaks[1], "`resize`, 498 MB", peaks[0], maximum=1.5)
+    yield Row(
+        "`resize`, 6.2 GB: peak memory", "MB", peaks[1], "`resize`, 498 MB", peaks[0], maximum=1.5
+    )
 
 
 def reflink_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Compare `resize` of 6.2 GB and 498 MB on disks that share blocks: neither time nor new blocks should grow.
+    """Compare `resize` of 6.2 GB and 498 MB on disks that share blocks: neither time nor new blocks
+    should grow.
 
     Raises:
         SystemExit: A disk cannot be mounted; the others are measured first.
@@ -91,9 +118,14 @@ def reflink_rows(folder: Path, rounds: int) -> Iterator[Row]:
     for kind in KINDS:
         try:
             with mounted(folder, kind, 16 << 30) as disk:  # disk space is checked for a full copy
-                output, megabytes = disk / "out", {"small": list[float](), "large": list[float]()}
+                output = disk / "out"
+                megabytes = {"small": list[float](), "large": list[float]()}
 
-                def resize(source: Path, output: Path = output, megabytes: dict[str, list[float]] = megabytes) -> Cost:
+                def resize(
+                    source: Path,
+                    output: Path = output,
+                    megabytes: dict[str, list[float]] = megabytes,
+                ) -> Cost:
                     cost = measure(resize_command(source, output))
                     megabytes[source.name].append(new_blocks(output) / 1e6)
                     return cost
@@ -116,14 +148,18 @@ def inspect_rows(folder: Path, rounds: int) -> Iterator[Row]:
     """Compare `inspect` of 6.2 GB with `inspect` of the bundled 4 MB checkpoint."""
     write(folder / "large", LARGE)
     names = {"6.2 GB": folder / "large", "4 MB": "tiny-gpt2"}
-    routes = {name: partial(measure, [*CTXEXTEND, "inspect", source]) for name, source in names.items()}
+    routes = {
+        name: partial(measure, [*CTXEXTEND, "inspect", source]) for name, source in names.items()
+    }
     large, small = alternate(routes, rounds)
     times = [cost.seconds for cost in large], "`inspect`, 4 MB", [cost.seconds for cost in small]
     yield Row("`inspect`, 6.2 GB: time", "s", *times, maximum=1.5)
 
 
 def verify_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Compare `verify` of 6.2 GB with `cmp` of the same bytes, after a first run of both to fill the disk cache."""
+    """Compare `verify` of 6.2 GB with `cmp` of the same bytes, after a first run of both to fill
+    the disk cache.
+    """
     source, output = folder / "source", folder / "out"
     write(source, LARGE)
     measure([*CTXEXTEND, "resize", source, "--to", 2048, "-o", output])
@@ -131,7 +167,9 @@ def verify_rows(folder: Path, rounds: int) -> Iterator[Row]:
     commands: dict[str, Sequence[object]] = {"verify": verify, "cmp": cmp_command(source, output)}
     for command in commands.values():
         measure(command)
-    costs, baseline_costs = alternate({name: partial(measure, command) for name, command in commands.items()}, rounds)
+    costs, baseline_costs = alternate(
+        {name: partial(measure, command) for name, command in commands.items()}, rounds
+    )
     times = [cost.seconds for cost in costs], "`cmp`", [cost.seconds for cost in baseline_costs]
     yield Row("`verify`, 6.2 GB: time", "s", *times, maximum=1.0)
 
@@ -148,7 +186,10 @@ def cmp_command(source: Path, output: Path) -> list[str]:
     commands = ["set -e"]
     for file in sorted(source.glob("*.safetensors")):
         paths = " ".join(shlex.quote(str(path)) for path in (file, output / file.name))
-        (start, header), (new_start, new_header) = read_header(file), read_header(output / file.name)
+        (start, header), (new_start, new_header) = (
+            read_header(file),
+            read_header(output / file.name),
+        )
         if TABLE not in header:
             commands.append(f"cmp {paths}")
             continue

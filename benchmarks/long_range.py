@@ -1,12 +1,15 @@
-"""Train a longer model on text with long-range structure, and its base for as many tokens, and compare them.
+"""Train a longer model on text with long-range structure, and its base for as many tokens, and
+compare them.
 
-    python -m benchmarks.long_range [MODEL] [--to 4x] [--steps 200] [--lr 0.002] [--tokens 2048] [--seed 0] [--out DIR]
+    python -m benchmarks.long_range [MODEL] [--to 4x] [--steps 200] [--lr 0.002] [--tokens 2048]
+    [--seed 0] [--out DIR]
 
-The later part of each document refers to the earlier. A document is a record of choices, each between two words, and a
-note that is the same in all documents; both are repeated ten times. A repetition is longer than MODEL can read, so that
-at its own length it can only guess the choices. MODEL is trained at its own length, and resized and trained at the
-longer one, with all weights, the same text and equally many tokens. Loss by context of both is measured on documents
-with other choices. Writes the text, both checkpoints and the page long_range.md.
+The later part of each document refers to the earlier. A document is a record of choices, each
+between two words, and a note that is the same in all documents; both are repeated ten times. A
+repetition is longer than MODEL can read, so that at its own length it can only guess the choices.
+MODEL is trained at its own length, and resized and trained at the longer one, with all weights, the
+same text and equally many tokens. Loss by context of both is measured on documents with other
+choices. Writes the text, both checkpoints and the page long_range.md.
 """
 
 import argparse
@@ -39,16 +42,23 @@ Tokens = Callable[[str], int]  # the number of tokens of a text
 
 
 def pairs(texts: Iterable[str], tokens: Tokens, count: int) -> list[tuple[str, str]]:
-    """Return at most `count` pairs of words, the most frequent ones in texts that are single tokens."""
+    """Return at most `count` pairs of words, the most frequent ones in texts that are single
+    tokens.
+    """
     frequent = Counter(word for text in texts for word in WORD.findall(text)).most_common(8 * count)
     words = [word for word, _ in frequent if tokens(f" {word}") == 1][: 2 * count]
     return [*zip(words[::2], words[1::2], strict=False)]
 
 
-def documents(texts: Iterable[str], tokens: Tokens, length: int, count: int, seed: int) -> Iterator[str]:
-    """Yield documents; each of their repetitions is more than `length` tokens, at most half of them choices."""
+def documents(
+    texts: Iterable[str], tokens: Tokens, length: int, count: int, seed: int
+) -> Iterator[str]:
+    """Yield documents; each of their repetitions is more than `length` tokens, at most half of them
+    choices.
+    """
     texts = [*texts]
-    choices, note = pairs(texts, tokens, length // 2), ""
+    choices = pairs(texts, tokens, length // 2)
+    note = ""
     for sentence in SENTENCE.findall(" ".join(" ".join(texts).split())):
         if tokens(" ".join(first for first, _ in choices) + note) > length:
             break
@@ -68,14 +78,24 @@ def write(path: Path, texts: Iterable[str]) -> Path:
 def page(contexts: ContextLosses, length: int, arguments: argparse.Namespace) -> Iterator[str]:
     """Yield the lines of the page."""
     versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
-    yield f"# Long-range text\n\n    python -m benchmarks.long_range {arguments.model}\n\n{versions}\n"
     yield (
-        f"Each document repeats a record of choices, and a note, after more than {length} tokens. Perplexity ± 95 % of "
-        f"the same target tokens, the last quarter of {contexts.windows} windows, by context. Both models are trained "
-        f"for {arguments.steps} steps of {arguments.tokens:,} tokens with a learning rate of {arguments.lr}: the base "
-        f"at {length} tokens, the longer one at {contexts.points[-1].context}. The last column is paired by token.\n"
+        "# Long-range text\n\n    python -m benchmarks.long_range "
+        f"{arguments.model}\n\n{versions}\n"
     )
-    yield f"| context | longer model | base | longer model against the base at {length} |\n|---:|---:|---:|---:|"
+    yield (
+        f"Each document repeats a record of choices, and a note, after more than {length} "
+        "tokens. Perplexity ± 95 % of "
+        f"the same target tokens, the last quarter of {contexts.windows} windows, by context. "
+        "Both models are trained "
+        f"for {arguments.steps} steps of {arguments.tokens:,} tokens with a learning rate of "
+        f"{arguments.lr}: the base "
+        f"at {length} tokens, the longer one at {contexts.points[-1].context}. The last column "
+        "is paired by token.\n"
+    )
+    yield (
+        f"| context | longer model | base | longer model against the base at {length} "
+        "|\n|---:|---:|---:|---:|"
+    )
     for point in contexts.points:
         against = f"x {_loss(point.against_base)}"
         yield f"| {point.context} | {_loss(point.loss)} | {_loss(point.base)} | {against} |"

@@ -16,7 +16,9 @@ PACKAGES = ("torch", "transformers", "safetensors", "numpy", "typer", "rich")
 def describe_machine(folder: Path) -> dict[str, str]:
     """Describe the machine and the disk that contains a folder; unknown values are omitted."""
     described = {
-        "CPU": _first_value(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine(),
+        "CPU": _first_value(Path("/proc/cpuinfo"), "model name")
+        or platform.processor()
+        or platform.machine(),
         "cores": str(os.cpu_count() or ""),
         "memory": _memory(),
         "disk": _disk(folder),
@@ -46,7 +48,11 @@ def _memory() -> str:
 def _disk(folder: Path) -> str:
     """Return the file system of a folder and its device."""
     mounts = _lines(Path("/proc/self/mounts"))
-    above = [(device, path, kind) for device, path, kind, *_ in map(str.split, mounts) if _contains(path, folder)]
+    above = [
+        (device, path, kind)
+        for device, path, kind, *_ in map(str.split, mounts)
+        if _contains(path, folder)
+    ]
     if not above:
         return ""
     device, _, kind = max(above, key=lambda mount: len(mount[1]))
@@ -58,7 +64,9 @@ def _contains(path: str, folder: Path) -> bool:
 
 
 def _first_value(path: Path, name: str) -> str:
-    return next((line.partition(":")[2].strip() for line in _lines(path) if line.startswith(name)), "")
+    return next(
+        (line.partition(":")[2].strip() for line in _lines(path) if line.startswith(name)), ""
+    )
 
 
 def _lines(path: Path) -> Iterable[str]:

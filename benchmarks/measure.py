@@ -16,7 +16,9 @@ from typing import Any
 __all__ = ["CTXEXTEND", "Cost", "Row", "alternate", "measure", "measure_json", "python"]
 
 # With PYTHONDONTWRITEBYTECODE, every process would compile all modules again.
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+}
 
 CTXEXTEND = (sys.executable, "-m", "ctxextend")
 
@@ -81,7 +83,14 @@ class Row:
         sides = {"ours": self.values, "theirs": self.baseline_values}
         medians = {f"{side}_median": statistics.median(values) for side, values in sides.items()}
         verdict = {"ratio": self.ratio, "target": self.target, "is_met": self.is_met}
-        return {"measure": self.measure, "unit": self.unit, "peer": self.baseline, **sides, **medians, **verdict}
+        return {
+            "measure": self.measure,
+            "unit": self.unit,
+            "peer": self.baseline,
+            **sides,
+            **medians,
+            **verdict,
+        }
 
 
 def python(code: str, *arguments: object) -> list[str]:
@@ -92,14 +101,17 @@ def python(code: str, *arguments: object) -> list[str]:
 def measure(command: Sequence[object], stdout: int = subprocess.DEVNULL) -> Cost:
     """Run a process and measure its time and memory.
 
-    A child's peak includes the memory of its parent at start, so this process imports neither numpy nor torch.
+    A child's peak includes the memory of its parent at start, so this process imports neither numpy
+    nor torch.
 
     Raises:
         SystemExit: The process failed; the message ends with its stderr.
     """
     with tempfile.TemporaryFile() as stderr:
         start = time.perf_counter()
-        process = subprocess.Popen([str(word) for word in command], stdout=stdout, stderr=stderr, env=ENVIRONMENT)
+        process = subprocess.Popen(
+            [str(word) for word in command], stdout=stdout, stderr=stderr, env=ENVIRONMENT
+        )
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start
         if status:
@@ -119,9 +131,12 @@ def measure_json(command: Sequence[object]) -> tuple[Cost, Any]:
 
 
 def alternate(
-    routes: Mapping[str, Callable[[], Cost]], rounds: int, before: Callable[[], object] = lambda: None
+    routes: Mapping[str, Callable[[], Cost]],
+    rounds: int,
+    before: Callable[[], object] = lambda: None,
 ) -> list[list[Cost]]:
-    """Run all routes in turn, `rounds` times, so that a slow phase of the machine affects all of them.
+    """Run all routes in turn, `rounds` times, so that a slow phase of the machine affects all of
+    them.
 
     Args:
         routes: Measured functions by name.
@@ -136,6 +151,8 @@ def alternate(
         for costs, route in zip(results, routes.values(), strict=True):
             before()
             costs.append(route())
-        times = ", ".join(f"{name} {costs[-1].seconds:.2f} s" for name, costs in zip(routes, results, strict=True))
+        times = ", ".join(
+            f"{name} {costs[-1].seconds:.2f} s" for name, costs in zip(routes, results, strict=True)
+        )
         print(f"  round {number} of {rounds}: {times}", file=sys.stderr, flush=True)
     return results

@@ -1,8 +1,9 @@
 """Compare `evaluate` and `train` with plain transformers, and `compare` with its parts.
 
-Tokens per second are timed inside each process, from the first window or the end of the first step, so that start-up
-does not count. Both sides use torch's default number of threads. Memory is that of the whole process. The baseline of
-`train` trains all parameters, which is the default without ctxextend.
+Tokens per second are timed inside each process, from the first window or the end of the first step,
+so that start-up does not count. Both sides use torch's default number of threads. Memory is that of
+the whole process. The baseline of `train` trains all parameters, which is the default without
+ctxextend.
 """
 
 import json
@@ -19,8 +20,8 @@ from benchmarks.measure import CTXEXTEND, Cost, Row, alternate, measure, measure
 
 __all__ = ["compare_rows", "evaluate_rows", "train_rows"]
 
-# Random weights and text, which affect neither time nor memory. Arguments: folder, length, words of text, methods, and
-# differences from GPT-2 small. Checkpoints are named after their method.
+# Random weights and text, which affect neither time nor memory. Arguments: folder, length, words of
+# text, methods, and differences from GPT-2 small. Checkpoints are named after their method.
 CREATE = """
 import json, random, sys
 from pathlib import Path
@@ -108,7 +109,8 @@ def speed_and_memory(
 
 
 def evaluate_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Compare `evaluate` of a GPT-2-small shape at 4,096 tokens with transformers' forward with loss.
+    """Compare `evaluate` of a GPT-2-small shape at 4,096 tokens with transformers' forward with
+    loss.
 
     Raises:
         SystemExit: The two losses differ.
@@ -128,25 +130,43 @@ def evaluate_rows(folder: Path, rounds: int) -> Iterator[Row]:
     def evaluate() -> Cost:
         cost, result = measure_json([*CTXEXTEND, "evaluate", folder / "linear", *flags])
         loss = result["positions"]["losses"]["model"]["mean"]
-        return replace(cost, reported={"tokens/s": LENGTH * WINDOWS / result["seconds"], "loss": loss})
+        return replace(
+            cost, reported={"tokens/s": LENGTH * WINDOWS / result["seconds"], "loss": loss}
+        )
 
     def forward() -> Cost:
         cost, result = measure_json(python(FORWARD, folder, WINDOWS, LENGTH))
-        return replace(cost, reported={"tokens/s": LENGTH * WINDOWS / result["seconds"], "loss": result["loss"]})
+        return replace(
+            cost,
+            reported={"tokens/s": LENGTH * WINDOWS / result["seconds"], "loss": result["loss"]},
+        )
 
     baseline = "transformers: forward with loss"
     costs, baseline_costs = alternate({"ctxextend": evaluate, baseline: forward}, rounds)
     losses = costs[0].reported["loss"], baseline_costs[0].reported["loss"]
     if not math.isclose(*losses, rel_tol=1e-5):
         raise SystemExit(f"failed: the losses differ: {losses}")
-    yield from speed_and_memory("`evaluate`, GPT-2 small at 4,096", costs, baseline, baseline_costs, 0.95)
+    yield from speed_and_memory(
+        "`evaluate`, GPT-2 small at 4,096", costs, baseline, baseline_costs, 0.95
+    )
 
 
 def train_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Compare `train --trainable positions` of a GPT-2-small shape at 4,096 tokens with a plain Trainer."""
+    """Compare `train --trainable positions` of a GPT-2-small shape at 4,096 tokens with a plain
+    Trainer.
+    """
     create(folder, LENGTH, LENGTH * (STEPS + 1))
     output = folder / "trained"
-    flags = ["--data", folder / "text.txt", "--eval-data", folder / "held-out.txt", "-o", output, "--json", "--quiet"]
+    flags = [
+        "--data",
+        folder / "text.txt",
+        "--eval-data",
+        folder / "held-out.txt",
+        "-o",
+        output,
+        "--json",
+        "--quiet",
+    ]
     flags += ["--steps", STEPS, "--eval-every", STEPS, "--save-every", STEPS, "--batch-size", 1]
 
     def with_speed(cost: Cost, times: list[float], peak: int) -> Cost:
@@ -154,9 +174,13 @@ def train_rows(folder: Path, rounds: int) -> Iterator[Row]:
         return replace(cost, megabytes=peak / 1e6, reported={"tokens/s": LENGTH / step})
 
     def train() -> Cost:
-        cost, result = measure_json([*CTXEXTEND, "train", folder / "linear", *flags, "--trainable", "positions"])
+        cost, result = measure_json(
+            [*CTXEXTEND, "train", folder / "linear", *flags, "--trainable", "positions"]
+        )
         lines = map(json.loads, (output / "train_log.jsonl").read_text().splitlines())
-        return with_speed(cost, [line["seconds"] for line in lines if "loss" in line], result["peak_bytes"])
+        return with_speed(
+            cost, [line["seconds"] for line in lines if "loss" in line], result["peak_bytes"]
+        )
 
     def trainer() -> Cost:
         cost = measure(python(TRAINER, folder, output, STEPS, LENGTH))
@@ -165,20 +189,31 @@ def train_rows(folder: Path, rounds: int) -> Iterator[Row]:
 
     baseline = "plain Trainer, all parameters"
     routes = {"ctxextend": train, baseline: trainer}
-    costs, baseline_costs = alternate(routes, rounds, lambda: shutil.rmtree(output, ignore_errors=True))
+    costs, baseline_costs = alternate(
+        routes, rounds, lambda: shutil.rmtree(output, ignore_errors=True)
+    )
     yield from speed_and_memory(
         "`train --trainable positions`, GPT-2 small at 4,096", costs, baseline, baseline_costs, 1.2
     )
 
 
 def compare_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Compare `compare` of four methods with its parts: four evaluations, the base once, one start and one load.
+    """Compare `compare` of four methods with its parts: four evaluations, the base once, one start
+    and one load.
 
-    For each evaluation, only the seconds that it reports count, from the first token to the last result.
+    For each evaluation, only the seconds that it reports count, from the first token to the last
+    result.
     """
     length = 1024
     create(
-        folder, length, 2 * length * (WINDOWS + 1), ",".join(METHODS), n_positions=256, n_embd=256, n_layer=4, n_head=4
+        folder,
+        length,
+        2 * length * (WINDOWS + 1),
+        ",".join(METHODS),
+        n_positions=256,
+        n_embd=256,
+        n_layer=4,
+        n_head=4,
     )
     flags = ["--data", folder / "text.txt", "--tokens", length * WINDOWS, "--quiet", "--json"]
 
@@ -198,4 +233,11 @@ def compare_rows(folder: Path, rounds: int) -> Iterator[Row]:
         evaluation = other.reported["seconds"]
         start = other.seconds - evaluation
         parts.append(start + first.reported["seconds"] + (len(METHODS) - 1) * evaluation)
-    yield Row("`compare`, 4 methods: time", "s", [cost.seconds for cost in costs], "its parts", parts, maximum=1.1)
+    yield Row(
+        "`compare`, 4 methods: time",
+        "s",
+        [cost.seconds for cost in costs],
+        "its parts",
+        parts,
+        maximum=1.1,
+    )

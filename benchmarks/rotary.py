@@ -1,10 +1,12 @@
-"""Judge rotary methods at 2 and 4 times the trained length of a small Llama, before and after 100 training steps.
+"""Judge rotary methods at 2 and 4 times the trained length of a small Llama, before and after 100
+training steps.
 
     python recipes/from_scratch/rotary_lm.py MODEL --seed 52
     python -m benchmarks.rotary MODEL [--out DIR]
 
-Trains and scores on the code of Python's standard library, split by document as in the training of the model. Writes
-one JSON file per length, which a second run reuses, and the page rotary.md, a section of docs/results.md.
+Trains and scores on the code of Python's standard library, split by document as in the training of
+the model. Writes one JSON file per length, which a second run reuses, and the page rotary.md, a
+section of docs/results.md.
 """
 
 import argparse
@@ -27,8 +29,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "from_scratch"))
 __all__ = ["BASES", "METHODS", "STAGES", "page"]
 
 UNSCALED = "theta:factor=1"  # the base as it is
-METHODS = {UNSCALED: "limits raised only", **{name: name for name in ("yarn", "linear", "dynamic", "theta")}}
-TIMES, STAGES, TOKENS = (2, 4), (0, 100), 98_304
+METHODS = {
+    UNSCALED: "limits raised only",
+    **{name: name for name in ("yarn", "linear", "dynamic", "theta")},
+}
+TIMES = (2, 4)
+STAGES = (0, 100)
+TOKENS = 98_304
 BASES = {SLIDING: "as it is, in sliding windows", TRUNCATED: "as it is, truncated"}
 NUMBERS = NumberFormat()
 
@@ -42,7 +49,10 @@ YARN = "Without training, the perplexity of yarn is that of linear"
 THETA = """\
 `theta` divides the lowest frequency by the whole factor and those above it by less, so at long positions their angles
 are beyond those of training (Peng et al. 2023, YaRN, arXiv:2309.00071): it needs training, or a larger factor."""
-SHORT = "On texts of {before} tokens: perplexity, as a ratio to that of the model as it is, paired by token:"
+SHORT = (
+    "On texts of {before} tokens: perplexity, as a ratio to that of the model as it is, paired "
+    "by token:"
+)
 
 Losses = Sequence[NDArray[np.float64]]  # of each window, from position 1 on
 
@@ -57,7 +67,9 @@ def write_texts(folder: Path) -> list[tuple[str, ...]]:
     return [(str(path),) for path in paths]
 
 
-def measure(times: int, model: str, data: tuple[str, ...], held_out: tuple[str, ...]) -> dict[str, Any]:
+def measure(
+    times: int, model: str, data: tuple[str, ...], held_out: tuple[str, ...]
+) -> dict[str, Any]:
     """Compare the methods at a multiple of the trained length."""
     from ctxextend.comparison.compare import Compare, open_comparison
     from ctxextend.evaluation.losses import LossTask
@@ -65,13 +77,19 @@ def measure(times: int, model: str, data: tuple[str, ...], held_out: tuple[str, 
     from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef
 
-    settings: dict[str, Any] = {"eval_data": held_out, "tokens": TOKENS, "measure": ("context",), "trainable": "all"}
+    settings: dict[str, Any] = {
+        "eval_data": held_out,
+        "tokens": TOKENS,
+        "measure": ("context",),
+        "trainable": "all",
+    }
     requested = Compare.from_flags(f"{times}x", data, [*METHODS], STAGES[1], **settings)
     with tempfile.TemporaryDirectory() as folder:
         run = open_comparison(open_model(CheckpointRef(model)), requested, Path(folder))
         with torch_threads(run.resized.model.model, None):
             run.measure(lambda tokens, total, name="": None)
-    task, before = run.evaluation.tasks[0], run.files.max_len
+    task = run.evaluation.tasks[0]
+    before = run.files.max_len
     assert isinstance(task, LossTask)
     base = {name: losses for (name, _), losses in task.losses("position").items()}
     rows = [scores(BASES[name], 0, base[name], base[SLIDING], before) for name in BASES]
@@ -80,7 +98,10 @@ def measure(times: int, model: str, data: tuple[str, ...], held_out: tuple[str, 
             evaluation, losses = candidate.measured[stage]
             row = scores(METHODS[candidate.name], steps, losses, base[SLIDING], before)
             points = evaluation.contexts.points if evaluation.contexts else ()
-            rows.append(row | {"short": next(point.against_base for point in points if point.context == before)})
+            rows.append(
+                row
+                | {"short": next(point.against_base for point in points if point.context == before)}
+            )
     untrained = {candidate.name: candidate.measured[0].scores for candidate in run.candidates}
     pairs = zip(untrained["yarn"], untrained["linear"], strict=True)
     against = estimate([own - other for own, other in pairs])
@@ -88,12 +109,22 @@ def measure(times: int, model: str, data: tuple[str, ...], held_out: tuple[str, 
 
 
 def scores(method: str, steps: int, own: Losses, base: Losses, before: int) -> dict[str, Any]:
-    """Return losses, and minus those of the base: over all positions, and over each `before` positions."""
+    """Return losses, and minus those of the base: over all positions, and over each `before`
+    positions.
+    """
     changes = [losses - others for losses, others in zip(own, base, strict=True)]
     ends = range(before - 1, len(own[0]), before)  # position 0 is not scored
-    parts = [zip(*(np.split(window, ends) for window in losses), strict=True) for losses in (own, changes)]
+    parts = [
+        zip(*(np.split(window, ends) for window in losses), strict=True)
+        for losses in (own, changes)
+    ]
     bands = [[estimate(values) for values in pair] for pair in zip(*parts, strict=True)]
-    return {"method": method, "steps": steps, "all": [estimate(own), estimate(changes)], "bands": bands}
+    return {
+        "method": method,
+        "steps": steps,
+        "all": [estimate(own), estimate(changes)],
+        "bands": bands,
+    }
 
 
 def label(row: Mapping[str, Any]) -> str:
@@ -104,7 +135,11 @@ def score_text(row: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> s
     """Return a perplexity and its ratio to that of the base, which has none itself."""
     own, change = (Estimate(**value) for value in values)
     is_base = row["method"] == BASES[SLIDING]
-    return NUMBERS.perplexity(own) if is_base else f"{own.perplexity:.4g} (x {NUMBERS.perplexity(change)})"
+    return (
+        NUMBERS.perplexity(own)
+        if is_base
+        else f"{own.perplexity:.4g} (x {NUMBERS.perplexity(change)})"
+    )
 
 
 def ratio(change: Mapping[str, Any]) -> str:
@@ -120,28 +155,44 @@ def table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 def page(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the lines of the page from the results at each length, shortest first."""
-    before, lengths = results[0]["before"], [f"{result['before']} → {result['to']}" for result in results]
+    before = results[0]["before"]
+    lengths = [f"{result['before']} → {result['to']}" for result in results]
     versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
     introduction = INTRODUCTION.format(before=before, steps=STAGES[1])
-    yield f"## Rotary models\n\n    python -m benchmarks.rotary MODEL\n\n{versions}\n\n{introduction}"
-    rows = [*zip(*(result["rows"] for result in results), strict=True)]  # the same row at each length
-    yield from table(lengths, ((label(row[0]), *(score_text(item, item["all"]) for item in row)) for row in rows))
-    ratios = (f"{ratio(result['yarn against linear'])} at {result['to']} tokens" for result in results)
+    yield (
+        f"## Rotary models\n\n    python -m benchmarks.rotary MODEL\n\n{versions}\n\n{introduction}"
+    )
+    rows = [
+        *zip(*(result["rows"] for result in results), strict=True)
+    ]  # the same row at each length
+    yield from table(
+        lengths, ((label(row[0]), *(score_text(item, item["all"]) for item in row)) for row in rows)
+    )
+    ratios = (
+        f"{ratio(result['yarn against linear'])} at {result['to']} tokens" for result in results
+    )
     yield f"\n{YARN} {', and '.join(ratios)}.\n\n{THETA}"
     for result in results:
         yield f"\nBy position, {before} → {result['to']}:"
         heads = (f"{start} to {start + before - 1}" for start in range(0, result["to"], before))
-        cells = ((label(row), *(score_text(row, band) for band in row["bands"])) for row in result["rows"])
+        cells = (
+            (label(row), *(score_text(row, band) for band in row["bands"]))
+            for row in result["rows"]
+        )
         yield from table(heads, cells)
     yield f"\n{SHORT.format(before=before)}"
     measured = (row for row in rows if "short" in row[0])
-    yield from table(lengths, ((label(row[0]), *(ratio(item["short"]) for item in row)) for row in measured))
+    yield from table(
+        lengths, ((label(row[0]), *(ratio(item["short"]) for item in row)) for row in measured)
+    )
 
 
 def main() -> None:
     """Measure the lengths that have no file yet, and write the page."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.rotary", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.rotary",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--out", type=Path, default=Path("build/rotary"), metavar="DIR")

@@ -1,13 +1,14 @@
-"""Measure what each position scheme costs when a model becomes four times longer, before and after a short training.
+"""Measure what each position scheme costs when a model becomes four times longer, before and after
+a short training.
 
     python recipes/from_scratch/schemes.py MODELS
     python -m benchmarks.schemes MODELS [--to 4x] [--steps 100] [--out DIR]
 
-MODELS has one folder per scheme: models of the same size, trained on the same text. Each is resized with the default
-method. Perplexity on code of the standard library that was held out of their training is compared with that of the
-base, which reads the same windows in its own length, in steps of half of it. Then both are trained on the rest of the
-code for equally many tokens, all weights, and compared again. Ratios are paired by token. Writes schemes.md and
-schemes.json.
+MODELS has one folder per scheme: models of the same size, trained on the same text. Each is resized
+with the default method. Perplexity on code of the standard library that was held out of their
+training is compared with that of the base, which reads the same windows in its own length, in steps
+of half of it. Then both are trained on the rest of the code for equally many tokens, all weights,
+and compared again. Ratios are paired by token. Writes schemes.md and schemes.json.
 """
 
 import argparse
@@ -36,27 +37,39 @@ NAMES = ("learned", "sinusoidal", "rotary", "ALiBi")
 EVALUATED, BATCH_TOKENS = 65_536, 4096
 
 
-def page(schemes: dict[str, Any], lengths: tuple[int, int], arguments: argparse.Namespace) -> Iterator[str]:
+def page(
+    schemes: dict[str, Any], lengths: tuple[int, int], arguments: argparse.Namespace
+) -> Iterator[str]:
     """Yield the lines of the page."""
     versions = ", ".join(f"{name} {number}" for name, number in find_versions().items())
     yield "# Position schemes\n\n    python recipes/from_scratch/schemes.py MODELS"
     yield f"    python -m benchmarks.schemes MODELS\n\n{versions}\n"
     yield (
-        f"Small language models of the same size, trained at {lengths[0]} tokens on the same text and resized to "
-        f"{lengths[1]} with the default method. Perplexity ± 95 % on held-out code in windows of {lengths[1]}, and its "
-        f"ratio to the base's in sliding windows of {lengths[0]}; short inputs are windows of {lengths[0]}. Training: "
+        f"Small language models of the same size, trained at {lengths[0]} tokens on the same "
+        "text and resized to "
+        f"{lengths[1]} with the default method. Perplexity ± 95 % on held-out code in windows of "
+        f"{lengths[1]}, and its "
+        f"ratio to the base's in sliding windows of {lengths[0]}; short inputs are windows of "
+        f"{lengths[0]}. Training: "
         f"{arguments.steps} steps of {BATCH_TOKENS:,} tokens, all weights, of both.\n"
     )
     yield (
-        "| scheme | method | base, sliding | untrained | ratio | on short inputs | trained | ratio, base trained |\n"
+        "| scheme | method | base, sliding | untrained | ratio | on short inputs | trained | "
+        "ratio, base trained |\n"
         "|---|---|---:|---:|---:|---:|---:|---:|"
     )
     for name, scheme in schemes.items():
-        cells = (name, scheme["method"], *(scheme[key] for key in ("base", "untrained", "ratio", "short")))
+        cells = (
+            name,
+            scheme["method"],
+            *(scheme[key] for key in ("base", "untrained", "ratio", "short")),
+        )
         yield f"| {' | '.join((*cells, scheme['trained'], scheme['trained_ratio']))} |"
 
 
-def measure(folder: Path, text: Path, held_out: Path, out: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(
+    folder: Path, text: Path, held_out: Path, out: Path, arguments: argparse.Namespace
+) -> dict[str, Any]:
     """Resize, train and measure one model."""
     plan = plan_model(open_model(CheckpointRef(str(folder))), Resize(arguments.to))
     lengths = plan.max_len_before, plan.max_len_after
@@ -70,10 +83,20 @@ def measure(folder: Path, text: Path, held_out: Path, out: Path, arguments: argp
 
     untrained = positions(resized.output, folder, lengths[1])
     short = positions(resized.output, folder, lengths[0])
-    settings: dict[str, Any] = {"trainable": "all", "save": "last", "eval_every": arguments.steps, "force": True}
+    settings: dict[str, Any] = {
+        "trainable": "all",
+        "save": "last",
+        "eval_every": arguments.steps,
+        "force": True,
+    }
     base, longer = (
         train(
-            model, text, arguments.steps, output=out / f"{name}-trained", batch_size=BATCH_TOKENS // length, **settings
+            model,
+            text,
+            arguments.steps,
+            output=out / f"{name}-trained",
+            batch_size=BATCH_TOKENS // length,
+            **settings,
         ).output
         for model, name, length in (
             (folder, folder.name, lengths[0]),
@@ -111,10 +134,15 @@ def main() -> None:
     out = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     texts = split(programs())
-    text, held_out = (write(out / name, part) for name, part in zip(("train.jsonl", "test.jsonl"), texts, strict=True))
+    text, held_out = (
+        write(out / name, part)
+        for name, part in zip(("train.jsonl", "test.jsonl"), texts, strict=True)
+    )
     folders = {name: arguments.models / name.lower() for name in NAMES}
     plan = plan_model(open_model(CheckpointRef(str(folders["learned"]))), Resize(arguments.to))
-    schemes = {name: measure(folder, text, held_out, out, arguments) for name, folder in folders.items()}
+    schemes = {
+        name: measure(folder, text, held_out, out, arguments) for name, folder in folders.items()
+    }
     result = "\n".join(page(schemes, (plan.max_len_before, plan.max_len_after), arguments)) + "\n"
     (out / "schemes.md").write_text(result, "utf-8")
     (out / "schemes.json").write_text(f"{json.dumps({'schemes': schemes}, indent=2)}\n", "utf-8")

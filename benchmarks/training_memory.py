@@ -2,9 +2,10 @@
 
     python -m benchmarks.training_memory [--only NAME ...] [--folder DIR]
 
-Writes `benchmarks/results/training_memory.json`, in bytes, and `.md`; runs not named in --only keep their rows.
-Weights and text are random, which does not affect memory. A run has two steps: AdamW's moments exist after the first.
-It takes 1.5 hours on one core, most of it for the two runs in bfloat16, which a CPU may lack.
+Writes `benchmarks/results/training_memory.json`, in bytes, and `.md`; runs not named in --only keep
+their rows. Weights and text are random, which does not affect memory. A run has two steps: AdamW's
+moments exist after the first. It takes 1.5 hours on one core, most of it for the two runs in
+bfloat16, which a CPU may lack.
 """
 
 import argparse
@@ -57,8 +58,18 @@ transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_p
 GPT2 = {"n_positions": 1024}
 LONG_GPT2 = {"n_positions": 4096}
 BERT = {"max_position_embeddings": 512}
-LLAMA = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 4, "num_attention_heads": 9}
-LLAMA |= {"num_key_value_heads": 3, "vocab_size": 49152, "tie_word_embeddings": True, "max_position_embeddings": 512}
+LLAMA = {
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 9,
+}
+LLAMA |= {
+    "num_key_value_heads": 3,
+    "vocab_size": 49152,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 512,
+}
 
 
 @dataclass(frozen=True)
@@ -88,8 +99,12 @@ CASES = {
     "bert-512-all-1": Case("bert", BERT, ALL),
     "gpt2-4-layers-all-1": Case("gpt2", SHORT_GPT2, ALL),
     "gpt2-4-layers-all-1-accumulated": Case("gpt2", SHORT_GPT2, ALL, accumulated=2),
-    "gpt2-4-layers-all-1-bf16": Case("gpt2", SHORT_GPT2, (*ALL, "--precision", "bf16"), dtype="bfloat16"),
-    "gpt2-4-layers-positions-1-bf16": Case("gpt2", SHORT_GPT2, (*POSITIONS, "--precision", "bf16"), dtype="bfloat16"),
+    "gpt2-4-layers-all-1-bf16": Case(
+        "gpt2", SHORT_GPT2, (*ALL, "--precision", "bf16"), dtype="bfloat16"
+    ),
+    "gpt2-4-layers-positions-1-bf16": Case(
+        "gpt2", SHORT_GPT2, (*POSITIONS, "--precision", "bf16"), dtype="bfloat16"
+    ),
     "gpt2-4-layers-all-1-ddp": Case("gpt2", SHORT_GPT2, ALL, devices=2),
     "gpt2-4-layers-all-1-fsdp": Case("gpt2", SHORT_GPT2, (*ALL, "--fsdp"), devices=2),
     "gpt2-4-layers-positions-1-fsdp": Case("gpt2", SHORT_GPT2, (*POSITIONS, "--fsdp"), devices=2),
@@ -99,22 +114,55 @@ CASES = {
 
 
 def run_case(case: Case, folder: Path) -> dict[str, int]:
-    """Create a checkpoint, estimate the peak memory of a process that trains it, and measure it, in bytes."""
+    """Create a checkpoint, estimate the peak memory of a process that trains it, and measure it, in
+    bytes.
+    """
     measure(python(CREATE, folder / "model", case.model_type, case.dtype, json.dumps(case.config)))
     length = case.config.get("n_positions") or case.config["max_position_embeddings"]
     draw = random.Random(0)
     for name, windows in (("text.txt", 8), ("held-out.txt", 2)):
-        (folder / name).write_text(" ".join(f"w{draw.randrange(1000)}" for _ in range(windows * length)))
+        (folder / name).write_text(
+            " ".join(f"w{draw.randrange(1000)}" for _ in range(windows * length))
+        )
     batch = case.per_device_batch_size * case.devices * case.accumulated
-    flags = ["--data", folder / "text.txt", "--eval-data", folder / "held-out.txt", "--json", "-o", folder / "trained"]
-    flags += ["--steps", 2, "--eval-every", 2, "--save-every", 2, "--batch-size", batch, *case.flags]
+    flags = [
+        "--data",
+        folder / "text.txt",
+        "--eval-data",
+        folder / "held-out.txt",
+        "--json",
+        "-o",
+        folder / "trained",
+    ]
+    flags += [
+        "--steps",
+        2,
+        "--eval-every",
+        2,
+        "--save-every",
+        2,
+        "--batch-size",
+        batch,
+        *case.flags,
+    ]
     flags += ["--per-device-batch-size", case.per_device_batch_size]
     arguments = ["train", folder / "model", *flags]
-    launched = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", case.devices, "-m", "ctxextend"]
+    launched = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        case.devices,
+        "-m",
+        "ctxextend",
+    ]
     _, plan = measure_json([*CTXEXTEND, *arguments, "--dry-run"])
     _, result = measure_json([*(CTXEXTEND if case.devices == 1 else launched), *arguments])
     memory = next(memory for memory in plan["memory"] if memory["devices"] == case.devices)
-    return {"estimated": memory["fsdp_bytes" if "--fsdp" in case.flags else "bytes"], "measured": result["peak_bytes"]}
+    return {
+        "estimated": memory["fsdp_bytes" if "--fsdp" in case.flags else "bytes"],
+        "measured": result["peak_bytes"],
+    }
 
 
 def page(rows: dict[str, dict[str, int]]) -> str:
@@ -124,9 +172,16 @@ def page(rows: dict[str, dict[str, int]]) -> str:
         case, (estimated, measured) = CASES[name], (row["estimated"], row["measured"])
         length = case.config.get("n_positions") or case.config["max_position_embeddings"]
         layers = case.config.get("n_layer") or case.config.get("num_hidden_layers", 12)
-        flags, batch = " ".join(case.flags), case.per_device_batch_size * case.accumulated
-        shape = f"{case.model_type}, {layers} layers, {case.dtype} | {length} | `{flags}` | {case.devices} | {batch}"
-        lines.append(f"| {shape} | {estimated / 1e6:,.0f} | {measured / 1e6:,.0f} | {estimated / measured:.2f} |")
+        flags = " ".join(case.flags)
+        batch = case.per_device_batch_size * case.accumulated
+        shape = (
+            f"{case.model_type}, {layers} layers, {case.dtype} | {length} | `{flags}` | "
+            f"{case.devices} | {batch}"
+        )
+        lines.append(
+            f"| {shape} | {estimated / 1e6:,.0f} | {measured / 1e6:,.0f} | "
+            f"{estimated / measured:.2f} |"
+        )
     return f"{TITLE}{HEADER}" + "\n".join(lines) + "\n"
 
 
@@ -138,7 +193,13 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
-    parser.add_argument("--folder", type=Path, default=Path("build"), metavar="DIR", help="folder for temporary files")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("build"),
+        metavar="DIR",
+        help="folder for temporary files",
+    )
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     data = RESULTS.with_suffix(".json")

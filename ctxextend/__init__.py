@@ -5,8 +5,8 @@
     plan = ctxextend.plan_resize("gpt2", to=4096, method="linear")
     result = plan.execute("gpt2-4096")
 
-`resize` does both in one call; `extend_model` resizes a loaded transformers model. Importing this package imports
-neither torch nor numpy: modules are loaded on first use of a name.
+`resize` does both in one call; `extend_model` resizes a loaded transformers model. Importing this
+package imports neither torch nor numpy: modules are loaded on first use of a name.
 """
 
 import importlib
@@ -14,14 +14,16 @@ from typing import Any
 
 from ctxextend.version import __version__ as __version__
 
-# Public names by module, imported on first use; __init__.pyi lists the same for type checkers and editors.
+# Public names by module, imported on first use; __init__.pyi lists the same for type checkers and
+# editors.
 _MODULES = {
     "comparison.calibrate": "calibrate",
     "comparison.compare": "ComparisonInterrupted compare",
     "comparison.comparison_result": "Calibration Comparison",
     "conversion.convert": "ConversionPlan convert",
     "comparison.side_by_side": "compare_checkpoints",
-    "errors": "CheckpointError CtxextendError DataError OutputError RecipeError ResizeError SourceError TrainingError "
+    "errors": "CheckpointError CtxextendError DataError OutputError RecipeError ResizeError "
+    "SourceError TrainingError "
     "UnsupportedModelError VerificationError",
     "evaluation.evaluate": "EvaluationInterrupted evaluate",
     "evaluation.evaluation_result": "Evaluation",
@@ -40,7 +42,9 @@ _MODULES = {
     "verification.checks": "Check",
     "verification.verify": "Verification verify",
 }
-_MODULE_OF = {name: f"ctxextend.{module}" for module, names in _MODULES.items() for name in names.split()}
+_MODULE_OF = {
+    name: f"ctxextend.{module}" for module, names in _MODULES.items() for name in names.split()
+}
 __all__ = ["__version__", *_MODULE_OF]
 
 

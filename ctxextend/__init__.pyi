@@ -32,7 +32,12 @@ from ctxextend.plan.plan import ResizePlan, ResizeResult
 from ctxextend.progress import Progress
 from ctxextend.recipe import Recipe
 from ctxextend.tables.method_facts import Method
-from ctxextend.training.training_run import DeviceMemory, TrainingInterrupted, TrainingPlan, TrainResult
+from ctxextend.training.training_run import (
+    DeviceMemory,
+    TrainingInterrupted,
+    TrainingPlan,
+    TrainResult,
+)
 from ctxextend.verification.checks import Check
 from ctxextend.verification.verify import Verification
 from ctxextend.version import __version__
@@ -117,9 +122,10 @@ def calibrate(
 ) -> Calibration:
     """Tune the settings of `bands` on a text.
 
-    The search starts with the values estimated from the table, then tries other sigmas, ranges to tile and gains,
-    about twenty in all. A value must be better by more than one standard error, paired by window. Language models are
-    ranked by the loss on at most 16 windows of the new length, encoders by retrieval of at most 64 documents:
+    The search starts with the values estimated from the table, then tries other sigmas, ranges to
+    tile and gains, about twenty in all. A value must be better by more than one standard error,
+    paired by window. Language models are ranked by the loss on at most 16 windows of the new
+    length, encoders by retrieval of at most 64 documents:
 
         calibration = ctxextend.calibrate("gpt2", 4096, "book.txt")
         ctxextend.resize("gpt2", 4096, calibration.method)
@@ -178,26 +184,33 @@ def compare(
 ) -> Comparison:
     """Rank methods on one model, one text and one seed.
 
-    The model is loaded once; only its tables change between methods, and equal those that `resize` writes, bit for bit.
-    The base reads the same text once, in sliding windows or chunks. Language models are ranked by their loss on windows
-    of the new length, encoders by document retrieval, or by nDCG@10 in a search set. With `steps`, each method is
-    evaluated before and after training, from the same weights, on the same text in the same order.
+    The model is loaded once; only its tables change between methods, and equal those that `resize`
+    writes, bit for bit. The base reads the same text once, in sliding windows or chunks. Language
+    models are ranked by their loss on windows of the new length, encoders by document retrieval, or
+    by nDCG@10 in a search set. With `steps`, each method is evaluated before and after training,
+    from the same weights, on the same text in the same order.
 
     Args:
         reference: As in `resize`.
-        to: New context length in positions. With `hold_out`: of the cut tables, by default the model's own.
+        to: New context length in positions. With `hold_out`: of the cut tables, by default the
+            model's own.
         data: As in `evaluate`; with `steps`, the training text.
-        methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``; ``all`` (the default without
-            `steps`): every one. With `steps`, the default is ``auto``, the default method.
+        methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``; ``all`` (the
+            default without `steps`): every one. With `steps`, the default is ``auto``, the default
+            method.
         steps: Optimizer steps of training; 0: no training.
-        hold_out: Cut the tables to their first rows, as many as this, extend them back, and compare with the rows that
-            were cut off, the reference rows: loss at these positions, or cosine to the reference embeddings.
-        progress: Called with the number of tokens read since the last call, the total, and the name of the method.
-        settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with `steps`, also fields
-            of `Train` without output, with ``eval_data`` for evaluation; ``revision``, … as in `resize`.
+        hold_out: Cut the tables to their first rows, as many as this, extend them back, and compare
+            with the rows that were cut off, the reference rows: loss at these positions, or cosine
+            to the reference embeddings.
+        progress: Called with the number of tokens read since the last call, the total, and the name
+            of the method.
+        settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with
+            `steps`, also fields of `Train` without output, with ``eval_data`` for evaluation;
+            ``revision``, … as in `resize`.
 
     Raises:
-        CtxextendError: As `evaluate` and `train`; a named method does not apply, or `eval_data` is also trained on.
+        CtxextendError: As `evaluate` and `train`; a named method does not apply, or `eval_data` is
+            also trained on.
         ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
     """
 
@@ -216,11 +229,13 @@ def convert(
     theta: float | None = None,
     encoder_only: bool = False,
 ) -> ResizeResult:
-    """Convert learned positions to rotary (arXiv:2104.09864) or ALiBi positions (arXiv:2108.12409); save the result.
+    """Convert learned positions to rotary (arXiv:2104.09864) or ALiBi positions (arXiv:2108.12409);
+    save the result.
 
-    GPT-2 becomes GPT-NeoX (``rotary``) or Falcon (``alibi``); BERT, RoBERTa, CamemBERT, XLM-RoBERTa and ELECTRA become
-    RoFormer (``rotary``). Every tensor is one of the source's: copied, transposed, regrouped by head, or with the mean
-    position row added. Without positions, outputs are equal within float32 rounding. The output needs training.
+    GPT-2 becomes GPT-NeoX (``rotary``) or Falcon (``alibi``); BERT, RoBERTa, CamemBERT, XLM-RoBERTa
+    and ELECTRA become RoFormer (``rotary``). Every tensor is one of the source's: copied,
+    transposed, regrouped by head, or with the mean position row added. Without positions, outputs
+    are equal within float32 rounding. The output needs training.
 
     Args:
         reference: As in `resize`.
@@ -228,7 +243,8 @@ def convert(
         to: Context length of the output, as in `resize`.
         output: Output folder. Defaults to ``<name>-<scheme>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        settings: Other fields of `Convert` (``theta``, ``encoder_only``); ``revision``, … as in `resize`.
+        settings: Other fields of `Convert` (``theta``, ``encoder_only``); ``revision``, … as in
+            `resize`.
 
     Raises:
         UnsupportedModelError: No model type of transformers computes the same with these positions.
@@ -257,17 +273,23 @@ def compare_checkpoints(
 ) -> Comparison:
     """Compare whole checkpoints side by side on one text.
 
-    All read the same windows, so differences are paired. Language models are ranked by loss, encoders by retrieval, or
-    by nDCG@10 in a search set. A base that all recipes name reads the text once, in sliding windows or chunks.
+    All read the same windows, so differences are paired. Language models are ranked by loss,
+    encoders by retrieval, or by nDCG@10 in a search set. A base that all recipes name reads the
+    text once, in sliding windows or chunks.
 
     Args:
-        references: Checkpoints of one kind (causal, masked, encoder) whose tokenizers agree, each as in `resize`.
-        data: As in `evaluate`. Of a text that any of them was trained on, only windows that all held out are used.
-        progress: Called with the number of tokens read since the last call, the total, and the name of the checkpoint.
-        settings: Other fields of `Evaluate`. Windows have the largest ``length``, by default the shortest context.
+        references: Checkpoints of one kind (causal, masked, encoder) whose tokenizers agree, each
+            as in `resize`.
+        data: As in `evaluate`. Of a text that any of them was trained on, only windows that all
+            held out are used.
+        progress: Called with the number of tokens read since the last call, the total, and the name
+            of the checkpoint.
+        settings: Other fields of `Evaluate`. Windows have the largest ``length``, by default the
+            shortest context.
 
     Raises:
-        CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text differently.
+        CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text
+            differently.
         ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
     """
 
@@ -298,33 +320,36 @@ def evaluate(
 ) -> Evaluation:
     """Measure how much a checkpoint's context length helps on a text.
 
-    Language models: loss by position, loss by context length and passkey retrieval. Encoders: passkey retrieval and
-    document retrieval. If the base checkpoint is known, it reads the same tokens in chunks and sliding windows, as a
-    user without the longer context would.
+    Language models: loss by position, loss by context length and passkey retrieval. Encoders:
+    passkey retrieval and document retrieval. If the base checkpoint is known, it reads the same
+    tokens in chunks and sliding windows, as a user without the longer context would.
 
     Args:
         reference: As in `resize`.
-        data: Files and folders with text: a document per text file, per line of .jsonl or per row of .parquet; or Hub
-            datasets, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``. Of files that the checkpoint's recipe lists as
-            training data (recognised by content), only the held-out windows are used, or everything with a warning.
-            Not recognised: training with other tools, the same text in another file, changes after the first 64 MiB,
-            and files after the first 200 of a training. Optional with ``corpus``, ``queries`` and ``qrels``: a search
-            set as in BEIR.
+        data: Files and folders with text: a document per text file, per line of .jsonl or per row
+            of .parquet; or Hub datasets, ``hf:OWNER/NAME[/CONFIG][:SPLIT][@REVISION]``. Of files
+            that the checkpoint's recipe lists as training data (recognised by content), only the
+            held-out windows are used, or everything with a warning. Not recognised: training with
+            other tools, the same text in another file, changes after the first 64 MiB, and files
+            after the first 200 of a training. Optional with ``corpus``, ``queries`` and ``qrels``:
+            a search set as in BEIR.
         progress: Called with the number of tokens read since the last call, and the total.
-        settings: The other fields of `Evaluate`: ``length``, ``tokens``, ``measure``, …; and ``revision``,
-            ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
+        settings: The other fields of `Evaluate`: ``length``, ``tokens``, ``measure``, …; and
+            ``revision``, ``subfolder``, ``variant`` and ``model_type`` as in `resize`.
 
     Raises:
-        CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is shorter than one
-            window, or a length or a measure does not apply to the model.
+        CtxextendError: The checkpoint or its base cannot be loaded, the text cannot be read or is
+            shorter than one window, or a length or a measure does not apply to the model.
         EvaluationInterrupted: Ctrl-C was pressed; it has the results so far.
     """
 
 def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:
-    """Return the position tables of model types, sorted by model type; one entry for a type without a table.
+    """Return the position tables of model types, sorted by model type; one entry for a type without
+    a table.
 
     Args:
-        model_types: As in config.json, or parts of such names; by default, all model types with a table.
+        model_types: As in config.json, or parts of such names; by default, all model types with a
+            table.
 
     Raises:
         UnsupportedModelError: A model type is unknown.
@@ -344,10 +369,11 @@ def inspect(
     tokenizer: str | None = None,
     trained_length: int | None = None,
 ) -> Inspection:
-    """Inspect the positions and length limits of a checkpoint: position tables, or wavelengths of rotary positions.
+    """Inspect the positions and length limits of a checkpoint: position tables, or wavelengths of
+    rotary positions.
 
-    Only headers and position tables are read from the weights; torch is imported only for torch files. A config that
-    disagrees with its table is reported, not rejected.
+    Only headers and position tables are read from the weights; torch is imported only for torch
+    files. A config that disagrees with its table is reported, not rejected.
 
     Args:
         reference: As in `resize`.
@@ -371,26 +397,31 @@ def extend_model(
     drop_last: int = 0,
     part: str | None = None,
 ) -> None:
-    """Resize the position tables of a loaded transformers model, or change its rotary settings, in place.
+    """Resize the position tables of a loaded transformers model, or change its rotary settings, in
+    place.
 
-    Position tables, rotary frequencies, config, position buffers and other attributes that depend on the length
-    change together or not at all, and the model can be used at the new length immediately. Limits of its generation
-    config that would fail are lowered. The tables equal those of `resize` on the same checkpoint, bit for bit. Create
-    optimizers afterwards, because existing ones refer to the old tables. Set the tokenizer's `model_max_length`
-    yourself, unless outputs depend on the padding length, as in SigLIP. A config that is shared with another model
-    changes for that model too.
+    Position tables, rotary frequencies, config, position buffers and other attributes that depend
+    on the length change together or not at all, and the model can be used at the new length
+    immediately. Limits of its generation config that would fail are lowered. The tables equal those
+    of `resize` on the same checkpoint, bit for bit. Create optimizers afterwards, because existing
+    ones refer to the old tables. Set the tokenizer's `model_max_length` yourself, unless outputs
+    depend on the padding length, as in SigLIP. A config that is shared with another model changes
+    for that model too.
 
     Args:
-        model: A transformers model of a type in the registry, with or without a head, in any float dtype.
+        model: A transformers model of a type in the registry, with or without a head, in any float
+            dtype.
         to: The new context length in usable positions; see `resize`.
-        method: See `resize`. ``"auto"`` chooses by the model's class: one without an LM head, such as BertModel,
-            counts as such even if its checkpoint has one.
-        trained_length: Of rotary positions: the length of the first training, in tokens, where the config misstates it.
+        method: See `resize`. ``"auto"`` chooses by the model's class: one without an LM head, such
+            as BertModel, counts as such even if its checkpoint has one.
+        trained_length: Of rotary positions: the length of the first training, in tokens, where the
+            config misstates it.
         settings: ``keep_first``, ``drop_last`` and ``part``; see `resize`.
 
     Raises:
         UnsupportedModelError: The model has no known position table.
-        CheckpointError: The model does not contain its position table, or its config disagrees with it.
+        CheckpointError: The model does not contain its position table, or its config disagrees with
+            it.
         ResizeError: The length, method or another setting is invalid for this model.
     """
 
@@ -404,14 +435,17 @@ def run(
 ) -> RunResult:
     """Run the steps of a recipe: resize or convert, train, evaluate.
 
-    Paths in a recipe file are relative to its folder. For the recipe of an output, the source must have the recorded
-    table hashes and fingerprint, which samples tensors larger than 12 KiB, and a training text the recorded SHA-256.
+    Paths in a recipe file are relative to its folder. For the recipe of an output, the source must
+    have the recorded table hashes and fingerprint, which samples tensors larger than 12 KiB, and a
+    training text the recorded SHA-256.
 
     Args:
-        recipe: A recipe file, such as ``ctxextend.yaml`` in any output, the name of a built-in one, or a `Recipe`.
-        output: Output folder. Defaults to the recipe's ``output``, or ``<name>-<length>`` in the current folder
-            (``<name>-trained`` if the recipe does not resize).
-        changes: Values that override those in the file, as ``key=value``, such as ``train.steps=100``.
+        recipe: A recipe file, such as ``ctxextend.yaml`` in any output, the name of a built-in one,
+            or a `Recipe`.
+        output: Output folder. Defaults to the recipe's ``output``, or ``<name>-<length>`` in the
+            current folder (``<name>-trained`` if the recipe does not resize).
+        changes: Values that override those in the file, as ``key=value``, such as
+            ``train.steps=100``.
         force: Replace an existing checkpoint folder, once the new one is complete.
         resume: Resume an interrupted training run.
 
@@ -443,7 +477,8 @@ def plan_resize(
     fix_limits: bool = False,
     copy_code: bool = False,
 ) -> ResizePlan:
-    """Plan a resize from a checkpoint's config and headers, without reading weights or writing anything.
+    """Plan a resize from a checkpoint's config and headers, without reading weights or writing
+    anything.
 
     Args:
         reference, to, method, settings: As in `resize`.
@@ -477,15 +512,17 @@ def resize(
     """Resize the position table of a checkpoint and save the result as a new checkpoint.
 
     Args:
-        reference: A local folder or weights file, the name of a bundled checkpoint, or a Hub id (downloaded if needed).
-        to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1, ``"4k"`` for 4,096,
-            or ``"4x"`` for four times the current length.
-        method: A method name from `list_methods`, optionally with settings, such as ``"bands:sigma=4,gain=1.2"``.
-            Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
+        reference: A local folder or weights file, the name of a bundled checkpoint, or a Hub id
+            (downloaded if needed).
+        to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1,
+            ``"4k"`` for 4,096, or ``"4x"`` for four times the current length.
+        method: A method name from `list_methods`, optionally with settings, such as
+            ``"bands:sigma=4,gain=1.2"``. Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
         output: Output folder. Defaults to ``<name>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``, ``fix_limits``, ``copy_code``) and
-            of `CheckpointRef` (``revision``, …, and ``tensor`` for a custom model type), as keyword arguments.
+        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``, ``fix_limits``,
+            ``copy_code``) and of `CheckpointRef` (``revision``, …, and ``tensor`` for a custom
+            model type), as keyword arguments.
 
     Raises:
         SourceError: The reference does not exist or cannot be reached.
@@ -501,31 +538,38 @@ def list_methods() -> list[Method]:
 def register_method(name: str, function: Callable[..., Any]) -> None:
     """Register a function as a method that `resize`, `extend_model` and `compare` accept by name.
 
-        def fade(rows, length, *, power=1.0):
-            new = np.arange(len(rows), length)[:, None] / len(rows)
-            return np.vstack([rows, rows.mean(axis=0) + (rows[-1] - rows.mean(axis=0)) / new**power])
+        def fade(rows, length, *, power=1.0): new = np.arange(len(rows), length)[:, None] /
+            len(rows) return np.vstack([rows, rows.mean(axis=0) + (rows[-1] - rows.mean(axis=0)) /
+            new**power])
 
         ctxextend.register_method("fade", fade)
         ctxextend.resize("gpt2", 4096, "fade:power=2")
 
-    The registration lasts for this process. Recipes store only the name: register it again to run or verify them.
+    The registration lasts for this process. Recipes store only the name: register it again to run
+    or verify them.
 
     Args:
-        name: Lower-case letters, digits, ``-`` and ``_``, starting with a letter, and not yet in use.
-        function: Called with the learned rows, shape (n, d), float64, a copy without reserved rows and those that
-            ``keep_first`` and ``drop_last`` exclude, and the number of rows to return, m > n. Returns all rows, shape
-            (m, d), finite, which are cast to the table's dtype once. Keyword-only arguments with int, float or str
-            defaults are its settings; text must not contain commas or start or end with whitespace.
+        name: Lower-case letters, digits, ``-`` and ``_``, starting with a letter, and not yet in
+            use.
+        function: Called with the learned rows, shape (n, d), float64, a copy without reserved rows
+            and those that ``keep_first`` and ``drop_last`` exclude, and the number of rows to
+            return, m > n. Returns all rows, shape (m, d), finite, which are cast to the table's
+            dtype once. Keyword-only arguments with int, float or str defaults are its settings;
+            text must not contain commas or start or end with whitespace.
 
     Raises:
-        ResizeError: The name is in use or invalid, or a default is a bool or invalid text. Also raised when the method
-            is used, if the function returns another shape or non-finite values.
+        ResizeError: The name is in use or invalid, or a default is a bool or invalid text. Also
+            raised when the method is used, if the function returns another shape or non-finite
+            values.
     """
 
-def plan_training(recipe: Recipe, output: str | PathLike[str] | None = None, *, force: bool = False) -> TrainingPlan:
+def plan_training(
+    recipe: Recipe, output: str | PathLike[str] | None = None, *, force: bool = False
+) -> TrainingPlan:
     """Check the training of a recipe, which must not resize or convert, and estimate its memory.
 
-    No weights are loaded, only temporary files are written, and of a long text, only the start is read.
+    No weights are loaded, only temporary files are written, and of a long text, only the start is
+    read.
 
     Raises:
         CtxextendError: As `train`, if the run could not start.
@@ -574,16 +618,18 @@ def train(
 ) -> TrainResult:
     """Fine-tune a checkpoint on text, and save it as a new checkpoint.
 
-    Causal and masked language models learn to predict tokens; encoders without an LM head are distilled from their base
-    checkpoint, so that they reproduce, on long texts, its hidden states on windows that it can read. Under torchrun or
-    accelerate, call this in every process; the main process saves.
+    Causal and masked language models learn to predict tokens; encoders without an LM head are
+    distilled from their base checkpoint, so that they reproduce, on long texts, its hidden states
+    on windows that it can read. Under torchrun or accelerate, call this in every process; the main
+    process saves.
 
     Args:
         reference: As in `resize`.
         data: Text files, folders, .jsonl, .parquet, or Hub datasets as ``hf:OWNER/NAME``.
         steps: Optimizer steps, ≥ 1.
         output: The new folder; by default ``<name>-trained`` in the current folder.
-        force: Replace an existing checkpoint folder, and discard the saved state of an interrupted run.
+        force: Replace an existing checkpoint folder, and discard the saved state of an interrupted
+            run.
         resume: Resume from the last saved state, if there is one.
         progress: Called with the tokens of each step, and its loss.
         settings: Other fields of `Train`: ``trainable``, ``seq_len``, ``window``, ``lr``, …; and
@@ -594,7 +640,8 @@ def train(
         DataError: The text cannot be read or is too short.
         TrainingError: Training failed to start, resume or finish.
         OutputError: The output or a saved state cannot be written.
-        TrainingInterrupted: A signal such as Ctrl-C arrived; it has the step and folder of the saved state.
+        TrainingInterrupted: A signal such as Ctrl-C arrived; it has the step and folder of the
+            saved state.
     """
 
 def verify(
@@ -614,13 +661,15 @@ def verify(
 ) -> Verification:
     """Verify that a resized checkpoint differs from its base only in its position tables.
 
-    Other tensors are compared byte by byte. Tables and rotary settings are recreated from the base with the recipe's
-    settings, or else with each method's defaults; other files are compared with what the resize should have written.
+    Other tensors are compared byte by byte. Tables and rotary settings are recreated from the base
+    with the recipe's settings, or else with each method's defaults; other files are compared with
+    what the resize should have written.
 
     Args:
         reference: The resized checkpoint: a folder, weights file, bundled name or Hub id.
         base: The base checkpoint, as in `resize`. Defaults to the one named in the recipe.
-        deep: Also load both in transformers, run the resized model at its new length, and compare outputs.
+        deep: Also load both in transformers, run the resized model at its new length, and compare
+            outputs.
         ref: Fields of the base's checkpoint reference, as in `resize`; they override the recipe.
 
     Raises:

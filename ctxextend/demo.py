@@ -1,4 +1,5 @@
-"""A guided demo on the bundled checkpoint: compare methods, train the best one, and write past the old end.
+"""A guided demo on the bundled checkpoint: compare methods, train the best one, and write past the
+old end.
 
 Training needs the extra `train`; without it, the demo ends after the comparison.
 """
@@ -12,7 +13,12 @@ from pathlib import Path
 from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.source import bundled_source, resolve_source
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.comparison.quick import compare_quickly, is_held_out, python_documents, write_documents
+from ctxextend.comparison.quick import (
+    compare_quickly,
+    is_held_out,
+    python_documents,
+    write_documents,
+)
 from ctxextend.evaluation.eval_model import TextTokenizer
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, identify_model
@@ -38,8 +44,12 @@ class Demo:
     loss_before: float | None = None  # on held-out text at the new length, before training
     loss_after: float | None = None  # the same after training
     prompt: str | None = None  # text that takes all positions of the base checkpoint
-    failure: str | None = None  # the error of transformers when the base checkpoint gets one token more
-    text_before: str | None = None  # what the resized checkpoint writes after the prompt before training
+    failure: str | None = (
+        None  # the error of transformers when the base checkpoint gets one token more
+    )
+    text_before: str | None = (
+        None  # what the resized checkpoint writes after the prompt before training
+    )
     text_after: str | None = None  # the same after training
 
 
@@ -56,11 +66,17 @@ def compare_demo(progress: Progress, threads: int | None) -> Comparison:
     """Compare methods on the bundled checkpoint as ``compare --quick`` does."""
     for module in ("torch", "transformers"):  # fail before anything is measured
         import_module(module)
-    return replace(compare_quickly(_open_demo(), progress=progress, threads=threads), notes=(), warnings=())
+    return replace(
+        compare_quickly(_open_demo(), progress=progress, threads=threads), notes=(), warnings=()
+    )
 
 
-def train_demo(to: int, method: str, output: Path, force: bool, threads: int | None, progress: Progress) -> Demo:
-    """Resize the bundled checkpoint, train it on Python's documentation, and continue a text past the old end."""
+def train_demo(
+    to: int, method: str, output: Path, force: bool, threads: int | None, progress: Progress
+) -> Demo:
+    """Resize the bundled checkpoint, train it on Python's documentation, and continue a text past
+    the old end.
+    """
     from ctxextend.models.load import continue_text, load, run_on_tokens
     from ctxextend.training.train import train_recipe
 
@@ -69,24 +85,40 @@ def train_demo(to: int, method: str, output: Path, force: bool, threads: int | N
     with tempfile.TemporaryDirectory() as folder:
         documents = python_documents()
         held_out = write_documents(Path(folder) / "held-out.jsonl", filter(is_held_out, documents))
-        text = write_documents(Path(folder) / "text.jsonl", (item for item in documents if not is_held_out(item)))
+        text = write_documents(
+            Path(folder) / "text.jsonl", (item for item in documents if not is_held_out(item))
+        )
         steps = DEMO_STEPS
         settings = Train(
-            (text,), steps, trainable="all", eval_data=(held_out,), eval_every=steps, save_every=steps, threads=threads
+            (text,),
+            steps,
+            trainable="all",
+            eval_data=(held_out,),
+            eval_every=steps,
+            save_every=steps,
+            threads=threads,
         )
         recipe = Recipe(plan.ref, plan.settings, settings)
         trained = train_recipe(recipe, output, plan=plan, force=force, progress=progress)
         untrained = plan.execute(Path(folder) / "untrained").output
-        checkpoints = [open_checkpoint(resolve_source(path)) for path in (untrained, trained.output)]
-        models = [load(checkpoint, plan.checkpoint.model_class).model for checkpoint in (plan.checkpoint, *checkpoints)]
+        checkpoints = [
+            open_checkpoint(resolve_source(path)) for path in (untrained, trained.output)
+        ]
+        models = [
+            load(checkpoint, plan.checkpoint.model_class).model
+            for checkpoint in (plan.checkpoint, *checkpoints)
+        ]
     tokenizer = TextTokenizer.open(plan.checkpoint.root).tokenizer
-    failure, prompt = "it did not fail", inspect.getdoc(DEMO_TEXT) or ""
+    failure = "it did not fail"
+    prompt = inspect.getdoc(DEMO_TEXT) or ""
     with torch_threads(models[0], threads):
         try:
             run_on_tokens(models[0], table, length + 1)
         except (IndexError, RuntimeError) as error:
             failure = f"{type(error).__name__}: {error}"
-        written = [continue_text(model, tokenizer, prompt, length, WRITTEN_TOKENS) for model in models[1:]]
+        written = [
+            continue_text(model, tokenizer, prompt, length, WRITTEN_TOKENS) for model in models[1:]
+        ]
     (prompt, before), (_, after) = written
     return Demo(
         source=DEMO_SOURCE,
@@ -105,4 +137,6 @@ def train_demo(to: int, method: str, output: Path, force: bool, threads: int | N
 
 def _open_demo() -> OpenedModel:
     """Open the bundled checkpoint, even if the current folder has a folder of the same name."""
-    return identify_model(open_checkpoint(bundled_source(DEMO_SOURCE), None), CheckpointRef(DEMO_SOURCE))
+    return identify_model(
+        open_checkpoint(bundled_source(DEMO_SOURCE), None), CheckpointRef(DEMO_SOURCE)
+    )

@@ -1,15 +1,20 @@
-"""The exceptions that ctxextend raises on purpose, and formatting of messages; any other exception is a bug."""
+"""The exceptions that ctxextend raises on purpose, and formatting of messages; any other exception
+is a bug.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
 
-# Precedes the flags that identify the position table at the end of a hint; the command line inserts the command.
+# Precedes the flags that identify the position table at the end of a hint; the command line inserts
+# the command.
 SPECIFY_TABLE = "Specify it: "
 TOKEN = re.compile(r"hf_(?:(?:oauth|jwt)_[\w.-]+|[A-Za-z0-9]{16,})")  # Hub access tokens
-# Control characters, bidirectional controls, and lone surrogates (invalid UTF-8): checkpoints may have them in names.
+# Control characters, bidirectional controls, and lone surrogates (invalid UTF-8): checkpoints may
+# have them in names.
 HIDDEN = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
-# Libraries that a plain installation does not have, as they are imported, by the extra that installs them.
+# Libraries that a plain installation does not have, as they are imported, by the extra that
+# installs them.
 EXTRAS = {
     "train": ("accelerate", "datasets", "peft", "sentence_transformers"),
     "plot": ("jinja2", "matplotlib"),
@@ -17,7 +22,9 @@ EXTRAS = {
 
 
 class CtxextendError(Exception):
-    """Base class of known errors: `message` says what was found and where, `hint` what to do next, or is None."""
+    """Base class of known errors: `message` says what was found and where, `hint` what to do next,
+    or is None.
+    """
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint)  # both, so that pickling works
@@ -36,11 +43,15 @@ class CheckpointError(CtxextendError):
 
 
 class UnsupportedModelError(CtxextendError):
-    """The model has no position table to resize, cannot be converted, or its model type is unknown."""
+    """The model has no position table to resize, cannot be converted, or its model type is
+    unknown.
+    """
 
 
 class ResizeError(CtxextendError):
-    """A length, method or flag is invalid for the model; `others` are further errors in the same settings."""
+    """A length, method or flag is invalid for the model; `others` are further errors in the same
+    settings.
+    """
 
     others: tuple["ResizeError", ...] = ()
 
@@ -86,7 +97,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def install_command(library: str) -> str:
-    """Return the command that installs a library, with the extra that contains it if there is one."""
+    """Return the command that installs a library, with the extra that contains it if there is
+    one.
+    """
     for extra, libraries in EXTRAS.items():
         if library in libraries:
             return f"pip install 'ctxextend[{extra}]'"
@@ -138,7 +151,13 @@ def printable(text: str) -> str:
     """Return a text as one line, without Hub access tokens and with control characters escaped."""
 
     def escape(match: re.Match[str]) -> str:
-        is_byte = "\udc80" <= match[0] <= "\udcff"  # an undecodable byte of a file name (surrogateescape)
-        return f"\\x{ord(match[0]) - 0xDC00:02x}" if is_byte else match[0].encode("unicode_escape").decode("ascii")
+        is_byte = (
+            "\udc80" <= match[0] <= "\udcff"
+        )  # an undecodable byte of a file name (surrogateescape)
+        return (
+            f"\\x{ord(match[0]) - 0xDC00:02x}"
+            if is_byte
+            else match[0].encode("unicode_escape").decode("ascii")
+        )
 
     return HIDDEN.sub(escape, without_tokens(text))

@@ -16,21 +16,31 @@ from ctxextend.recipe_file import YAML_ERRORS
 from ctxextend.text_data import Paths, TextSource, check_paths, read_chunks
 
 Ids = NDArray[np.int64]
-TextKey = tuple[Any, Any]  # the size and SHA-256 of a file (so not its text in another format), or a dataset's name
-# What was held out of the whole text that a text is part of (None: nothing), the tokens before it, and its text field.
+TextKey = tuple[
+    Any, Any
+]  # the size and SHA-256 of a file (so not its text in another format), or a dataset's name
+# What was held out of the whole text that a text is part of (None: nothing), the tokens before it,
+# and its text field.
 TrainedText = tuple["HeldOut | None", int, str]
-HASHED_BYTES = 64 << 20  # maximum bytes of a file to hash: later changes that keep the size go unnoticed
-MAX_WINDOWS = 1_000_000  # maximum held-out windows of a recipe: an untrusted one may state more than fit in memory
+HASHED_BYTES = (
+    64 << 20
+)  # maximum bytes of a file to hash: later changes that keep the size go unnoticed
+# maximum held-out windows of a recipe: an untrusted one may state more than fit in memory
+MAX_WINDOWS = 1_000_000
 # Ends the warning about a text that was trained on if no held-out part of it can be used.
-NO_HELD_OUT = ", and no known held-out part of it is long enough: results look better than on new text. Pass other"
+NO_HELD_OUT = (
+    ", and no known held-out part of it is long enough: results look better than on new text. "
+    "Pass other"
+)
 
 
 @dataclass(frozen=True)
 class HeldOut:
     """Which windows of a text are held out of training.
 
-    The text is the token ids of all documents of all files in order, with a separator after each document. It is split
-    into windows from its first token; of every `every` windows, the middle one is held out.
+    The text is the token ids of all documents of all files in order, with a separator after each
+    document. It is split into windows from its first token; of every `every` windows, the middle
+    one is held out.
     """
 
     window: int  # tokens per window
@@ -45,7 +55,9 @@ class HeldOut:
 
     @classmethod
     def for_text(cls, tokens: int, window: int) -> "HeldOut":
-        """Hold out one window in 20; about four of fewer than 80 windows, one in 5 of fewer than 20, at least one."""
+        """Hold out one window in 20; about four of fewer than 80 windows, one in 5 of fewer than
+        20, at least one.
+        """
         windows = tokens // window
         return cls(window, min(20, max(5, windows // 4), windows), tokens)
 
@@ -57,12 +69,18 @@ class HeldOut:
 
     @property
     def trained_spans(self) -> Ids:
-        """The first token and the end of each part between them, which is trained on, shape (windows + 1, 2)."""
+        """The first token and the end of each part between them, which is trained on, shape
+        (windows + 1, 2).
+        """
         return np.concatenate([[0], self.spans.ravel(), [self.tokens]]).reshape(-1, 2)
 
 
-def held_out_windows(ids: NDArray[Any], held_out: HeldOut, first_token: int = 0) -> list[NDArray[Any]]:
-    """Return the held-out windows, each (window,), of a text's ids, (tokens,), or of those of the file at a token."""
+def held_out_windows(
+    ids: NDArray[Any], held_out: HeldOut, first_token: int = 0
+) -> list[NDArray[Any]]:
+    """Return the held-out windows, each (window,), of a text's ids, (tokens,), or of those of the
+    file at a token.
+    """
     spans = held_out.spans - first_token
     return [ids[start:stop] for start, stop in spans.tolist() if start >= 0 and stop <= len(ids)]
 
@@ -73,9 +91,12 @@ def read_ids(
     encode: Callable[[str], Ids],
     separator: int | None,  # follows each document
     maximum: int,
-    files: list[dict[str, Any]] | None = None,  # receives the `fingerprint` and ``first_token`` of each file read
+    files: list[dict[str, Any]]
+    | None = None,  # receives the `fingerprint` and ``first_token`` of each file read
 ) -> Iterator[Ids]:
-    """Yield a text's token ids in chunks of shape (tokens,), `maximum` tokens in total, without reading further."""
+    """Yield a text's token ids in chunks of shape (tokens,), `maximum` tokens in total, without
+    reading further.
+    """
     count = 0
     for source in check_paths(paths):
         if files is not None:
@@ -92,12 +113,18 @@ def read_ids(
 
 
 def fingerprint(source: TextSource) -> dict[str, Any]:
-    """Return the ``name``, ``bytes`` and ``sha256`` (of the first 64 MiB) of a text file; of a Hub dataset the name."""
+    """Return the ``name``, ``bytes`` and ``sha256`` (of the first 64 MiB) of a text file; of a Hub
+    dataset the name.
+    """
     if not isinstance(source, Path):
         return {"name": source}
     with reading(source), source.open("rb") as file:
         content = file.read(HASHED_BYTES)
-    return {"name": source.name, "bytes": source.stat().st_size, "sha256": hashlib.sha256(content).hexdigest()}
+    return {
+        "name": source.name,
+        "bytes": source.stat().st_size,
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
 
 
 def text_key(facts: Mapping[str, Any]) -> TextKey:
@@ -112,9 +139,11 @@ def shared_texts(paths: Paths, others: Paths) -> list[TextSource]:
 
 
 def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[TrainedText]]:
-    """Return how a checkpoint was trained on each text, from ``data``, ``text_field`` and ``held_out`` of each run.
+    """Return how a checkpoint was trained on each text, from ``data``, ``text_field`` and
+    ``held_out`` of each run.
 
-    Of runs that held out the same windows of the text that all of them read, only the one that read least is returned.
+    Of runs that held out the same windows of the text that all of them read, only the one that read
+    least is returned.
     """
     runs_of = defaultdict[TextKey, dict[Any, TrainedText]](dict)
     for training in trainings:
@@ -122,13 +151,18 @@ def trained_texts(trainings: Iterable[Mapping[str, Any]]) -> dict[TextKey, set[T
             held_out = HeldOut(**training["held_out"]) if "held_out" in training else None
             for file in training["data"]:
                 run = held_out, int(np.int64(file["first_token"])), training["text_field"]
-                runs, key = runs_of[text_key(file)], (held_out and (held_out.window, held_out.every), *run[1:])
-                runs[key] = min(run, runs.get(key, run), key=lambda item: item[0].tokens if item[0] else 0)
+                runs = runs_of[text_key(file)]
+                key = (held_out and (held_out.window, held_out.every), *run[1:])
+                runs[key] = min(
+                    run, runs.get(key, run), key=lambda item: item[0].tokens if item[0] else 0
+                )
     return {key: {*runs.values()} for key, runs in runs_of.items()}
 
 
 def trained_on_warnings(model: str, texts: Iterable[object], consequence: str) -> list[str]:
-    """Return a warning that a model was trained on texts, which ends with the consequence; none without texts."""
+    """Return a warning that a model was trained on texts, which ends with the consequence; none
+    without texts.
+    """
     names = [*map(str, texts)]
     listed = ", ".join(names[:3]) + " and others" * (len(names) > 3)
     return [f"{model} was trained on {listed}{consequence}"] if names else []
@@ -139,5 +173,7 @@ def split_documents(windows: Sequence[NDArray[Any]], separator: int | None) -> l
     documents = list[Ids]()
     for window in windows:
         parts = np.split(window, np.flatnonzero(window == (-1 if separator is None else separator)))
-        documents += [part[part != separator].astype(np.int64) for part in parts if (part != separator).any()]
+        documents += [
+            part[part != separator].astype(np.int64) for part in parts if (part != separator).any()
+        ]
     return documents

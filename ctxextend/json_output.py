@@ -6,21 +6,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# For `dataclasses.field(metadata=...)`: excludes the field from the JSON; {"json": NAME} renames it there.
+# For `dataclasses.field(metadata=...)`: excludes the field from the JSON; {"json": NAME} renames it
+# there.
 not_in_json: Mapping[str, Any] = {"json": False}
 
 
 def to_json(value: Any) -> Any:
     """Convert a result to plain values that `json.dumps` accepts.
 
-    A dataclass becomes an object of its fields in order, except those marked with `not_in_json`, followed by the
-    properties listed in ``json_properties`` and the keys returned by ``json_more``. NaN and infinity become null.
+    A dataclass becomes an object of its fields in order, except those marked with `not_in_json`,
+    followed by the properties listed in ``json_properties`` and the keys returned by ``json_more``.
+    NaN and infinity become null.
 
     Raises:
         TypeError: A value has no JSON equivalent.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        marked = {field.name: field.metadata.get("json", field.name) for field in dataclasses.fields(value)}
+        marked = {
+            field.name: field.metadata.get("json", field.name)
+            for field in dataclasses.fields(value)
+        }
         keys = {key: name for name, key in marked.items() if key}
         keys |= {name: name for name in getattr(value, "json_properties", ())}
         more = to_json(value.json_more()) if hasattr(value, "json_more") else {}
@@ -49,9 +54,13 @@ class Result:
         cls._repr_names = shows
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plain values that ``--json`` prints, without schema version and command name."""
+        """Return the plain values that ``--json`` prints, without schema version and command
+        name.
+        """
         return {"warnings": list(getattr(self, "warnings", ())), **to_json(self)}
 
     def __repr__(self) -> str:
-        attributes = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._repr_names.split())
+        attributes = ", ".join(
+            f"{name}={getattr(self, name)!r}" for name in self._repr_names.split()
+        )
         return f"{type(self).__name__}({attributes})"

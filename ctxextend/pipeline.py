@@ -33,10 +33,14 @@ class RunResult(Result, shows="output"):
     """The results of a recipe's steps."""
 
     output: Path | None = None  # output folder, if the recipe creates a checkpoint
-    resize: ResizeResult | None = field(default=None, metadata=not_in_json)  # of a recipe that does not train
+    resize: ResizeResult | None = field(
+        default=None, metadata=not_in_json
+    )  # of a recipe that does not train
     training: "TrainResult | None" = field(default=None, metadata={"json": "train"})
     evaluation: Evaluation | None = field(default=None, metadata={"json": "evaluate"})
-    planned: ResizePlan | None = field(default=None, metadata=not_in_json)  # resize of a recipe that trains
+    planned: ResizePlan | None = field(
+        default=None, metadata=not_in_json
+    )  # resize of a recipe that trains
 
     def json_more(self) -> dict[str, Any]:
         """Return the JSON values that are not fields."""
@@ -50,7 +54,9 @@ class RunResult(Result, shows="output"):
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """Ctrl-C during the evaluation of a recipe; `result` has the finished steps and the evaluation so far."""
+    """Ctrl-C during the evaluation of a recipe; `result` has the finished steps and the evaluation
+    so far.
+    """
 
     def __init__(self, result: RunResult) -> None:
         super().__init__("interrupted")
@@ -64,16 +70,24 @@ def run_recipe(
     *,
     force: bool = False,
     resume: bool = False,
-    progress: Callable[[str, str], AbstractContextManager[Progress]] = lambda label, unit: nullcontext(no_progress),
+    progress: Callable[[str, str], AbstractContextManager[Progress]] = lambda label, unit: (
+        nullcontext(no_progress)
+    ),
     notify: Callable[[str], None] = lambda text: None,
 ) -> RunResult:
-    """Run the steps of a recipe; see `run`. In distributed training, only the first process evaluates."""
+    """Run the steps of a recipe; see `run`. In distributed training, only the first process
+    evaluates.
+    """
     folder = recipe.output if output is None else output
     # Fail now rather than after a long training run.
     if resume and recipe.train is None:
-        raise RecipeError("The recipe has no train section, so there is nothing to resume.", "Remove --resume.")
+        raise RecipeError(
+            "The recipe has no train section, so there is nothing to resume.", "Remove --resume."
+        )
     if folder is not None and recipe.train is None and plan is None:
-        message = f"The recipe neither resizes, converts nor trains, so {folder} would not be written."
+        message = (
+            f"The recipe neither resizes, converts nor trains, so {folder} would not be written."
+        )
         raise RecipeError(message, "Remove the output, or add a resize, convert or train section.")
     if recipe.evaluate is not None:
         if recipe.evaluate.data:
@@ -84,7 +98,9 @@ def run_recipe(
         from ctxextend.training.train import train_recipe
 
         with progress("Training", "tokens") as step:
-            trained = train_recipe(recipe, folder, plan=plan, force=force, resume=resume, notify=notify, progress=step)
+            trained = train_recipe(
+                recipe, folder, plan=plan, force=force, resume=resume, notify=notify, progress=step
+            )
         result = RunResult(trained.output, training=trained, planned=plan)
     elif plan is not None:
         with progress("Writing", "bytes") as step:
@@ -104,22 +120,31 @@ def run_recipe(
 
 
 def plan_run(file: RecipeFile) -> ResizePlan | None:
-    """Check that source and training text are those of a recipe, and plan its resize or conversion; write nothing."""
-    recipe, hashes = file.recipe, source_hashes(file.provenance)
+    """Check that source and training text are those of a recipe, and plan its resize or conversion;
+    write nothing.
+    """
+    recipe = file.recipe
+    hashes = source_hashes(file.provenance)
     if recipe.evaluate is not None and recipe.evaluate.data:
         check_paths(recipe.evaluate.data)
     texts = check_paths(recipe.train.data) if recipe.train else ()
     facts: Any = file.provenance.get("trained")
     if isinstance(facts, dict) and (recorded := [*trained_texts([{"text_field": "", **facts}])]):
-        keys = {text: text_key(fingerprint(text)) for text in texts[: len(facts["data"])]}  # others were not read
+        keys = {
+            text: text_key(fingerprint(text)) for text in texts[: len(facts["data"])]
+        }  # others were not read
         if [*dict.fromkeys(keys.values())] != recorded:
-            changed = next((f": {text} has changed" for text, key in keys.items() if key not in recorded), "")
+            changed = next(
+                (f": {text} has changed" for text, key in keys.items() if key not in recorded), ""
+            )
             message = f"The training text is not the one that the recipe was written for{changed}."
             raise DataError(message, "Restore it, or train on another text: --set train.data=PATH")
     if recipe.resize is None and recipe.convert is None and not hashes:
         return None
     model = open_model(recipe.checkpoint)
-    check_source(model.checkpoint, recipe.checkpoint, hashes)  # with the names that the recipe was written for
+    check_source(
+        model.checkpoint, recipe.checkpoint, hashes
+    )  # with the names that the recipe was written for
     if recipe.convert is not None:
         return plan_conversion(model, recipe.convert)
     return plan_model(model, recipe.resize, table_methods(file)) if recipe.resize else None
@@ -135,14 +160,17 @@ def run(
 ) -> RunResult:
     """Run the steps of a recipe: resize or convert, train, evaluate.
 
-    Paths in a recipe file are relative to its folder. For the recipe of an output, the source must have the recorded
-    table hashes and fingerprint, which samples tensors larger than 12 KiB, and a training text the recorded SHA-256.
+    Paths in a recipe file are relative to its folder. For the recipe of an output, the source must
+    have the recorded table hashes and fingerprint, which samples tensors larger than 12 KiB, and a
+    training text the recorded SHA-256.
 
     Args:
-        recipe: A recipe file, such as ``ctxextend.yaml`` in any output, the name of a built-in one, or a `Recipe`.
-        output: Output folder. Defaults to the recipe's ``output``, or ``<name>-<length>`` in the current folder
-            (``<name>-trained`` if the recipe does not resize).
-        changes: Values that override those in the file, as ``key=value``, such as ``train.steps=100``.
+        recipe: A recipe file, such as ``ctxextend.yaml`` in any output, the name of a built-in one,
+            or a `Recipe`.
+        output: Output folder. Defaults to the recipe's ``output``, or ``<name>-<length>`` in the
+            current folder (``<name>-trained`` if the recipe does not resize).
+        changes: Values that override those in the file, as ``key=value``, such as
+            ``train.steps=100``.
         force: Replace an existing checkpoint folder, once the new one is complete.
         resume: Resume an interrupted training run.
 
@@ -154,6 +182,12 @@ def run(
         RunInterrupted: Ctrl-C was pressed during evaluation; it has the results so far.
     """
     if isinstance(recipe, Recipe) and changes:
-        raise RecipeError("Changes apply only to recipe files.", "Pass a Recipe with the final values.")
-    file = RecipeFile(recipe, {}, {}) if isinstance(recipe, Recipe) else read_recipe(os.fspath(recipe), changes)
+        raise RecipeError(
+            "Changes apply only to recipe files.", "Pass a Recipe with the final values."
+        )
+    file = (
+        RecipeFile(recipe, {}, {})
+        if isinstance(recipe, Recipe)
+        else read_recipe(os.fspath(recipe), changes)
+    )
     return run_recipe(file.recipe, plan_run(file), output, force=force, resume=resume)

@@ -20,7 +20,8 @@ from ctxextend.errors import CtxextendError, DataError, counted, install_command
 from ctxextend.recipe import HUB_PREFIX
 
 TEXT_FIELD = "text"  # default text field: the name of the text column in the Hub's text datasets
-JSON_LINES, PARQUET = (".jsonl", ".ndjson"), ".parquet"
+JSON_LINES = (".jsonl", ".ndjson")
+PARQUET = ".parquet"
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TABULAR = (PARQUET, *SEPARATORS)  # read with `datasets`
 SUFFIXES = (".txt", ".md", ".rst", ".text", *JSON_LINES, *TABULAR)  # files of a folder to read
@@ -37,11 +38,15 @@ _T = TypeVar("_T")
 
 def path_names(paths: str | os.PathLike[str] | Paths) -> tuple[str, ...]:
     """Return one or several paths as strings."""
-    return tuple(os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths))
+    return tuple(
+        os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)
+    )
 
 
 def check_paths(paths: Paths) -> list[TextSource]:
-    """Return the files, by name in folders, and the Hub datasets at paths, each once, without downloading any."""
+    """Return the files, by name in folders, and the Hub datasets at paths, each once, without
+    downloading any.
+    """
     sources: dict[TextSource, TextSource] = {}
     for name in path_names(paths):
         if not name.startswith(HUB_PREFIX):
@@ -54,9 +59,13 @@ def check_paths(paths: Paths) -> list[TextSource]:
         else:
             raise DataError(f"{name} is not a valid Hub dataset.", f"Use the form {HUB_FORMAT}.")
     if not sources:
-        raise DataError("No text given.", "Pass files or folders: --data book.txt --data articles.jsonl.")
+        raise DataError(
+            "No text given.", "Pass files or folders: --data book.txt --data articles.jsonl."
+        )
     for source in sources.values():
-        if (isinstance(source, str) or source.suffix.lower() in TABULAR) and find_spec("datasets") is None:
+        if (isinstance(source, str) or source.suffix.lower() in TABULAR) and find_spec(
+            "datasets"
+        ) is None:
             message = f"Reading {source} requires datasets, which is not installed."
             raise DataError(message, install_command("datasets"))
     return list(sources.values())
@@ -65,11 +74,14 @@ def check_paths(paths: Paths) -> list[TextSource]:
 def _files(path: Path) -> list[Path]:
     is_file = os.path.isfile(path)  # noqa: PTH113 - unlike Path.is_file, it never raises
     if not is_file and not os.path.isdir(path):  # noqa: PTH112
-        problem = "is not a regular file or folder" if os.path.exists(path) else "does not exist"  # noqa: PTH110
+        problem = ("is not a regular file or folder") if os.path.exists(path) else "does not exist"  # noqa: PTH110
         raise DataError(f"{path} {problem}.", "Pass an existing file or folder.")
     files = [path] if is_file else [file for file in _user_texts(path) if file.stat().st_size]
     if not files:
-        raise DataError(f"Folder {path} contains no text files.", f"Supported extensions: {', '.join(SUFFIXES)}.")
+        raise DataError(
+            f"Folder {path} contains no text files.",
+            f"Supported extensions: {', '.join(SUFFIXES)}.",
+        )
     if is_file and path.stat().st_size == 0:
         raise DataError(f"{path} is empty.", "Pass a file that contains text.")
     return files
@@ -84,47 +96,68 @@ def empty_files(paths: Paths) -> Iterator[str]:
 
 
 def _user_texts(folder: Path) -> list[Path]:
-    """Return the texts in a folder that are not part of a checkpoint (vocab.txt), training run or hidden folder."""
+    """Return the texts in a folder that are not part of a checkpoint (vocab.txt), training run or
+    hidden folder.
+    """
     texts = []
     for file in folder.rglob("*"):
         if file.suffix.lower() in SUFFIXES and file.is_file():
             parents = [folder / parent for parent in file.relative_to(folder).parents][:-1]
-            is_hidden = any(parent.name.startswith(".") or parent.suffix == ".training" for parent in parents)
-            if not is_hidden and not any((parent / mark).exists() for parent in parents for mark in CHECKPOINT_MARKS):
+            is_hidden = any(
+                parent.name.startswith(".") or parent.suffix == ".training" for parent in parents
+            )
+            if not is_hidden and not any(
+                (parent / mark).exists() for parent in parents for mark in CHECKPOINT_MARKS
+            ):
                 texts.append(file)
     return sorted(texts)
 
 
 def check_texts(paths: Paths, text_field: str = TEXT_FIELD) -> None:
-    """Read the start of every file and dataset, to report errors early; a file in a folder may be blank."""
+    """Read the start of every file and dataset, to report errors early; a file in a folder may be
+    blank.
+    """
     given = {*map(Path, path_names(paths))}
     for source in check_paths(paths):
         has_text = any(text.strip() for text, _ in read_chunks([str(source)], text_field))
         if not has_text and (isinstance(source, str) or source in given):
-            raise DataError(f"{source} contains no text.", "Remove it, or set the text field with --text-field.")
+            raise DataError(
+                f"{source} contains no text.", "Remove it, or set the text field with --text-field."
+            )
 
 
-def read_documents(paths: Paths, text_field: str = TEXT_FIELD, characters: int = sys.maxsize) -> Iterator[str]:
+def read_documents(
+    paths: Paths, text_field: str = TEXT_FIELD, characters: int = sys.maxsize
+) -> Iterator[str]:
     """Yield documents: text files, lines of JSONL, and rows of Parquet, CSV or Hub datasets.
 
-    `text_field` is the key or column of the text; null is skipped. At most `characters` of each document are read.
+    `text_field` is the key or column of the text; null is skipped. At most `characters` of each
+    document are read.
     """
 
     def read(stream: TextIO) -> list[str]:  # in chunks: read(n) allocates n characters
-        return ["".join(islice(iter(partial(stream.read, CHUNK_SIZE), ""), -(-characters // CHUNK_SIZE)))[:characters]]
+        return [
+            "".join(
+                islice(iter(partial(stream.read, CHUNK_SIZE), ""), -(-characters // CHUNK_SIZE))
+            )[:characters]
+        ]
 
     return _read(paths, text_field, read)
 
 
 def read_chunks(paths: Paths, text_field: str = TEXT_FIELD) -> Iterator[tuple[str, bool]]:
-    """Yield all text in chunks of about a million characters, and whether each ends a document; see `split_chunks`."""
+    """Yield all text in chunks of about a million characters, and whether each ends a document; see
+    `split_chunks`.
+    """
     return _read(paths, text_field, split_chunks)
 
 
 def split_chunks(stream: TextIO, size: int = CHUNK_SIZE) -> Iterator[tuple[str, bool]]:
-    """Yield chunks of a document, of `size` to twice as many characters, and whether each is the last.
+    """Yield chunks of a document, of `size` to twice as many characters, and whether each is the
+    last.
 
-    A chunk ends before whitespace, where tokenizers split, so that no word is split, or anywhere if there is none.
+    A chunk ends before whitespace, where tokenizers split, so that no word is split, or anywhere if
+    there is none.
     """
     chunk = stream.read(size)
     while following := stream.read(size):
@@ -136,7 +169,9 @@ def split_chunks(stream: TextIO, size: int = CHUNK_SIZE) -> Iterator[tuple[str, 
 
 
 def _read(paths: Paths, text_field: str, read: Callable[[TextIO], Iterable[_T]]) -> Iterator[_T]:
-    """Yield the results of `read` for each document; any error becomes a DataError that names the file or dataset."""
+    """Yield the results of `read` for each document; any error becomes a DataError that names the
+    file or dataset.
+    """
     for source in check_paths(paths):
         try:
             for stream in _streams(source, text_field):
@@ -147,7 +182,10 @@ def _read(paths: Paths, text_field: str, read: Callable[[TextIO], Iterable[_T]])
             reason = one_line(error, 400).rstrip(".") or type(error).__name__
             hint = "Pass a readable file in UTF-8; convert other encodings with iconv."
             if isinstance(source, str):
-                hint = f"Check the name ({HUB_FORMAT}), the network, and your login for private data: hf auth login."
+                hint = (
+                    f"Check the name ({HUB_FORMAT}), the network, and your login for private "
+                    "data: hf auth login."
+                )
             raise DataError(f"{source} cannot be read: {reason}.", hint) from error
 
 
@@ -165,20 +203,32 @@ def _streams(source: TextSource, text_field: str) -> Iterator[TextIO]:
     from datasets import load_dataset
 
     if isinstance(source, Path):
-        settings: dict[str, Any] = {"data_files": glob.escape(str(source)), "split": "train", "streaming": True}
+        settings: dict[str, Any] = {
+            "data_files": glob.escape(str(source)),
+            "split": "train",
+            "streaming": True,
+        }
         if suffix == PARQUET:
             rows = load_dataset("parquet", **settings, batch_size=ROWS)
         else:
-            with source.open(encoding="utf-8-sig", newline="") as stream:  # a file with only a header has no rows
+            with source.open(
+                encoding="utf-8-sig", newline=""
+            ) as stream:  # a file with only a header has no rows
                 header = next(csv.reader(stream, delimiter=SEPARATORS[suffix]), ())
             yield from _text(dict.fromkeys(header), text_field, str(source))
             # Without a converter, a column of numbers would be parsed
-            settings |= {"sep": SEPARATORS[suffix], "converters": {text_field: str}, "encoding": "utf-8-sig"}
+            settings |= {
+                "sep": SEPARATORS[suffix],
+                "converters": {text_field: str},
+                "encoding": "utf-8-sig",
+            }
             rows = load_dataset("csv", **settings, chunksize=ROWS)
     else:
         repo, config, split, revision = HUB_NAME.findall(source)[0]
         address = f"hf://datasets/{repo}"  # the bare name may be a local folder
-        rows = load_dataset(address, config or None, split=split, revision=revision or None, streaming=True)
+        rows = load_dataset(
+            address, config or None, split=split, revision=revision or None, streaming=True
+        )
     if text_field in (rows.column_names or ()):  # to not decode the others
         rows = rows.select_columns([text_field])
     for row in rows:
@@ -210,4 +260,6 @@ def _text(row: Any, text_field: str, where: str) -> Iterator[TextIO]:
     if isinstance(text, str):
         yield io.StringIO(without_surrogates(text))
     elif text is not None:
-        raise DataError(f"{where} has {type(text).__name__} instead of text in field {text_field!r}.", SET_FIELD)
+        raise DataError(
+            f"{where} has {type(text).__name__} instead of text in field {text_field!r}.", SET_FIELD
+        )

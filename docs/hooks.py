@@ -1,4 +1,6 @@
-"""Additions to the site: the changelog in the root of the repository, the notebooks, and descriptions of fields."""
+"""Additions to the site: the changelog in the root of the repository, the notebooks, and
+descriptions of fields.
+"""
 
 import ast
 import inspect
@@ -13,7 +15,8 @@ from mkdocs.structure.files import File
 
 from ctxextend import recipe
 
-# A function that accepts the fields of settings classes by name, and what its docstring says of them.
+# A function that accepts the fields of settings classes by name, and what its docstring says of
+# them.
 ACCEPTS = re.compile(r"^@accepts_settings\((.*)\)\ndef (\w+)", re.MULTILINE)
 SETTINGS = re.compile(r"^    (?:settings|ref): .*(?:\n {8}.*)*", re.MULTILINE)
 DESCRIBED = re.compile(r"^    (\w+(?:, \w+)*): ", re.MULTILINE)
@@ -47,7 +50,9 @@ def cells(notebook: Path) -> Iterator[str]:
 
 
 def comment(lines: Sequence[str], first: int, last: int) -> str:
-    """Return the comment on the field in lines `first` to `last`, counted from 1: after it, or in the lines above."""
+    """Return the comment on the field in lines `first` to `last`, counted from 1: after it, or in
+    the lines above.
+    """
     if "  # " in lines[last - 1]:
         text = lines[last - 1].partition("  # ")[2]
     else:
@@ -66,7 +71,9 @@ def field_comments(kind: type) -> dict[str, str]:
         (definition,) = ast.parse(source).body
         for node in definition.body:  # type: ignore[attr-defined]
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                comments[node.target.id] = comment(source.splitlines(), node.lineno, node.end_lineno or node.lineno)
+                comments[node.target.id] = comment(
+                    source.splitlines(), node.lineno, node.end_lineno or node.lineno
+                )
     return comments
 
 
@@ -75,7 +82,11 @@ def accepted_settings() -> dict[str, dict[str, str]]:
     found = dict[str, dict[str, str]]()
     for path in Path(recipe.__file__).parent.rglob("*.py"):
         for arguments, function in ACCEPTS.findall(path.read_text("utf-8")):
-            kinds = [kind for name in arguments.split(", ") if isinstance(kind := getattr(recipe, name, None), type)]
+            kinds = [
+                kind
+                for name in arguments.split(", ")
+                if isinstance(kind := getattr(recipe, name, None), type)
+            ]
             for kind in reversed(kinds):  # fields of the first class prevail
                 found.setdefault(function, {}).update(field_comments(kind))
     return found
@@ -85,18 +96,28 @@ ACCEPTED = accepted_settings()
 
 
 class Descriptions(griffe.Extension):
-    """Describe fields of dataclasses by their comments, and settings by the fields that they are passed on to."""
+    """Describe fields of dataclasses by their comments, and settings by the fields that they are
+    passed on to.
+    """
 
     def on_attribute_instance(self, *, node: Any, attr: Any, **_: Any) -> None:
         """Set the description of an annotated field."""
-        is_field = isinstance(node, ast.AnnAssign) and attr.parent.is_class and attr.docstring is None
-        if is_field and (text := comment(attr.lines_collection[attr.filepath], attr.lineno, attr.endlineno)):
+        is_field = (
+            isinstance(node, ast.AnnAssign) and attr.parent.is_class and attr.docstring is None
+        )
+        if is_field and (
+            text := comment(attr.lines_collection[attr.filepath], attr.lineno, attr.endlineno)
+        ):
             attr.docstring = griffe.Docstring(text, parent=attr)
 
     def on_function_instance(self, *, func: Any, **_: Any) -> None:
         """List all settings in the stub of a function, which has them in its signature."""
         names = [parameter.name for parameter in func.parameters]
-        if func.name in ACCEPTED and func.docstring is not None and not {"settings", "ref"} & {*names}:
+        if (
+            func.name in ACCEPTED
+            and func.docstring is not None
+            and not {"settings", "ref"} & {*names}
+        ):
             text = func.docstring.value
             described = {name for group in DESCRIBED.findall(text) for name in group.split(", ")}
             names = [name for name in names if name not in described]

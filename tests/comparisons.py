@@ -3,7 +3,14 @@
 import math
 from dataclasses import replace
 
-from ctxextend.comparison.comparison_result import LOSS, NDCG, RECIPROCAL_RANK, Comparison, Outcome, Row
+from ctxextend.comparison.comparison_result import (
+    LOSS,
+    NDCG,
+    RECIPROCAL_RANK,
+    Comparison,
+    Outcome,
+    Row,
+)
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
     REFERENCE,
@@ -51,10 +58,19 @@ def losses(beyond: float, within: float) -> PositionLosses:
         seam = 0.06 * math.sin(start / 37) * (beyond > 0.3)
         mean = loss_at(middle) + (within if middle < BEFORE else beyond + 0.1 * within + seam)
         sliding = loss_at(middle if middle < BEFORE else BEFORE / 2 + middle % (BEFORE / 2))
-        buckets.append(Bucket(start, start + 32, {MODEL: estimate(mean, 0.021), SLIDING: estimate(sliding, 0.02)}))
-    mean, sliding = (sum(bucket.losses[mode].mean for bucket in buckets) / len(buckets) for mode in (MODEL, SLIDING))
+        buckets.append(
+            Bucket(
+                start, start + 32, {MODEL: estimate(mean, 0.021), SLIDING: estimate(sliding, 0.02)}
+            )
+        )
+    mean, sliding = (
+        sum(bucket.losses[mode].mean for bucket in buckets) / len(buckets)
+        for mode in (MODEL, SLIDING)
+    )
     totals = {MODEL: estimate(mean, 0.022), SLIDING: estimate(sliding, 0.021)}
-    return PositionLosses(AFTER, 48, totals, {SLIDING: Estimate(mean - sliding, 0.006, 1536, 48)}, tuple(buckets))
+    return PositionLosses(
+        AFTER, 48, totals, {SLIDING: Estimate(mean - sliding, 0.006, 1536, 48)}, tuple(buckets)
+    )
 
 
 def evaluation(method: str, beyond: float, within: float) -> Evaluation:
@@ -78,10 +94,13 @@ def outcome(method: str, best: str | None, scale: float = 1.0) -> Outcome:
     beyond, within = (scale * value for value in METHODS[method])
     found = evaluation(method, beyond, within)
     assert found.positions is not None
-    score, delta = found.positions.losses[MODEL], None
+    score = found.positions.losses[MODEL]
+    delta = None
     if best is not None:
         lead = score.mean - outcome(best, None, scale).score.mean
-        delta = Estimate(lead, lead / 1.5 if method.startswith("stretch") else 0.004 + 0.03 * lead, 24_576, 48)
+        delta = Estimate(
+            lead, lead / 1.5 if method.startswith("stretch") else 0.004 + 0.03 * lead, 24_576, 48
+        )
     return Outcome(score, delta, Estimate(within, 0.004 if within else 0.0, 3072, 48), found)
 
 
@@ -138,7 +157,8 @@ def encoders() -> Comparison:
 
 def searched() -> Comparison:
     """Return a comparison on an encoder with a search set, without text."""
-    found, rows = encoders(), []
+    found = encoders()
+    rows = []
     for row in found.rows:
         measured = replace(SEARCH, source=row.method)
         rows.append(replace(row, untrained=replace(row.untrained, evaluation=measured)))
@@ -148,30 +168,53 @@ def searched() -> Comparison:
 def unknown_intervals() -> Comparison:
     """Return a comparison on one window, so without intervals, in which one loss is NaN."""
     found = comparison(("bands", "copy"))
-    single = Outcome(Estimate(math.nan, None, 0, 0), Estimate(0.5, None, 64, 1), None, found.rows[1].final.evaluation)
-    return replace(found, rows=(found.rows[0], replace(found.rows[1], untrained=single)), skipped={})
+    single = Outcome(
+        Estimate(math.nan, None, 0, 0),
+        Estimate(0.5, None, 64, 1),
+        None,
+        found.rows[1].final.evaluation,
+    )
+    return replace(
+        found, rows=(found.rows[0], replace(found.rows[1], untrained=single)), skipped={}
+    )
 
 
 def held_out_rows() -> Comparison:
     """Return a comparison with the rows of the checkpoint itself."""
-    rows, found = [], comparison(("bands", "linear", "copy"))
+    rows = []
+    found = comparison(("bands", "linear", "copy"))
     for row in found.rows:
         old, new = estimate(0.4, 0.02), estimate(0.4 + METHODS[row.method][0] + 0.15, 0.025)
         scores = {
             "beyond": AgainstReference(new, old, Estimate(new.mean - old.mean, 0.006, 1536, 48)),
             "short": AgainstReference(new, old, Estimate(METHODS[row.method][1], 0.002, 1536, 48)),
         }
-        measured = HeldOutRows(BEFORE, AFTER, 48, scores, (Bucket(0, AFTER, {MODEL: new, REFERENCE: old}),))
-        evaluation = replace(row.untrained.evaluation, positions=None, contexts=None, held_out_rows=measured)
-        rows.append(replace(row, untrained=replace(row.untrained, score=new, evaluation=evaluation)))
+        measured = HeldOutRows(
+            BEFORE, AFTER, 48, scores, (Bucket(0, AFTER, {MODEL: new, REFERENCE: old}),)
+        )
+        evaluation = replace(
+            row.untrained.evaluation, positions=None, contexts=None, held_out_rows=measured
+        )
+        rows.append(
+            replace(row, untrained=replace(row.untrained, score=new, evaluation=evaluation))
+        )
     command = "ctxextend resize tiny-gpt2 --to 4x --method bands"
-    return replace(found, rows=tuple(rows), base=estimate(0.4, 0.02), hold_out=BEFORE, next_command=command, skipped={})
+    return replace(
+        found,
+        rows=tuple(rows),
+        base=estimate(0.4, 0.02),
+        hold_out=BEFORE,
+        next_command=command,
+        skipped={},
+    )
 
 
 def interrupted_comparison() -> Comparison:
     """Return a comparison interrupted before the last training."""
     found = comparison(("bands", "stretch --keep-first 20", "copy"), steps=100)
-    return replace(found, rows=(*found.rows[:2], replace(found.rows[2], trained=None)), complete=False)
+    return replace(
+        found, rows=(*found.rows[:2], replace(found.rows[2], trained=None)), complete=False
+    )
 
 
 COMPARISONS = {

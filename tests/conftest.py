@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-os.environ |= dict.fromkeys(("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_XET", "OMP_NUM_THREADS", "NO_COLOR"), "1")
+os.environ |= dict.fromkeys(
+    ("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_XET", "OMP_NUM_THREADS", "NO_COLOR"), "1"
+)
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # These would enable colours even in a pipe.
@@ -31,26 +33,34 @@ logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the results of the conformance test by model type, and the number of injected faults."""
+    """Print the results of the conformance test by model type, and the number of injected
+    faults.
+    """
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for report in terminalreporter.stats.get("", []):
         for name, (outcome, count) in report.user_properties if report.when == "teardown" else ():
             counts[name][outcome] += count
     for name, outcomes in counts.items():
-        total = f"{sum(outcomes.values())} tested, " if name in ("model types", "base classes") else ""
+        total = (
+            f"{sum(outcomes.values())} tested, " if name in ("model types", "base classes") else ""
+        )
         texts = (f"{count} {outcome}" for outcome, count in outcomes.items())
         terminalreporter.write_line(f"{name}: {total}{', '.join(texts)}")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _frozen_objects() -> None:
-    """Exempt the objects of libraries and tests from later garbage collections, which every training run starts."""
+    """Exempt the objects of libraries and tests from later garbage collections, which every
+    training run starts.
+    """
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
-def _empty_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _empty_folder(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """Run each test in a new empty folder, so that default outputs do not collide."""
     monkeypatch.chdir(tmp_path_factory.mktemp("current"))
     yield
@@ -100,7 +110,9 @@ def book(_empty_folder: None) -> None:
 
 @pytest.fixture
 def public_path() -> Iterator[Path]:
-    """A folder that every user can access, for tests that switch users; skipped unless run as root."""
+    """A folder that every user can access, for tests that switch users; skipped unless run as
+    root.
+    """
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         pytest.skip("only root can become another user")
     with tempfile.TemporaryDirectory() as name:

@@ -35,11 +35,19 @@ def loss_at(position: float, longest: float) -> float:
 
 
 def position_losses(length: int, base_len: int | None, step: int = 32) -> PositionLosses:
-    buckets = tuple(_bucket(start, start + step, length, base_len) for start in range(0, length, step))
+    buckets = tuple(
+        _bucket(start, start + step, length, base_len) for start in range(0, length, step)
+    )
     names = buckets[0].losses
-    means = {name: sum(bucket.losses[name].mean for bucket in buckets) / len(buckets) for name in names}
+    means = {
+        name: sum(bucket.losses[name].mean for bucket in buckets) / len(buckets) for name in names
+    }
     losses = {name: estimate(mean, 0.011, 48 * length) for name, mean in means.items()}
-    changes = {name: Estimate(means[MODEL] - means[name], 0.006, 6144, 48) for name in means if name != MODEL}
+    changes = {
+        name: Estimate(means[MODEL] - means[name], 0.006, 6144, 48)
+        for name in means
+        if name != MODEL
+    }
     return PositionLosses(length, 48, losses, changes, buckets)
 
 
@@ -94,9 +102,15 @@ def retrieval() -> Retrieval:
 def shift(kind: str) -> Shift:
     means = {0: 0.0, 64: 0.031, 96: 0.8, 128: 0.42, 384: 0.418}
     errors = {start: 0.01 if start else 0.0 for start in means}
-    points = (ShiftPoint(start, estimate(3.1 + mean), share(mean, errors[start])) for start, mean in means.items())
+    points = (
+        ShiftPoint(start, estimate(3.1 + mean), share(mean, errors[start]))
+        for start, mean in means.items()
+    )
     if kind == "encoder":
-        points = (ShiftPoint(start, None, share(1 - mean / 8, errors[start])) for start, mean in means.items())
+        points = (
+            ShiftPoint(start, None, share(1 - mean / 8, errors[start]))
+            for start, mean in means.items()
+        )
         return Shift(128, 16, 128, share(0.931, 0.006), tuple(points))
     return Shift(128, 16, 128, share(0.42, 0.0253), tuple(points))
 
@@ -104,7 +118,10 @@ def shift(kind: str) -> Shift:
 def search() -> SearchResult:
     means = {"truncated": 0.425, "chunks": 0.619, "model": 0.479}
     offsets = {"nDCG@10": 0.0, "MRR": -0.06, "recall@1": -0.2, "recall@10": 0.26}
-    scores = {mode: {name: share(mean + more, 0.021) for name, more in offsets.items()} for mode, mean in means.items()}
+    scores = {
+        mode: {name: share(mean + more, 0.021) for name, more in offsets.items()}
+        for mode, mean in means.items()
+    }
     changes = {"chunks": share(0.194, 0.0236), "model": share(0.054, 0.0152)}
     return SearchResult(512, 1200, 200, 35, 640, "mean", scores, changes, share(-0.14, 0.0221))
 
@@ -181,11 +198,20 @@ EVALUATIONS = {
     "evaluate-search": SEARCH,
 }
 # Means and errors at the limits of a report.
-EXTREMES = [(math.nan, None), (math.inf, math.nan), (-math.inf, math.inf), (1e38, 0.0), (0.0, 0.0), (5e-324, 1e9)]
+EXTREMES = [
+    (math.nan, None),
+    (math.inf, math.nan),
+    (-math.inf, math.inf),
+    (1e38, 0.0),
+    (0.0, 0.0),
+    (5e-324, 1e9),
+]
 
 
 def extreme_evaluation(mean: float, error: float | None) -> Evaluation:
-    """Return an evaluation in which each estimate has this mean and error, with markup and escapes in its name."""
+    """Return an evaluation in which each estimate has this mean and error, with markup and escapes
+    in its name.
+    """
     extreme = LossEstimate(mean, error, 0, 9)
     buckets = (Bucket(0, 1, {MODEL: extreme}), Bucket(3, 9, {MODEL: extreme, SLIDING: extreme}))
     point = ContextPoint(32, extreme, extreme, extreme, extreme)
@@ -193,9 +219,13 @@ def extreme_evaluation(mean: float, error: float | None) -> Evaluation:
     return replace(
         EXTENDED,
         source="--><script>$\\frac{$\na\x1b[31m",
-        positions=PositionLosses(512, 1, {MODEL: extreme, SLIDING: extreme}, {SLIDING: extreme}, buckets),
+        positions=PositionLosses(
+            512, 1, {MODEL: extreme, SLIDING: extreme}, {SLIDING: extreme}, buckets
+        ),
         contexts=ContextLosses(BASE_LEN, 1, (point, replace(point, context=512, base=None))),
-        passkey=Passkey("loss rank", (8, 99_999), (0.0, 1.0), ((math.nan, None), (1.0, 0.0)), 0, 0.1),
+        passkey=Passkey(
+            "loss rank", (8, 99_999), (0.0, 1.0), ((math.nan, None), (1.0, 0.0)), 0, 0.1
+        ),
         retrieval=Retrieval(512, 0, 0, 24, "mean", {MODEL: recall}),
         shift=Shift(1, 1, 1, extreme, (ShiftPoint(0, extreme, extreme),)),
     )

@@ -35,7 +35,9 @@ class Fault:
 
     pattern: str  # of the requests that get this response, such as ``HEAD .*config.json``
     status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)  # ``{authorization}`` is replaced with the request's header
+    headers: dict[str, str] = field(
+        default_factory=dict
+    )  # ``{authorization}`` is replaced with the request's header
     body: str = ""  # with the same replacement
 
 
@@ -45,10 +47,14 @@ class Hub:
 
     endpoint: str = ""
     repos: dict[str, Repo] = field(default_factory=dict)  # datasets have the prefix ``datasets/``
-    faults: list[Fault] = field(default_factory=list)  # the first one whose pattern matches a request is used
+    faults: list[Fault] = field(
+        default_factory=list
+    )  # the first one whose pattern matches a request is used
     requests: list[str] = field(default_factory=list)  # method and path
     tokens: list[str] = field(default_factory=list)  # Authorization header of each request
-    large: dict[str, bytes] = field(default_factory=dict)  # uploaded files that are not yet in a commit, by SHA-256
+    large: dict[str, bytes] = field(
+        default_factory=dict
+    )  # uploaded files that are not yet in a commit, by SHA-256
 
     def add(self, repo_id: str, folder: Path, **options: object) -> Repo:
         """Publish a folder."""
@@ -83,7 +89,9 @@ def serve() -> Iterator[Hub]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # otherwise a body waits 40 ms for the acknowledgement of its headers
+        disable_nagle_algorithm = (
+            True  # otherwise a body waits 40 ms for the acknowledgement of its headers
+        )
 
         def log_message(self, *arguments: object) -> None:
             pass
@@ -105,11 +113,21 @@ def serve() -> Iterator[Hub]:
             self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             hub.requests.append(f"{self.command} {path}")
             hub.tokens.append(self.headers.get("Authorization", ""))
-            fault = next((fault for fault in hub.faults if re.search(fault.pattern, hub.requests[-1])), None)
+            fault = next(
+                (fault for fault in hub.faults if re.search(fault.pattern, hub.requests[-1])), None
+            )
             if fault is not None:
                 token = self.headers.get("Authorization", "")
-                headers = {name: value.replace("{authorization}", token) for name, value in fault.headers.items()}
-                self.reply(fault.status, fault.body.replace("{authorization}", token).encode(), headers, with_body)
+                headers = {
+                    name: value.replace("{authorization}", token)
+                    for name, value in fault.headers.items()
+                }
+                self.reply(
+                    fault.status,
+                    fault.body.replace("{authorization}", token).encode(),
+                    headers,
+                    with_body,
+                )
                 return
             if (upload := self.handle_upload(path)) is not None:
                 status, answer = upload
@@ -117,11 +135,14 @@ def serve() -> Iterator[Hub]:
                 return
             is_api = path.startswith(("api/models/", "api/datasets/"))
             rest = path.removeprefix("api/models/").removeprefix("api/")
-            repo_id = next((name for name in hub.repos if rest == name or rest.startswith(f"{name}/")), None)
+            repo_id = next(
+                (name for name in hub.repos if rest == name or rest.startswith(f"{name}/")), None
+            )
             if repo_id is None:
                 self.fail(404, "RepoNotFound", "Repository not found")
                 return
-            repo, parts = hub.repos[repo_id], rest.removeprefix(repo_id).strip("/").split("/", 2)
+            repo = hub.repos[repo_id]
+            parts = rest.removeprefix(repo_id).strip("/").split("/", 2)
             parts = parts if len(parts) > 1 else ["revision", "main"]
             if repo.gated:
                 self.fail(403, "GatedRepo", f"Access to model {repo_id} is restricted")
@@ -133,9 +154,17 @@ def serve() -> Iterator[Hub]:
                 self.send_file(repo, parts[2], with_body)
 
         def handle_upload(self, path: str) -> tuple[int, dict[str, object]] | None:
-            """Handle a request of an upload and return status and response; None for other requests."""
-            repo_id = next((name for name in hub.repos if f"{name}/" in path or f"{name}.git/" in path), "")
-            match path.removeprefix(f"api/models/{repo_id}/").removeprefix(f"{repo_id}.git/").split("/"):
+            """Handle a request of an upload and return status and response; None for other
+            requests.
+            """
+            repo_id = next(
+                (name for name in hub.repos if f"{name}/" in path or f"{name}.git/" in path), ""
+            )
+            match (
+                path.removeprefix(f"api/models/{repo_id}/")
+                .removeprefix(f"{repo_id}.git/")
+                .split("/")
+            ):
                 case ["api", "repos", "create"]:
                     requested = json.loads(self.body)
                     name = f"{requested['organization'] or 'me'}/{requested['name']}"
@@ -165,27 +194,51 @@ def serve() -> Iterator[Hub]:
                     for line in map(json.loads, self.body.splitlines()):
                         value = line["value"]
                         if line["key"] == "file":
-                            hub.repos[repo_id].files[value["path"]] = base64.b64decode(value["content"])
+                            hub.repos[repo_id].files[value["path"]] = base64.b64decode(
+                                value["content"]
+                            )
                         elif line["key"] == "lfsFile":
                             hub.repos[repo_id].files[value["path"]] = hub.large[value["oid"]]
-                    return 200, {"commitUrl": f"{hub.endpoint}/{repo_id}/commit/{SHA}", "commitOid": SHA}
+                    return 200, {
+                        "commitUrl": f"{hub.endpoint}/{repo_id}/commit/{SHA}",
+                        "commitOid": SHA,
+                    }
             return None
 
         def describe(self, repo_id: str, repo: Repo, parts: list[str], with_body: bool) -> None:
             tree: list[dict[str, object]] = [
-                {"type": "file", "path": name, "size": len(data), "oid": git_hash(data), **lfs_fields(name, data)}
+                {
+                    "type": "file",
+                    "path": name,
+                    "size": len(data),
+                    "oid": git_hash(data),
+                    **lfs_fields(name, data),
+                }
                 for name, data in sorted(repo.files.items())
             ]
-            folders = {str(folder) for name in repo.files for folder in PurePosixPath(name).parents} - {"."}
+            folders = {
+                str(folder) for name in repo.files for folder in PurePosixPath(name).parents
+            } - {"."}
             directories: list[dict[str, object]] = [
                 {"type": "directory", "path": name, "oid": SHA} for name in sorted(folders)
             ]
             siblings = [{"rfilename": entry["path"]} for entry in tree]
             name = repo_id.removeprefix("datasets/")
-            info = {"id": name, "modelId": name, "sha": SHA, "siblings": siblings, "tags": [], "private": False}
+            info = {
+                "id": name,
+                "modelId": name,
+                "sha": SHA,
+                "siblings": siblings,
+                "tags": [],
+                "private": False,
+            }
             answer: object = info
             if parts[0] == "tree":
-                answer = [entry for entry in directories + tree if str(entry["path"]).startswith("".join(parts[2:]))]
+                answer = [
+                    entry
+                    for entry in directories + tree
+                    if str(entry["path"]).startswith("".join(parts[2:]))
+                ]
             elif parts[0] == "paths-info":
                 requested = parse_qs(self.body.decode())["paths"]
                 answer = [entry for entry in directories + tree if entry["path"] in requested]
@@ -195,7 +248,8 @@ def serve() -> Iterator[Hub]:
             if name not in repo.files:
                 self.fail(404, "EntryNotFound", "Entry not found")
                 return
-            data, start = repo.files[name], 0
+            data = repo.files[name]
+            start = 0
             if with_body and (requested := self.headers.get("Range")):
                 start = int(requested.removeprefix("bytes=").split("-")[0])
             etag = hashlib.sha256(data).hexdigest() if lfs_fields(name, data) else git_hash(data)
@@ -207,10 +261,17 @@ def serve() -> Iterator[Hub]:
 
         def fail(self, status: int, code: str, message: str) -> None:
             headers = {"X-Error-Code": code, "X-Error-Message": message}
-            self.reply(status, json.dumps({"error": message}).encode(), headers, self.command == "GET")
+            self.reply(
+                status, json.dumps({"error": message}).encode(), headers, self.command == "GET"
+            )
 
         def reply(
-            self, status: int, body: bytes, headers: dict[str, str], with_body: bool, is_cut: bool = False
+            self,
+            status: int,
+            body: bytes,
+            headers: dict[str, str],
+            with_body: bool,
+            is_cut: bool = False,
         ) -> None:
             self.send_response(status)
             length = {"Content-Length": str(len(body)), "Content-Type": "application/json"}

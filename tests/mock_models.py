@@ -13,9 +13,13 @@ from ctxextend.evaluation.eval_model import EvalModel
 class MockModel(torch.nn.Module):
     """A model whose output is a given function of the input ids."""
 
-    def __init__(self, compute: Callable[[torch.Tensor], torch.Tensor], device: str = "cpu") -> None:
+    def __init__(
+        self, compute: Callable[[torch.Tensor], torch.Tensor], device: str = "cpu"
+    ) -> None:
         super().__init__()
-        self.compute, self.device, self.config = compute, device, SimpleNamespace()
+        self.compute = compute
+        self.device = device
+        self.config = SimpleNamespace()
         self.inputs: list[torch.Tensor] = []
 
     @property
@@ -32,11 +36,15 @@ class MockModel(torch.nn.Module):
         return SimpleNamespace(logits=output, last_hidden_state=output)
 
 
-def mock_model(model: EvalModel, compute: Callable[[torch.Tensor], torch.Tensor], **changes: Any) -> EvalModel:
+def mock_model(
+    model: EvalModel, compute: Callable[[torch.Tensor], torch.Tensor], **changes: Any
+) -> EvalModel:
     """Replace the model by a mock."""
     return replace(model, model=MockModel(compute), **changes)
 
 
 def counts(ids: torch.Tensor, vocab_size: int) -> torch.Tensor:
     """Return the count of each token in each text, shape (texts, 1, vocab_size)."""
-    return torch.stack([torch.bincount(text, minlength=vocab_size) for text in ids]).float()[:, None]
+    return torch.stack([torch.bincount(text, minlength=vocab_size) for text in ids]).float()[
+        :, None
+    ]

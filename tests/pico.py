@@ -14,7 +14,12 @@ from ctxextend.tables.methods import METHODS
 
 WIDTH = 8
 
-ENCODER = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+ENCODER = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+}
 CONFIGS: Mapping[str, dict[str, Any]] = {
     "gpt2": {"n_positions": 16, "n_embd": WIDTH, "n_layer": 2, "n_head": 2, "vocab_size": 32},
     "bert": {"max_position_embeddings": 16, "vocab_size": 32, **ENCODER},
@@ -29,8 +34,12 @@ LEARNED_METHODS = [name for name in METHODS if name != "formula"]
 
 
 def resize_settings(method: str) -> dict[str, Any]:
-    """Return the settings for a method; `stretch` keeps more rows by default than these models have."""
-    return {"method": method} | ({"keep_first": 5} if METHODS[method.partition(":")[0]].keep_first else {})
+    """Return the settings for a method; `stretch` keeps more rows by default than these models
+    have.
+    """
+    return {"method": method} | (
+        {"keep_first": 5} if METHODS[method.partition(":")[0]].keep_first else {}
+    )
 
 
 @dataclass(frozen=True)
@@ -42,13 +51,17 @@ class Pico:
 
     def load(self, folder: Path | None = None, **options: Any) -> Any:
         """Load it, and check that no key is missing, unexpected or mismatched."""
-        model, report = self.model_class.from_pretrained(folder or self.folder, output_loading_info=True, **options)
+        model, report = self.model_class.from_pretrained(
+            folder or self.folder, output_loading_info=True, **options
+        )
         for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
             assert not report.get(kind), (kind, report[kind])
         return model.train(False)
 
 
-def make(folder: Path, model_type: str, *, base: bool = False, dtype: Any = torch.float32, **changes: Any) -> Pico:
+def make(
+    folder: Path, model_type: str, *, base: bool = False, dtype: Any = torch.float32, **changes: Any
+) -> Pico:
     """Save a model with random weights."""
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(model_type, **(CONFIGS[model_type] | changes))
@@ -58,13 +71,22 @@ def make(folder: Path, model_type: str, *, base: bool = False, dtype: Any = torc
 
 
 def make_bart(folder: Path) -> Path:
-    """Save a model with random weights and a table with two reserved rows in both encoder and decoder."""
+    """Save a model with random weights and a table with two reserved rows in both encoder and
+    decoder.
+    """
     torch.manual_seed(0)
     layers: dict[str, Any] = {
-        f"{part}_{key}": 2 for part in ("encoder", "decoder") for key in ("layers", "attention_heads")
+        f"{part}_{key}": 2
+        for part in ("encoder", "decoder")
+        for key in ("layers", "attention_heads")
     }
     config = transformers.BartConfig(
-        max_position_embeddings=16, d_model=WIDTH, encoder_ffn_dim=16, decoder_ffn_dim=16, vocab_size=32, **layers
+        max_position_embeddings=16,
+        d_model=WIDTH,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        vocab_size=32,
+        **layers,
     )
     transformers.BartModel(config).save_pretrained(folder)
     return folder
@@ -73,10 +95,20 @@ def make_bart(folder: Path) -> Path:
 def make_led(folder: Path, encoder: int = 32, decoder: int = 16) -> Path:
     """Save a model with random weights and two tables with separate length keys."""
     layers: dict[str, Any] = {
-        f"{part}_{key}": 2 for part in ("encoder", "decoder") for key in ("layers", "attention_heads")
+        f"{part}_{key}": 2
+        for part in ("encoder", "decoder")
+        for key in ("layers", "attention_heads")
     }
-    lengths: dict[str, Any] = {"max_encoder_position_embeddings": encoder, "max_decoder_position_embeddings": decoder}
-    sizes: dict[str, Any] = {"d_model": WIDTH, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "vocab_size": 32}
+    lengths: dict[str, Any] = {
+        "max_encoder_position_embeddings": encoder,
+        "max_decoder_position_embeddings": decoder,
+    }
+    sizes: dict[str, Any] = {
+        "d_model": WIDTH,
+        "encoder_ffn_dim": 16,
+        "decoder_ffn_dim": 16,
+        "vocab_size": 32,
+    }
     config = transformers.LEDConfig(attention_window=4, **sizes, **layers, **lengths)
     transformers.LEDModel(config).save_pretrained(folder)
     return folder
@@ -86,7 +118,13 @@ def make_siglip(folder: Path, model_type: str = "siglip") -> Path:
     """Save a dual encoder with random weights, whose text model pools the last position."""
     torch.manual_seed(0)
     images = {"image_size": 8} if model_type == "siglip" else {"num_patches": 4}
-    text = {"vocab_size": 32, "max_position_embeddings": 16, "projection_size": WIDTH, "pad_token_id": 0, **ENCODER}
+    text = {
+        "vocab_size": 32,
+        "max_position_embeddings": 16,
+        "projection_size": WIDTH,
+        "pad_token_id": 0,
+        **ENCODER,
+    }
     config = transformers.AutoConfig.for_model(
         model_type, text_config=text, vision_config={"patch_size": 4, **images, **ENCODER}
     )
@@ -95,7 +133,9 @@ def make_siglip(folder: Path, model_type: str = "siglip") -> Path:
 
 
 def make_bros(folder: Path) -> Path:
-    """Save a model with random weights and a persistent position buffer, embeddings.position_ids."""
+    """Save a model with random weights and a persistent position buffer,
+    embeddings.position_ids.
+    """
     transformers.BrosModel(transformers.BrosConfig(**CONFIGS["bert"])).save_pretrained(folder)
     return folder
 
@@ -116,12 +156,24 @@ def add_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def nest_in_module(folder: Path, root: Path) -> Path:
-    """Move a checkpoint into 0_Transformer of a sentence-transformers folder; return that folder."""
+    """Move a checkpoint into 0_Transformer of a sentence-transformers folder; return that
+    folder.
+    """
     root.mkdir()
     folder.rename(root / "0_Transformer")
     modules = [
-        {"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {
+            "idx": 0,
+            "name": "0",
+            "path": "0_Transformer",
+            "type": "sentence_transformers.models.Transformer",
+        },
+        {
+            "idx": 1,
+            "name": "1",
+            "path": "1_Pooling",
+            "type": "sentence_transformers.models.Pooling",
+        },
     ]
     (root / "modules.json").write_text(json.dumps(modules))
     return root
@@ -131,12 +183,18 @@ def edit_json(path: Path, **changes: Any) -> None:
     """Change keys of a JSON file; None deletes one."""
     values = json.loads(path.read_text()) if path.exists() else {}
     values |= changes
-    path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}, indent=2))
+    path.write_text(
+        json.dumps({key: value for key, value in values.items() if value is not None}, indent=2)
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Return the bytes of every file in a folder, by relative path."""
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def tensor_bytes(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
@@ -153,7 +211,9 @@ def tensor_bytes(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 
 
 def realign(model: Any) -> Any:
-    """Copy the parameters of a model to new contiguous memory: on some CPUs, alignment affects the last bits."""
+    """Copy the parameters of a model to new contiguous memory: on some CPUs, alignment affects the
+    last bits.
+    """
     for parameter in model.parameters():
         parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
     return model

@@ -19,15 +19,26 @@ from tests import tiny, zoo
 OLD, NEW = 64, 256
 MAX_PARAMETERS = 2_000_000  # of models that are run
 
-# Values without which a type has no such positions, or rotates fewer than four values per head, by model type.
+# Values without which a type has no such positions, or rotates fewer than four values per head, by
+# model type.
 NEEDED: Mapping[str, dict[str, Any]] = {
     **{
-        name: {"hidden_size": 64} for name in ("gpt_neox", "stablelm", "glm4_moe", "glm4v_moe_text", "persimmon", "phi")
+        name: {"hidden_size": 64}
+        for name in ("gpt_neox", "stablelm", "glm4_moe", "glm4v_moe_text", "persimmon", "phi")
     },
-    **{name: {"hidden_size": 256} for name in ("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text")},
+    **{
+        name: {"hidden_size": 256}
+        for name in ("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text")
+    },
     **{name: {"hidden_size": 128} for name in ("glm4v_text", "glm_image_text", "glm_ocr_text")},
-    **{name: {"head_dim": 8} for name in ("helium", "esmc", "deepseek_ocr2_text", "unlimited_ocr_text")},
-    **{name: {"position_biased_input": False, "relative_attention": True} for name in ("deberta", "deberta-v2")},
+    **{
+        name: {"head_dim": 8}
+        for name in ("helium", "esmc", "deepseek_ocr2_text", "unlimited_ocr_text")
+    },
+    **{
+        name: {"position_biased_input": False, "relative_attention": True}
+        for name in ("deberta", "deberta-v2")
+    },
     "molmo2_adapter": {"vision_feature_layer": [1, 0]},
     "gptj": {"rotary_dim": 4},
     "codegen": {"rotary_dim": 4, "n_head": 4},
@@ -38,12 +49,18 @@ NEEDED: Mapping[str, dict[str, Any]] = {
 
 
 def make_config(model_type: str) -> Any:
-    """Create a config with a context length of `OLD`, few layers and, if it remains valid, small sizes."""
+    """Create a config with a context length of `OLD`, few layers and, if it remains valid, small
+    sizes.
+    """
     content = tiny.make_config(model_type).to_dict()
     with suppress(Exception):
-        return load_config(_set_length(_fit(model_type, _cut_layers(content), only_depth=False)).to_dict())
+        return load_config(
+            _set_length(_fit(model_type, _cut_layers(content), only_depth=False)).to_dict()
+        )
     with suppress(Exception):
-        return load_config(_set_length(_fit(model_type, _cut_layers(content), only_depth=True)).to_dict())
+        return load_config(
+            _set_length(_fit(model_type, _cut_layers(content), only_depth=True)).to_dict()
+        )
     return _set_length(_fit(model_type, content, only_depth=True))
 
 
@@ -75,9 +92,15 @@ def _set_length(config: Any) -> Any:
 
 
 def _cut_layers(content: dict[str, Any]) -> dict[str, Any]:
-    """Keep one layer of each type, at least two, in all lists of a config with a value per layer."""
-    content = {key: _cut_layers(value) if isinstance(value, dict) else value for key, value in content.items()}
-    count, types = content.get("num_hidden_layers"), content.get("layer_types") or []
+    """Keep one layer of each type, at least two, in all lists of a config with a value per
+    layer.
+    """
+    content = {
+        key: _cut_layers(value) if isinstance(value, dict) else value
+        for key, value in content.items()
+    }
+    count = content.get("num_hidden_layers")
+    types = content.get("layer_types") or []
     if not isinstance(count, int) or count <= 2:
         return content
     kept = sorted({types.index(name) for name in types}) if len(types) == count else []
@@ -85,7 +108,9 @@ def _cut_layers(content: dict[str, Any]) -> dict[str, Any]:
     per_layer = content.get("per_layer_config") or {}
     if per_layer:
         stated = {int(index): values for index, values in per_layer.items()}
-        content["per_layer_config"] = {number: stated[index] for number, index in enumerate(kept) if index in stated}
+        content["per_layer_config"] = {
+            number: stated[index] for number, index in enumerate(kept) if index in stated
+        }
     for key, value in content.items():
         if isinstance(value, list) and len(value) == count:
             content[key] = [value[index] for index in kept]
@@ -96,7 +121,9 @@ def save(config: Any, folder: Path) -> dict[str, Any]:
     """Save a config with weights of no model; return its content."""
     config.save_pretrained(folder)
     save_file({"weight": torch.zeros(1)}, folder / "model.safetensors")
-    content: dict[str, Any] = json.loads((folder / "config.json").read_text(), object_hook=_read_infinity)
+    content: dict[str, Any] = json.loads(
+        (folder / "config.json").read_text(), object_hook=_read_infinity
+    )
     return content
 
 
@@ -121,7 +148,9 @@ def load_config(content: dict[str, Any]) -> Any:
 
 
 def build(model_type: str, config: Any) -> Any:
-    """Build the first class of a type that can be built: with weights if it is small, else without."""
+    """Build the first class of a type that can be built: with weights if it is small, else
+    without.
+    """
     for model_class in tiny.model_classes(model_type):
         with suppress(Exception):
             model = tiny.meta_model(model_class, config)
@@ -133,10 +162,14 @@ def build(model_type: str, config: Any) -> Any:
 
 
 def rotary_modules(model: Any, model_type: str) -> Iterator[tuple[str, Any]]:
-    """Yield the modules of a model that compute the angles of a part of this type, with their names."""
+    """Yield the modules of a model that compute the angles of a part of this type, with their
+    names.
+    """
     for name, module in model.named_modules():
         config = getattr(module, "config", None)
-        has_angles = any(buffer.endswith("inv_freq") for buffer, _ in module.named_buffers(recurse=False))
+        has_angles = any(
+            buffer.endswith("inv_freq") for buffer, _ in module.named_buffers(recurse=False)
+        )
         if has_angles and config is not None and config.model_type == model_type:
             yield name, module
 

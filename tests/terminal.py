@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 
 
 def on_terminal(command: Sequence[str], environment: Mapping[str, str], typed: bytes = b"") -> str:
-    """Run a command on a new pseudo-terminal, type some input, and return its output with Unix line endings."""
+    """Run a command on a new pseudo-terminal, type some input, and return its output with Unix line
+    endings.
+    """
     master, slave = pty.openpty()
-    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment) as process:
+    with subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, env=environment
+    ) as process:
         os.close(slave)
         os.write(master, typed)
         output = b"".join(iter(lambda: _read(master), b""))

@@ -1,4 +1,6 @@
-"""All commands count positions alike: `inspect`, `resize`, `verify` and ``--json``, on every model type."""
+"""All commands count positions alike: `inspect`, `resize`, `verify` and ``--json``, on every model
+type.
+"""
 
 import json
 from pathlib import Path
@@ -16,10 +18,35 @@ from ctxextend.json_output import to_json
 from ctxextend.plan.find_tables import stated_width
 from tests import rules, tiny
 
-# One of each kind: learned rows (reserved, after padding, in pairs), computed, rotary, ALiBi, relative, several parts.
+# One of each kind: learned rows (reserved, after padding, in pairs), computed, rotary, ALiBi,
+# relative, several parts.
 FAST = {
-    *("bert", "gpt2", "roberta", "esm", "bart", "led", "clip", "m2m_100", "xglm", "whisper", "llama", "gptj"),
-    *("gemma3", "qwen2_vl", "bloom", "mpt", "t5", "dbrx", "phi3", "gpt_oss", "modernbert", "falcon"),
+    *(
+        "bert",
+        "gpt2",
+        "roberta",
+        "esm",
+        "bart",
+        "led",
+        "clip",
+        "m2m_100",
+        "xglm",
+        "whisper",
+        "llama",
+        "gptj",
+    ),
+    *(
+        "gemma3",
+        "qwen2_vl",
+        "bloom",
+        "mpt",
+        "t5",
+        "dbrx",
+        "phi3",
+        "gpt_oss",
+        "modernbert",
+        "falcon",
+    ),
 }
 NOT_BUILT = ("gemma4_assistant", "nougat")  # transformers cannot build their default configs
 TYPES = [
@@ -42,7 +69,9 @@ def small_config(model_type: str) -> dict[str, Any]:
 
 
 def write(folder: Path, model_type: str) -> None:
-    """Write a small config, its tables with the rows that the config states, and tensors next to computed tables."""
+    """Write a small config, its tables with the rows that the config states, and tensors next to
+    computed tables.
+    """
     config = small_config(model_type)
     tensors: dict[str, Any] = {"other.weight": np.zeros((2, 2), np.float32)}
     for location in find_architecture(config).locations:
@@ -78,6 +107,8 @@ def test_all_commands_agree_on_the_number_of_positions(model_type: str, tmp_path
     assert positions_of(found) == {table.part: table.max_len_after for table in plan.tables}
     assert found.agrees, found.verdict
     values = to_json(found)
-    printed = {report["part"]: report["positions"] for report in (*values["tables"], *values["schemes"])}
+    printed = {
+        report["part"]: report["positions"] for report in (*values["tables"], *values["schemes"])
+    }
     assert printed == positions_of(found)
     assert verify(result.output).passed

@@ -21,11 +21,15 @@ def checkpoint(folder: Path, content: str = "old", **files: str) -> Path:
     return folder
 
 
-def stage(output: Path, source: Path, force: bool = False, files: Iterable[str] = ()) -> AbstractContextManager[Path]:
+def stage(
+    output: Path, source: Path, force: bool = False, files: Iterable[str] = ()
+) -> AbstractContextManager[Path]:
     return atomic_folder(output, [source], dict.fromkeys(files, 0), force=force)
 
 
-def check_output(output: Path, source: Path, force: bool = False, files: Iterable[str] = ()) -> None:
+def check_output(
+    output: Path, source: Path, force: bool = False, files: Iterable[str] = ()
+) -> None:
     atomic_output.check_output(output, [source], dict.fromkeys(files, 0), force=force)
 
 
@@ -59,14 +63,18 @@ def test_atomic_folder_renames_the_output_at_the_end(tmp_path: Path, source: Pat
 
 
 @pytest.mark.parametrize("error", [OutputError("full"), KeyboardInterrupt(), SystemExit(143)])
-def test_atomic_folder_removes_everything_after_an_error(tmp_path: Path, source: Path, error: BaseException) -> None:
+def test_atomic_folder_removes_everything_after_an_error(
+    tmp_path: Path, source: Path, error: BaseException
+) -> None:
     with pytest.raises(type(error)), stage(tmp_path / "a" / "b" / "out", source) as staged:
         (staged / "config.json").write_text("x")
         raise error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 
 
-def test_atomic_folder_replaces_an_empty_folder_and_keeps_its_mode(tmp_path: Path, source: Path) -> None:
+def test_atomic_folder_replaces_an_empty_folder_and_keeps_its_mode(
+    tmp_path: Path, source: Path
+) -> None:
     (tmp_path / "out").mkdir(mode=0o700)
     write(tmp_path / "out", source)
     assert contents(tmp_path / "out") == NEW
@@ -95,7 +103,8 @@ def test_atomic_folder_force_replaces_a_checkpoint(
 def test_atomic_folder_force_restores_the_old_output_if_the_second_rename_fails(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output, real = checkpoint(tmp_path / "out"), Path.rename
+    output = checkpoint(tmp_path / "out")
+    real = Path.rename
 
     def rename(self: Path, target: Path) -> Path:
         if ".ctxextend-new-" in self.name:
@@ -113,10 +122,17 @@ def test_atomic_folder_force_restores_the_old_output_if_the_second_rename_fails(
     "name",
     [
         *("notes.txt", "src/train.py", ".git/config", "1_notes/diary.txt", "onnx/model.onnx"),
-        *("checkpoint-500/model.safetensors", "pytorch_model.bin", "model-mine.safetensors", "optimizer.pt"),
+        *(
+            "checkpoint-500/model.safetensors",
+            "pytorch_model.bin",
+            "model-mine.safetensors",
+            "optimizer.pt",
+        ),
     ],
 )
-def test_check_output_force_rejects_a_folder_with_other_files(name: str, tmp_path: Path, source: Path) -> None:
+def test_check_output_force_rejects_a_folder_with_other_files(
+    name: str, tmp_path: Path, source: Path
+) -> None:
     output = checkpoint(tmp_path / "out")
     (output / name).parent.mkdir(exist_ok=True)
     (output / name).write_text("mine")
@@ -126,11 +142,23 @@ def test_check_output_force_rejects_a_folder_with_other_files(name: str, tmp_pat
     assert contents(output) == before
 
 
-def test_check_output_force_accepts_checkpoint_files_and_files_to_write(tmp_path: Path, source: Path) -> None:
+def test_check_output_force_accepts_checkpoint_files_and_files_to_write(
+    tmp_path: Path, source: Path
+) -> None:
     output = checkpoint(tmp_path / "out", **{"data.json": "x"})
     for name in (
-        *("model-00001-of-00002.safetensors", "model.safetensors.index.json", "1_Pooling/config.json", "LICENSE.txt"),
-        *("2_Dense/pytorch_model.bin", "0_Transformer/tokenizer.json", "sentence_bert_config.json", "ctxextend.yaml"),
+        *(
+            "model-00001-of-00002.safetensors",
+            "model.safetensors.index.json",
+            "1_Pooling/config.json",
+            "LICENSE.txt",
+        ),
+        *(
+            "2_Dense/pytorch_model.bin",
+            "0_Transformer/tokenizer.json",
+            "sentence_bert_config.json",
+            "ctxextend.yaml",
+        ),
     ):
         (output / name).parent.mkdir(exist_ok=True)
         (output / name).write_text("x")
@@ -146,13 +174,18 @@ def test_check_output_force_accepts_checkpoint_files_and_files_to_write(tmp_path
 def test_check_output_rejects_protected_locations(
     force: bool, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home, link, file = checkpoint(tmp_path / "home"), tmp_path / "link", tmp_path / "file"
+    home = checkpoint(tmp_path / "home")
+    link = tmp_path / "link"
+    file = tmp_path / "file"
     monkeypatch.setenv("HOME", str(home))
     link.symlink_to(source)
     file.write_text("x")
     for output, message in (
         *((path, "overlap") for path in (source, link, source / "inside", source.parent)),
-        *((path, "is the home, root or current folder|overlap") for path in (Path("/"), home, Path())),
+        *(
+            (path, "is the home, root or current folder|overlap")
+            for path in (Path("/"), home, Path())
+        ),
         *((path, f"cannot be created: {file} is a file") for path in (file, file / "out")),
     ):
         with pytest.raises(OutputError, match=message):
@@ -162,7 +195,11 @@ def test_check_output_rejects_protected_locations(
 def test_atomic_folder_removes_only_leftovers_of_killed_runs(tmp_path: Path, source: Path) -> None:
     (tmp_path / ".out.ctxextend-new-00c0ffee").mkdir()
     (tmp_path / ".out.ctxextend-new-00c0ffee" / "config.json").write_text("half")
-    others = [".out.ctxextend-new-xyz", ".other.ctxextend-new-00c0ffee", ".out.ctxextend-new-00c0ffee.bak"]
+    others = [
+        ".out.ctxextend-new-xyz",
+        ".other.ctxextend-new-00c0ffee",
+        ".out.ctxextend-new-00c0ffee.bak",
+    ]
     for name in others:
         (tmp_path / name).mkdir()
     write(tmp_path / "out", source)
@@ -170,7 +207,9 @@ def test_atomic_folder_removes_only_leftovers_of_killed_runs(tmp_path: Path, sou
 
 
 @pytest.mark.parametrize("is_empty_folder", [False, True])
-def test_atomic_folder_restores_the_backup_of_a_killed_run(is_empty_folder: bool, tmp_path: Path, source: Path) -> None:
+def test_atomic_folder_restores_the_backup_of_a_killed_run(
+    is_empty_folder: bool, tmp_path: Path, source: Path
+) -> None:
     checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
     (tmp_path / ".out.ctxextend-new-00c0ffee").mkdir()
     if is_empty_folder:
@@ -187,7 +226,9 @@ def test_atomic_folder_restores_the_backup_of_a_killed_run(is_empty_folder: bool
     assert leftovers(tmp_path) == []
 
 
-def test_atomic_folder_removes_nothing_if_the_output_is_rejected(tmp_path: Path, source: Path) -> None:
+def test_atomic_folder_removes_nothing_if_the_output_is_rejected(
+    tmp_path: Path, source: Path
+) -> None:
     checkpoint(tmp_path / ".out.ctxextend-old-00c0ffee")
     checkpoint(tmp_path / ".out.ctxextend-new-00c0ffee")
     (tmp_path / "out").mkdir()
@@ -226,7 +267,9 @@ def test_atomic_folder_without_lock_support_keeps_folders_that_may_be_in_use(
 
 
 @pytest.mark.usefixtures("no_exchange")
-def test_atomic_folder_fails_if_another_run_replaces_the_same_output(tmp_path: Path, source: Path) -> None:
+def test_atomic_folder_fails_if_another_run_replaces_the_same_output(
+    tmp_path: Path, source: Path
+) -> None:
     output = checkpoint(tmp_path / "out")
     with locked(output), pytest.raises(OutputError, match="another run is using it"):
         write(output, source, force=True)
@@ -249,7 +292,8 @@ def test_check_output_rejects_an_output_with_unreadable_folders(public_path: Pat
 def test_atomic_folder_without_force_keeps_files_created_during_the_run(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output, real = tmp_path / "out", atomic_output._check_replaceable
+    output = tmp_path / "out"
+    real = atomic_output._check_replaceable
     output.mkdir()
 
     def check(*arguments: Any) -> None:
@@ -281,7 +325,9 @@ def test_atomic_folder_removes_replaced_read_only_folders(public_path: Path) -> 
     assert leftovers(output.parent) == []
 
 
-def test_locked_rejects_removed_and_recreated_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_rejects_removed_and_recreated_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(BlockingIOError), locked(tmp_path / "missing"):
         pass
     (tmp_path / "work").mkdir()
@@ -298,8 +344,12 @@ def test_locked_rejects_removed_and_recreated_paths(tmp_path: Path, monkeypatch:
         pass
 
 
-@pytest.mark.parametrize("source", [".out.ctxextend-new-12345678", ".out.ctxextend-old-12345678/model"])
-def test_atomic_folder_never_removes_a_source_with_the_name_of_a_leftover(source: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "source", [".out.ctxextend-new-12345678", ".out.ctxextend-old-12345678/model"]
+)
+def test_atomic_folder_never_removes_a_source_with_the_name_of_a_leftover(
+    source: str, tmp_path: Path
+) -> None:
     checkpoint(tmp_path / source, "source")
     for output in (tmp_path / "out", checkpoint(tmp_path / "out")):
         with pytest.raises(OutputError, match="overlap"):

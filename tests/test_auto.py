@@ -1,4 +1,6 @@
-"""The default method `auto`: its choice depends on the checkpoint, and is the same for files and loaded models."""
+"""The default method `auto`: its choice depends on the checkpoint, and is the same for files and
+loaded models.
+"""
 
 import json
 from collections.abc import Callable
@@ -35,15 +37,25 @@ def without_class(make: Make) -> Make:
 
 
 def sinusoids(folder: Path) -> Path:
-    sizes: dict[str, Any] = {"vocab_size": 32, "dim": 8, "hidden_dim": 16, "n_layers": 1, "n_heads": 2}
-    config = transformers.DistilBertConfig(max_position_embeddings=ROWS, sinusoidal_pos_embds=True, **sizes)
+    sizes: dict[str, Any] = {
+        "vocab_size": 32,
+        "dim": 8,
+        "hidden_dim": 16,
+        "n_layers": 1,
+        "n_heads": 2,
+    }
+    config = transformers.DistilBertConfig(
+        max_position_embeddings=ROWS, sinusoidal_pos_embds=True, **sizes
+    )
     transformers.DistilBertForMaskedLM(config).save_pretrained(folder)
     return folder
 
 
 def two_tables(folder: Path) -> Path:
     config = json.loads((pico.make_led(folder, ROWS, 16) / "config.json").read_text())
-    transformers.LEDForConditionalGeneration(transformers.LEDConfig(**config)).save_pretrained(folder)
+    transformers.LEDForConditionalGeneration(transformers.LEDConfig(**config)).save_pretrained(
+        folder
+    )
     return folder
 
 
@@ -54,8 +66,16 @@ CASES: dict[str, tuple[Make, list[str], str]] = {
     "few rows": (model("gpt2", n_positions=16), ["copy"], FEW),
     "no head": (model("bert", base=True), ["copy"], "the learned rows: BertModel has no LM head"),
     "no class": (without_class(model("bert")), ["bands"], "auto chose bands with"),
-    "no class, no head": (without_class(model("bert", base=True)), ["copy"], "config.json states no model class"),
-    "sentence encoder": (encoder, ["copy"], "it is a sentence encoder, and copies retrieve best on long texts"),
+    "no class, no head": (
+        without_class(model("bert", base=True)),
+        ["copy"],
+        "config.json states no model class",
+    ),
+    "sentence encoder": (
+        encoder,
+        ["copy"],
+        "it is a sentence encoder, and copies retrieve best on long texts",
+    ),
     "sinusoids": (sinusoids, ["formula"], "its sinusoids continue (layout interleaved)"),
     "two tables": (two_tables, ["bands", "copy"], FEW),
 }
@@ -86,8 +106,16 @@ def test_resize_says_how_to_keep_outputs_for_short_inputs(tmp_path: Path) -> Non
     source = model("gpt2")(tmp_path / "source")
     hint = f"To keep outputs for short inputs, use --keep-first {ROWS}, or --method copy, which is "
     hint += "mostly worse for long ones."
-    assert plan_resize(source, NEW).keep_hint == plan_resize(source, NEW, keep_first=1).keep_hint == hint
+    assert (
+        plan_resize(source, NEW).keep_hint
+        == plan_resize(source, NEW, keep_first=1).keep_hint
+        == hint
+    )
     for settings in ({"keep_first": ROWS}, {"method": "linear"}, {"method": "copy"}):
         assert not plan_resize(source, NEW, **settings).keep_hint
     led = plan_resize(two_tables(tmp_path / "led"), NEW)
-    assert led.keep_hint == "To keep outputs for short inputs, use --method copy, which is mostly worse for long ones."
+    assert (
+        led.keep_hint
+        == "To keep outputs for short inputs, use --method copy, which is mostly worse for long "
+        "ones."
+    )

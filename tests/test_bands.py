@@ -1,4 +1,6 @@
-"""Method `bands`: how a table is split, how its parts are extended, and the reasons that are reported."""
+"""Method `bands`: how a table is split, how its parts are extended, and the reasons that are
+reported.
+"""
 
 import re
 import tracemalloc
@@ -76,17 +78,24 @@ def test_choose_split_finds_both_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "share"), [(low_rows(128, 64) + noise(128), 0.3), (low_rows(128) + 0.05 * high_rows(128), 0.0)]
+    ("table", "share"),
+    [(low_rows(128, 64) + noise(128), 0.3), (low_rows(128) + 0.05 * high_rows(128), 0.0)],
 )
-def test_choose_split_finds_no_high_frequency_part_in_noise_or_if_it_is_small(table: Rows, share: float) -> None:
+def test_choose_split_finds_no_high_frequency_part_in_noise_or_if_it_is_small(
+    table: Rows, share: float
+) -> None:
     split = choose_split(table)
     assert split.sigma == 0
     assert split.noise_distance < 0.05 if share else split.high_share < 0.1
     assert split.high_share > share
-    assert choose_split(table, repeat=(20, 90)).sigma > 0  # a range that is passed is tiled nevertheless
+    assert (
+        choose_split(table, repeat=(20, 90)).sigma > 0
+    )  # a range that is passed is tiled nevertheless
     assert choose_split(table, repeat=(20, 90)).repeat == (20, 90)
     _, reason = choose_bands(table, 512)
-    assert re.fullmatch(r"bands, as interpolation with gain 1\.\d+: the table has no high-frequency part", reason)
+    assert re.fullmatch(
+        r"bands, as interpolation with gain 1\.\d+: the table has no high-frequency part", reason
+    )
     assert "gain 1.25:" in choose_bands(table, 512, gain=1.25)[1]
 
 
@@ -100,7 +109,8 @@ def test_choose_split_keeps_a_narrow_filter_if_no_range_matches() -> None:
 
 @pytest.mark.parametrize(("dead", "size"), [(1, 0.0), (2, 0.01), (20, 0.0), (20, 0.01)])
 def test_bands_excludes_an_attention_sink_and_untrained_last_rows(dead: int, size: float) -> None:
-    table, sink = TWO_BANDS.copy(), 30 * noise(1, 16)[0]
+    table = TWO_BANDS.copy()
+    sink = 30 * noise(1, 16)[0]
     table[0], table[-dead:] = sink, size * noise(dead, 16)
     split = choose_split(table)
     assert (split.head, split.stop) == (1, 128 - dead)
@@ -129,17 +139,28 @@ def test_choose_split_uses_the_settings_that_are_passed() -> None:
 @pytest.mark.parametrize("scale", [1e-80, 1e-8, 1e8])
 def test_choose_split_does_not_depend_on_the_scale(scale: float) -> None:
     one, other = choose_split(TWO_BANDS), choose_split(TWO_BANDS * scale)
-    assert (one.head, one.stop, one.sigma, one.repeat) == (other.head, other.stop, other.sigma, other.repeat)
+    assert (one.head, one.stop, one.sigma, one.repeat) == (
+        other.head,
+        other.stop,
+        other.sigma,
+        other.repeat,
+    )
 
 
 def test_bands_interpolates_low_frequencies_and_tiles_high_ones() -> None:
-    """Phase-aligned tiles have no seam, so the result is the longer half period plus the same high frequency."""
+    """Phase-aligned tiles have no seam, so the result is the longer half period plus the same high
+    frequency.
+    """
     result = bands(TWO_BANDS, 512, gain=1.0)
     expected = low_rows(512) + 0.5 * high_rows(512)
     inside = slice(16, -16)  # the filter is less accurate at the ends
     errors = np.linalg.norm((result - expected)[inside], axis=1)
     assert errors.max() < 0.15 * np.median(np.linalg.norm(expected, axis=1))
-    others = (methods.linear(TWO_BANDS, 512), methods.copy(TWO_BANDS, 512), methods.mirror(TWO_BANDS, 512))
+    others = (
+        methods.linear(TWO_BANDS, 512),
+        methods.copy(TWO_BANDS, 512),
+        methods.mirror(TWO_BANDS, 512),
+    )
     for other in others:
         assert np.linalg.norm((other - expected)[inside], axis=1).mean() > 5 * errors.mean()
 
@@ -154,14 +175,18 @@ def test_bands_without_high_frequencies_is_linear_scaled_around_the_mean() -> No
 
 def test_default_gains_grow_per_doubling_up_to_a_maximum_without_a_high_frequency_part() -> None:
     local, far = BandSplit(0, 128, is_local=True), BandSplit(0, 128)
-    assert [default_gains(local, 128, rows)[0] for rows in (128, 256, 512)] == pytest.approx([1, 1.2, 1.4])
+    assert [default_gains(local, 128, rows)[0] for rows in (128, 256, 512)] == pytest.approx(
+        [1, 1.2, 1.4]
+    )
     assert [default_gains(far, 128, rows)[0] for rows in (256, 512)] == pytest.approx([1.1, 1.2])
     assert default_gains(local, 128, 128 * 1024) == (1.6, 1.6)
 
 
 def test_default_gains_restore_the_ratio_of_low_to_high_frequencies() -> None:
     def gains(high_share: float, rows: int, keep: int = 0) -> tuple[float, float]:
-        return default_gains(BandSplit(0, 128, True, 16.0, 1.0, high_share, (32, 96), 0.9), 128, rows, keep)
+        return default_gains(
+            BandSplit(0, 128, True, 16.0, 1.0, high_share, (32, 96), 0.9), 128, rows, keep
+        )
 
     assert gains(0.5, 128) == (1, 1)
     assert gains(0.8, 128 * 8) == pytest.approx((8 / 3, 2**0.5))  # 2/3 · 2 · sqrt(0.8 / 0.2)
@@ -174,12 +199,16 @@ def test_default_gains_restore_the_ratio_of_low_to_high_frequencies() -> None:
 
 def test_bands_scales_each_part_by_its_gain() -> None:
     fixed: dict[str, Any] = {"sigma": 8.0, "repeat": (20, 80), "within": (0, 128)}
-    both, same, other = (bands(TWO_BANDS, 300, **fixed, gain=1.5, high_gain=high) for high in (None, 1.5, 3.0))
+    both, same, other = (
+        bands(TWO_BANDS, 300, **fixed, gain=1.5, high_gain=high) for high in (None, 1.5, 3.0)
+    )
     assert same.tobytes() == both.tobytes()
     low = bands(TWO_BANDS, 300, **fixed, gain=1.5, high_gain=1e-12)
     np.testing.assert_allclose(other - low, 2 * (both - low), rtol=0, atol=1e-9)
     mean = smoothed(TWO_BANDS, 8.0).mean(axis=0)
-    np.testing.assert_allclose(low - mean, 1.5 * (methods.linear(smoothed(TWO_BANDS, 8.0), 300) - mean), atol=1e-9)
+    np.testing.assert_allclose(
+        low - mean, 1.5 * (methods.linear(smoothed(TWO_BANDS, 8.0), 300) - mean), atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("kept", [1, 20, 100, 128])
@@ -194,7 +223,10 @@ def test_bands_keeps_first_rows_without_a_seam_after_them(kept: int) -> None:
 def test_bands_with_all_rows_kept_repeats_the_last_low_frequency_row() -> None:
     result = bands(TWO_BANDS, 512, keep=128, gain=1.0)
     expected = np.repeat(low_rows(128)[-1:], 384, axis=0) + 0.5 * high_rows(512)[128:]
-    assert np.linalg.norm(result[128:] - expected, axis=1).max() < 0.25 * np.linalg.norm(expected, axis=1).mean()
+    assert (
+        np.linalg.norm(result[128:] - expected, axis=1).max()
+        < 0.25 * np.linalg.norm(expected, axis=1).mean()
+    )
     table = np.arange(128.0)[:, None] * np.ones((1, 4)) + 50
     table[-3:] = 1e-3  # untrained rows: the one before them is repeated
     assert bands(table, 200, keep=128, sigma=0.0, gain=1.0)[128:].max() <= table[124].max() + 1e-9
@@ -210,12 +242,17 @@ def test_bands_spreads_nan_to_at_most_two_more_rows_than_linear(method: str, val
         for name in (method, "linear")
     ]
     assert 1 <= bad[0] <= bad[1] + 2
-    assert "no high-frequency part" in choose_settings(table, 512, MethodOptions(method="bands")).reason
+    assert (
+        "no high-frequency part"
+        in choose_settings(table, 512, MethodOptions(method="bands")).reason
+    )
     assert np.isnan(bands(np.full((64, 4), np.nan), 100)).all()
 
 
 @given(st.integers(1, 80), st.integers(0, 200), st.integers(0, 80), st.integers(0, 2**31))
-def test_bands_returns_finite_rows_for_any_length(learned: int, more: int, keep: int, seed: int) -> None:
+def test_bands_returns_finite_rows_for_any_length(
+    learned: int, more: int, keep: int, seed: int
+) -> None:
     table = noise(learned, 5, seed)
     result = bands(table, learned + more, keep=min(keep, learned))
     assert result.shape == (learned + more, 5)
@@ -226,18 +263,35 @@ def test_bands_returns_finite_rows_for_any_length(learned: int, more: int, keep:
 @pytest.mark.parametrize(
     ("learned", "typed", "dropped", "message"),
     [
-        (128, "repeat=20:129", 0, "repeat ends after the last of the 128 source rows. Use an end of at most 128"),
+        (
+            128,
+            "repeat=20:129",
+            0,
+            "repeat ends after the last of the 128 source rows. Use an end of at most 128",
+        ),
         (128, "repeat=20:120", 10, "repeat ends after the last of the 118 source rows"),
         (128, "within=20:129", 0, "within ends after the last of the 128 source rows"),
-        (20, "sigma=4", 0, "bands:sigma=4: sigma requires at least 32 source rows, got 20. Remove sigma"),
-        (20, "repeat=2:9", 0, "bands:repeat=2:9: repeat requires at least 32 source rows, got 20. Remove repeat"),
+        (
+            20,
+            "sigma=4",
+            0,
+            "bands:sigma=4: sigma requires at least 32 source rows, got 20. Remove sigma",
+        ),
+        (
+            20,
+            "repeat=2:9",
+            0,
+            "bands:repeat=2:9: repeat requires at least 32 source rows, got 20. Remove repeat",
+        ),
     ],
 )
 def test_resize_table_rejects_ranges_beyond_the_source_rows(
     learned: int, typed: str, dropped: int, message: str
 ) -> None:
     with pytest.raises(ResizeError, match=message):
-        resize_table(TWO_BANDS[:learned], 300, MethodOptions(method=f"bands:{typed}", drop_last=dropped))
+        resize_table(
+            TWO_BANDS[:learned], 300, MethodOptions(method=f"bands:{typed}", drop_last=dropped)
+        )
 
 
 def test_auto_uses_bands_or_copy_for_short_tables_and_reports_which() -> None:
@@ -259,7 +313,9 @@ NOT_FINITE = np.where(np.arange(128)[:, None] == 40, np.nan, TWO_BANDS)
 
 @pytest.mark.parametrize("keep", [0, 5])
 @pytest.mark.parametrize("dropped", [0, 3])
-@pytest.mark.parametrize("typed", ["auto", "bands", "bands:sigma=5", "bands:gain=1.3,repeat=20:60", "bands:sigma=0"])
+@pytest.mark.parametrize(
+    "typed", ["auto", "bands", "bands:sigma=5", "bands:gain=1.3,repeat=20:60", "bands:sigma=0"]
+)
 @pytest.mark.parametrize("table", [TWO_BANDS, noise(64, 8), SINK, NOT_FINITE, TWO_BANDS[:20]])
 def test_choose_settings_returns_settings_that_create_identical_rows(
     table: Rows, typed: str, dropped: int, keep: int, monkeypatch: pytest.MonkeyPatch
@@ -284,7 +340,9 @@ def test_choose_settings_returns_settings_that_create_identical_rows(
 @pytest.mark.parametrize(
     ("typed", "reported"), [("sigma=0", False), ("sigma=5,repeat=20:60", False), ("sigma=5", True)]
 )
-def test_choose_settings_gives_no_reason_if_all_settings_are_passed(typed: str, reported: bool) -> None:
+def test_choose_settings_gives_no_reason_if_all_settings_are_passed(
+    typed: str, reported: bool
+) -> None:
     """`repeat` is chosen unless sigma is 0."""
     choice = choose_settings(TWO_BANDS, 512, MethodOptions(method=f"bands:gain=1.2,{typed}"))
     assert "within=" in choice.options.method

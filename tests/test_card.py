@@ -18,18 +18,24 @@ def front_matter(card: str) -> object:
 
 
 def test_model_card_appends_to_the_sources_card() -> None:
-    card = card_of("---\nlicense: mit\ntags:\n- x\n---\n\n# Old\n\nText with --- and base_model: words.\n")
+    card = card_of(
+        "---\nlicense: mit\ntags:\n- x\n---\n\n# Old\n\nText with --- and base_model: words.\n"
+    )
     assert front_matter(card) == {"license": "mit", "tags": ["x"], **FINETUNE}
     assert "\n# Old\n\nText with --- and base_model: words.\n\n## Context length 64\n" in card
     assert "old-64" not in card
 
 
-@pytest.mark.parametrize("stated", ["base_model: a/b\n", "base_model:\n- a/b\n- c/d\n", "base_model:\n  - a/b\n"])
+@pytest.mark.parametrize(
+    "stated", ["base_model: a/b\n", "base_model:\n- a/b\n- c/d\n", "base_model:\n  - a/b\n"]
+)
 @pytest.mark.parametrize("relation", ["", "base_model_relation: quantized\n"])
 def test_model_card_sets_base_model_or_only_adds_the_relation(stated: str, relation: str) -> None:
     old = f"---\nlicense: mit\n{stated}{relation}language: en\n---\n# Old\n"
     assert front_matter(card_of(old)) == {"license": "mit", "language": "en", **FINETUNE}
-    kept = yaml.safe_load(f"license: mit\nlanguage: en\nbase_model_relation: adapter\n{stated}{relation}")
+    kept = yaml.safe_load(
+        f"license: mit\nlanguage: en\nbase_model_relation: adapter\n{stated}{relation}"
+    )
     assert front_matter(card_of(old, None, is_adapter=True)) == kept
 
 
@@ -58,7 +64,10 @@ def test_model_card_omits_an_unknown_base_model(old: str | None) -> None:
         ("---\n---\n# Old\n", {}),
         ("---\r\nlicense: mit\r\n---\r\n# Old\r\n", {"license": "mit"}),
         ("---\nlicense: mit\n---\n```yaml\n\nbase_model: a/b\n```\n", {"license": "mit"}),
-        *((f"{start}---\nlicense: mit\n---\n# Old\n", {"license": "mit"}) for start in ("\n", "\ufeff", "  \n\n")),
+        *(
+            (f"{start}---\nlicense: mit\n---\n# Old\n", {"license": "mit"})
+            for start in ("\n", "\ufeff", "  \n\n")
+        ),
     ],
 )
 def test_model_card_finds_front_matter_as_the_hub_does(old: str, stated: dict[str, str]) -> None:

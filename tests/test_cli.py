@@ -39,17 +39,22 @@ def test_resize_prints_the_output_path_on_stdout_and_the_rest_on_stderr() -> Non
     assert re.fullmatch(r"\d+\.\d MB in \d+(\.\d)? m?s", cost)
     assert "Not yet trained at 512" in last
     hint = (
-        "To keep outputs for short inputs, use --keep-first 128, or --method copy, which is mostly worse for long ones."
+        "To keep outputs for short inputs, use --keep-first 128, or --method copy, which is "
+        "mostly worse for long ones."
     )
     assert last.endswith(hint)
     assert hint in run("resize", "tiny-gpt2", "--to", "512", "--dry-run").stderr
-    assert "order breaks at each seam" in run("resize", "tiny-gpt2", "--to", "256", "--method", "copy").stderr
+    assert (
+        "order breaks at each seam"
+        in run("resize", "tiny-gpt2", "--to", "256", "--method", "copy").stderr
+    )
     quiet = run("resize", "tiny-gpt2", "--to", "512", "--quiet", "--force")
     assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "tiny-gpt2-512\n", "")
 
 
 def test_resize_prints_up_to_three_next_commands_only_on_a_terminal() -> None:
-    command, environment = [*COMMAND, "resize", "tiny-gpt2", "--to", "512"], os.environ | {"TERM": "xterm"}
+    command = [*COMMAND, "resize", "tiny-gpt2", "--to", "512"]
+    environment = os.environ | {"TERM": "xterm"}
     _, next_commands = on_terminal(command, environment).split("Next:\n")
     train, verify, load = (line.strip() for line in next_commands.splitlines())
     assert (train, verify) == (
@@ -58,22 +63,29 @@ def test_resize_prints_up_to_three_next_commands_only_on_a_terminal() -> None:
     )
     exec(shlex.split(load)[2], {})
     assert "Next" not in on_terminal([*command, "--quiet", "--force"], environment)
-    assert "ctxextend verify tiny" not in on_terminal([*command, "--verify", "--force"], environment)
+    assert "ctxextend verify tiny" not in on_terminal(
+        [*command, "--verify", "--force"], environment
+    )
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(1, "1 byte"), (999, "999 bytes"), (4_000_000, "4.0 MB"), (2.5e12, "2,500.0 GB")]
+    ("count", "text"),
+    [(1, "1 byte"), (999, "999 bytes"), (4_000_000, "4.0 MB"), (2.5e12, "2,500.0 GB")],
 )
 def test_size_text_returns_decimal_units_with_one_digit(count: float, text: str) -> None:
     assert size_text(count) == text
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0.0131, "13 ms"), (4.04, "4.0 s"), (150, "2.5 min")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0131, "13 ms"), (4.04, "4.0 s"), (150, "2.5 min")]
+)
 def test_time_text_chooses_the_unit(seconds: float, text: str) -> None:
     assert time_text(seconds) == text
 
 
-def test_resize_reports_files_of_a_subfolder_that_it_skips(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_reports_files_of_a_subfolder_that_it_skips(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
     root = pico.nest_in_module(make_pico("bert").folder, tmp_path / "sentence")
     (root / "0_Transformer" / "tf_model.h5").write_bytes(b"stale")
     done = run("resize", str(root), "--to", "40", "-o", "out")
@@ -81,16 +93,34 @@ def test_resize_reports_files_of_a_subfolder_that_it_skips(make_pico: MakePico, 
 
 
 def test_resize_json_prints_one_object_on_stdout() -> None:
-    done = run("resize", "tiny-gpt2", "--to", "512", "--method", "sinusoidal", "--keep-first", "2", "--json")
+    done = run(
+        "resize",
+        "tiny-gpt2",
+        "--to",
+        "512",
+        "--method",
+        "sinusoidal",
+        "--keep-first",
+        "2",
+        "--json",
+    )
     values = json.loads(done.stdout)
     assert (values["schema_version"], values["command"], values["dry_run"]) == (1, "resize", False)
     assert (values["max_len_before"], values["max_len_after"]) == (128, 512)
     assert (values["method"], values["keep_first"], values["drop_last"]) == ("sinusoidal", 2, 0)
-    assert values["methods"] == {"transformer.wpe.weight": "sinusoidal:scope=new,layout=interleaved"}
+    assert values["methods"] == {
+        "transformer.wpe.weight": "sinusoidal:scope=new,layout=interleaved"
+    }
     assert values["config"] == {"n_positions": [128, 512]}
     assert values["output"] == "tiny-gpt2-512"
-    assert values["bytes_written"] == sum(len(data) for data in pico.contents(Path("tiny-gpt2-512")).values())
-    files = [name for kind in ("rewritten", "copied", "edited", "created") for name in values["files"][kind]]
+    assert values["bytes_written"] == sum(
+        len(data) for data in pico.contents(Path("tiny-gpt2-512")).values()
+    )
+    files = [
+        name
+        for kind in ("rewritten", "copied", "edited", "created")
+        for name in values["files"][kind]
+    ]
     assert sorted(files) == sorted(pico.contents(Path("tiny-gpt2-512")))
 
 
@@ -106,10 +136,12 @@ def test_resize_dry_run_prints_the_plan_and_writes_nothing(make_pico: MakePico) 
     assert done.exit_code == 0
     assert list(Path().iterdir()) == []
     for line in (
-        "table     bert.embeddings.position_embeddings.weight in model.safetensors, F32, hidden size 8",
+        "table     bert.embeddings.position_embeddings.weight in model.safetensors, F32, hidden "
+        "size 8",
         "16 -> 40 rows",
         "edit      config.json: max_position_embeddings 16 -> 40",
-        "tokenizer_config.json: model_max_length unset -> 40 (no limit was stated, and longer texts would fail)",
+        "tokenizer_config.json: model_max_length unset -> 40 (no limit was stated, and longer "
+        "texts would fail)",
         "would make short texts as slow as long ones",
         "skip      tf_model.h5 (TensorFlow weights, not rewritten)",
         f"write     {plan_resize(source, to=40).bytes_to_write / 1e3:.1f} kB",
@@ -163,7 +195,9 @@ def test_resize_dry_run_prints_the_method_and_its_settings(flags: str, method: s
         ("tiny-gpt2 --to 512 -o /", 1, "OutputError"),
     ],
 )
-def test_resize_errors_exit_with_a_code_a_message_and_a_hint(arguments: str, code: int, kind: str) -> None:
+def test_resize_errors_exit_with_a_code_a_message_and_a_hint(
+    arguments: str, code: int, kind: str
+) -> None:
     done = run("resize", *arguments.split())
     assert (done.exit_code, done.stdout) == (code, "")
     if code == 1:
@@ -181,7 +215,10 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(arguments: str, cod
         ("resise m --to 512", "No such command 'resise'. Did you mean 'resize'"),
         ("resize m --too 512", "Unknown option --too. Did you mean --to?"),
         ("resize m --to 0", "--to must be at least 1, got 0."),
-        ("resize m --to many", "--to must be a number, such as 4096 or 4k, or a factor, such as 4x, got many."),
+        (
+            "resize m --to many",
+            "--to must be a number, such as 4096 or 4k, or a factor, such as 4x, got many.",
+        ),
         ("resize m --to 0x", "or a factor, such as 4x, got 0x."),
         ("resize m --to 99999999999999999k", "--to must be at most 9,223,372,036,854,775,807"),
         ("compare m --to 2 --data a", "--to must be at least 8 to compare methods, got 2."),
@@ -191,13 +228,17 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(arguments: str, cod
         ("inspect m --width 9", "--width must be at least 40, got 9."),
         ("inspect m --rows 5:5", "--rows 5:5 is not a valid range"),
         ("inspect m --tensor wpe --part encoder", "--part cannot be used with --tensor"),
-        ("evaluate m --data a b", "Unexpected argument: b. Repeat the flag for several values: --data"),
+        (
+            "evaluate m --data a b",
+            "Unexpected argument: b. Repeat the flag for several values: --data",
+        ),
         ("evaluate m --data a --length 64 --length x", "--length must be an integer, got x."),
         ("evaluate m --data a --device cudda", "got cudda. Did you mean cuda?"),
         ("train m --data a --steps 5 --device cudda:1", "got cudda. Did you mean cuda?"),
         (
             "evaluate m --data a --measure pasky",
-            "--measure must be one of position, context, passkey, retrieval, shift, got pasky. Did you mean passkey?",
+            "--measure must be one of position, context, passkey, retrieval, shift, got pasky. "
+            "Did you mean passkey?",
         ),
         (
             "train m --data a --steps 5 --precision bf61",
@@ -211,20 +252,26 @@ def test_resize_errors_exit_with_a_code_a_message_and_a_hint(arguments: str, cod
         ("run gpt2-4096 --set resize.too=512", "did you mean resize.to?"),
     ],
 )
-def test_usage_errors_exit_2_with_a_clear_message_and_suggest_close_names(arguments: str, message: str) -> None:
+def test_usage_errors_exit_2_with_a_clear_message_and_suggest_close_names(
+    arguments: str, message: str
+) -> None:
     done = run(*arguments.split())
     assert message in " ".join(done.stderr.split())
     assert done.exit_code == 2
     assert not re.search("Input should|Value error|validation", done.stderr)
 
 
-def test_resize_suggests_a_bundled_model_for_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resize_suggests_a_bundled_model_for_an_unknown_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "Did you mean tiny-gpt2?" in run("resize", "tiny-gtp2", "--to", "512").stderr
 
 
 @pytest.mark.parametrize(("to", "length"), [("256", 256), ("1k", 1024), ("3x", 384)])
-def test_resize_accepts_a_length_in_k_or_as_a_factor_and_records_the_number(to: str, length: int) -> None:
+def test_resize_accepts_a_length_in_k_or_as_a_factor_and_records_the_number(
+    to: str, length: int
+) -> None:
     done = run("resize", "tiny-gpt2", "--to", to, "--json")
     values = json.loads(done.stdout)
     assert (values["max_len_after"], values["output"]) == (length, f"tiny-gpt2-{length}")
@@ -237,7 +284,10 @@ def test_resize_accepts_a_length_in_k_or_as_a_factor_and_records_the_number(to: 
 def test_resize_by_a_factor_requires_tables_of_one_length_or_a_part(tmp_path: Path) -> None:
     source = str(pico.make_led(tmp_path / "led"))
     failed = run("resize", source, "--to", "2x", "--dry-run")
-    assert (failed.exit_code, "differ in length (encoder 32, decoder 16)" in failed.stderr) == (1, True)
+    assert (failed.exit_code, "differ in length (encoder 32, decoder 16)" in failed.stderr) == (
+        1,
+        True,
+    )
     for part, length in (("encoder", 64), ("decoder", 32)):
         done = run("resize", source, "--to", "2x", "--part", part, "--dry-run", "--json")
         assert json.loads(done.stdout)["max_len_after"] == length
@@ -272,11 +322,16 @@ main()
 
 
 def test_main_exits_without_a_traceback_on_ctrl_c_during_imports() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED, "inspect", "tiny-gpt2"], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, "inspect", "tiny-gpt2"],
+        capture_output=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
-# Reports when it starts, because Python itself prints a traceback on Ctrl-C during its own start-up.
+# Reports when it starts, because Python itself prints a traceback on Ctrl-C during its own
+# start-up.
 STARTED = """
 import os, sys
 from ctxextend.__main__ import main
@@ -286,12 +341,16 @@ main()
 """
 
 
-@pytest.mark.parametrize("command", ["resize tiny-gpt2 --to 512 --verify", "inspect tiny-gpt2 --check", "--help"])
+@pytest.mark.parametrize(
+    "command", ["resize tiny-gpt2 --to 512 --verify", "inspect tiny-gpt2 --check", "--help"]
+)
 def test_ctrl_c_at_any_time_is_silent_and_leaves_a_complete_output_or_none(command: str) -> None:
     codes = set()
     for moment in range(8):
         with subprocess.Popen(
-            [sys.executable, "-c", STARTED, *command.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [sys.executable, "-c", STARTED, *command.split()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         ) as process:
             assert process.stdout
             assert process.stderr
@@ -300,7 +359,11 @@ def test_ctrl_c_at_any_time_is_silent_and_leaves_a_complete_output_or_none(comma
             process.send_signal(signal.SIGINT)
             errors = process.stderr.read().decode()
         assert not re.search("Traceback|Error|Exception|Interrupt|Abort|Stopped", errors), errors
-        assert process.returncode in (0, 130, -signal.SIGINT)  # -SIGINT while Python itself shuts down
+        assert process.returncode in (
+            0,
+            130,
+            -signal.SIGINT,
+        )  # -SIGINT while Python itself shuts down
         codes.add(process.returncode)
         left = [path.name for path in Path().iterdir()]
         assert left in ([], ["tiny-gpt2-512"])
@@ -346,13 +409,17 @@ def test_methods_lists_all_methods_on_one_screen_of_80_columns() -> None:
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines[: len(METHODS)]] == list(METHODS)
-    assert lines[-1] == "Rotary: yarn, linear, dynamic, theta, longrope, llama3, proportional, limits."
+    assert (
+        lines[-1] == "Rotary: yarn, linear, dynamic, theta, longrope, llama3, proportional, limits."
+    )
 
 
 def test_methods_prints_details_of_the_given_methods() -> None:
     names = [*reversed(METHODS), "yarn"]  # `linear` is a method of tables and of rotary positions
     blocks = run("methods", *names).stdout.split("\n\n")
-    for block, method in zip(blocks, (method for name in names for method in find_methods(name)), strict=True):
+    for block, method in zip(
+        blocks, (method for name in names for method in find_methods(name)), strict=True
+    ):
         text = " ".join(block.split())
         learned = f"learned rows {'kept bit for bit' if method.keeps_learned_rows else 'changed'}"
         effect = f"positions {method.scheme}" if method.scheme else learned
@@ -363,11 +430,14 @@ def test_methods_prints_details_of_the_given_methods() -> None:
         keeps = "not supported" if method.keep_first is None else f"default: {method.keep_first}"
         assert (f"--keep-first {keeps} " in text) == (not method.scheme)
     assert "default: chosen from the table)" in " ".join(run("methods", "bands").stdout.split())
-    assert "factor: new length / trained length (a number from 1 on; default: chosen from the lengths)" in " ".join(
-        run("methods", "yarn").stdout.split()
+    assert (
+        "factor: new length / trained length (a number from 1 on; default: chosen from the lengths)"
+        in " ".join(run("methods", "yarn").stdout.split())
     )
     assert "default: 0.4)" in " ".join(run("methods", "hierarchical").stdout.split())
-    assert [one["name"] for one in json.loads(run("methods", "copy", "--json").stdout)["methods"]] == ["copy"]
+    assert [
+        one["name"] for one in json.loads(run("methods", "copy", "--json").stdout)["methods"]
+    ] == ["copy"]
 
 
 def test_methods_suggests_a_close_name() -> None:
@@ -382,7 +452,9 @@ def test_resize_reports_the_settings_that_bands_chose_and_uses_the_given_ones() 
     assert "transformer.wpe.weight: bands with sigma 6, repeat 20:90, gain " in done.stderr
     failed = run(*command, "bands:sgima=6")
     assert failed.exit_code == 2
-    assert "Did you mean sigma? Settings of bands: sigma, repeat, gain" in " ".join(failed.stderr.split())
+    assert "Did you mean sigma? Settings of bands: sigma, repeat, gain" in " ".join(
+        failed.stderr.split()
+    )
     kept = run(*command, "bands", "--keep-first", "128", "--verify")
     assert "Inputs up to 128 tokens give identical outputs" in kept.stderr
 
@@ -393,7 +465,10 @@ def test_resize_reports_the_settings_that_bands_chose_and_uses_the_given_ones() 
         ("a\x1b[31mb\x00\x9b\r\n\tc", r"a\x1b[31mb\x00\x9b\r\n\tc"),
         ("caf\udce9", r"caf\xe9"),  # an undecodable byte
         (r"caf\udce9", r"caf\udce9"),
-        ("\u6a21\u3000\u578b\u200d\u202e", "\u6a21\u3000\u578b\u200d\\u202e"),  # wide spaces and joiners are kept
+        (
+            "\u6a21\u3000\u578b\u200d\u202e",
+            "\u6a21\u3000\u578b\u200d\\u202e",
+        ),  # wide spaces and joiners are kept
     ],
 )
 def test_printable_escapes_control_characters(name: str, expected: str) -> None:
@@ -408,13 +483,21 @@ def shell(command: str) -> "subprocess.CompletedProcess[str]":
 def test_resize_reports_a_full_stdout() -> None:
     done = shell("tiny-gpt2 --to 512 -q > /dev/full")
     assert done.returncode == 1
-    assert done.stderr == "Error: Cannot print the result: No space left on device.\nThe command itself succeeded.\n"
+    assert (
+        done.stderr
+        == "Error: Cannot print the result: No space left on device.\nThe command itself "
+        "succeeded.\n"
+    )
     assert Path("tiny-gpt2-512/config.json").exists()
 
 
 def test_resize_json_error_with_a_full_stdout_is_printed_on_stderr() -> None:
     done = shell("tiny-gpt2 --to 512 --method copy --keep-first 128 --json > /dev/full")
-    assert (done.returncode, done.stderr.startswith("Error: "), "Traceback" in done.stderr) == (1, True, False)
+    assert (done.returncode, done.stderr.startswith("Error: "), "Traceback" in done.stderr) == (
+        1,
+        True,
+        False,
+    )
 
 
 def test_resize_with_closed_streams_works() -> None:

@@ -1,4 +1,6 @@
-"""End-to-end tests of `compare` on pico models, checked against `resize`, `train` and `evaluate`."""
+"""End-to-end tests of `compare` on pico models, checked against `resize`, `train` and
+`evaluate`.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -54,12 +56,16 @@ def open_run(source: Path, *methods: str, folder: Path, steps: int, **flags: Any
     return open_comparison(open_model(CheckpointRef(str(source))), settings, folder)
 
 
-@pytest.mark.parametrize(("model_type", "dtype"), [("gpt2", torch.bfloat16), ("roberta", torch.float32)])
+@pytest.mark.parametrize(
+    ("model_type", "dtype"), [("gpt2", torch.bfloat16), ("roberta", torch.float32)]
+)
 def test_compare_equals_evaluate_of_resized_checkpoint(
     model_type: str, dtype: torch.dtype, texts: Path, tmp_path: Path
 ) -> None:
     source = make_source(tmp_path / "source", model_type, dtype=dtype)
-    found = ctxextend.compare(source, TO, texts, methods=["random", "stretch:keep-first=5"], tokens=512)
+    found = ctxextend.compare(
+        source, TO, texts, methods=["random", "stretch:keep-first=5"], tokens=512
+    )
     assert {row.method for row in found.rows} == {"stretch:keep-first=5", "random"}
     for row in found.rows:
         single = ctxextend.evaluate(resized(source, row.method), texts, base=source, tokens=512)
@@ -104,7 +110,9 @@ def test_compare_pairs_windows_and_short_inputs_with_base(source: Path, texts: P
         assert row.final.delta.standard_error < row.final.score.standard_error  # type: ignore[operator]
     for row in found.rows:
         assert row.final.short_inputs is not None
-        assert (row.final.short_inputs.mean == 0) == row.keeps_learned_rows == (row.method == "copy")
+        assert (
+            (row.final.short_inputs.mean == 0) == row.keeps_learned_rows == (row.method == "copy")
+        )
 
 
 @pytest.mark.parametrize("setting", ["contrastive", "fsdp", "lora", "save_adapter"])
@@ -116,7 +124,9 @@ def test_compare_rejects_settings_of_single_runs(setting: str, source: Path, tex
 def test_compare_skips_methods_that_do_not_apply_unless_named(source: Path) -> None:
     texts = write_texts(900)
     measured: dict[str, Any] = {"tokens": 300, "measure": ["position"]}
-    found = ctxextend.compare(source, 300, texts, methods=["all", "stretch:keep-first=5"], **measured)
+    found = ctxextend.compare(
+        source, 300, texts, methods=["all", "stretch:keep-first=5"], **measured
+    )
     assert set(found.skipped) == {"hierarchical", "stretch"}
     assert "at most 256" in found.skipped["hierarchical"]
     assert {row.method for row in found.rows} == {*pico.LEARNED_METHODS, "stretch:keep-first=5"} - {
@@ -138,7 +148,15 @@ def test_compare_loads_one_model_and_reports_progress(
         return load_eval_model(*arguments)
 
     monkeypatch.setattr(compare_module, "load_eval_model", count_load)
-    ctxextend.compare(source, TO, texts, methods=FEW, tokens=512, steps=2, progress=lambda *call: calls.append(call))
+    ctxextend.compare(
+        source,
+        TO,
+        texts,
+        methods=FEW,
+        tokens=512,
+        steps=2,
+        progress=lambda *call: calls.append(call),
+    )
     assert len(loads) == 1
     assert {total for _, total, _ in calls} == {sum(tokens for tokens, _, _ in calls)}
     assert {name for _, _, name in calls} == {"the base", "linear", "copy", "stretch:keep-first=5"}
@@ -164,7 +182,9 @@ def test_compare_trains_like_run_with_recipe_of_row(
         measured = {"tokens": 256, "measure": ["position", "context"], "seed": 3}
     write_book()
     training: dict[str, Any] = {"steps": 2, "trainable": trainable, "lr": 0.01, "batch_size": 2}
-    found = ctxextend.compare(source, TO, "book.txt", eval_data=texts, methods=[method], **measured, **training)
+    found = ctxextend.compare(
+        source, TO, "book.txt", eval_data=texts, methods=[method], **measured, **training
+    )
     assert (found.steps, found.trainable, found.seq_len) == (2, trainable, TO)
     (row,) = found.rows
     assert "  seed: 3\n" in row.recipe
@@ -182,7 +202,9 @@ def test_compare_trains_like_run_with_recipe_of_row(
 
 @pytest.mark.parametrize("trainable", ["new", "all-but-positions", "all"])
 @pytest.mark.usefixtures("texts")
-def test_comparison_run_restores_weights_after_each_method(trainable: str, source: Path, tmp_path: Path) -> None:
+def test_comparison_run_restores_weights_after_each_method(
+    trainable: str, source: Path, tmp_path: Path
+) -> None:
     # The same method under two names: leftovers of the first training would change the second.
     methods = ("linear", "linear:keep-first=0")
     found = open_run(source, *methods, steps=2, folder=tmp_path, trainable=trainable, **QUICK)
@@ -194,7 +216,9 @@ def test_comparison_run_restores_weights_after_each_method(trainable: str, sourc
     assert not any(value.grad is not None for value in model.parameters())
     one, other = found.candidates
     for first, second in zip(one.measured, other.measured, strict=True):
-        assert [values.tolist() for values in first.scores] == [values.tolist() for values in second.scores]
+        assert [values.tolist() for values in first.scores] == [
+            values.tolist() for values in second.scores
+        ]
     assert not [*tmp_path.glob("saves/*")]
 
 
@@ -206,17 +230,25 @@ def test_comparison_run_evaluates_on_held_out_windows(source: Path, tmp_path: Pa
     rule = HeldOut(**task.provenance["held_out"])
     held_out = np.concatenate(held_out_windows(task.train.tokens, rule))
     read = np.concatenate(found.evaluation.text.documents)
-    assert read.tolist() == [token for token in held_out if token != task.files.tokenizer.separator][: len(read)]
+    assert (
+        read.tolist()
+        == [token for token in held_out if token != task.files.tokenizer.separator][: len(read)]
+    )
     assert any("windows held out of --data" in note for note in found.report(complete=True).notes)
 
 
 def test_compare_rejects_encoders_with_too_few_documents(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="ranked by document retrieval"):
-        ctxextend.compare(make_encoder(tmp_path / "encoder"), TO, write_texts(80, 1), methods=["copy"])
+        ctxextend.compare(
+            make_encoder(tmp_path / "encoder"), TO, write_texts(80, 1), methods=["copy"]
+        )
 
 
-def test_compare_continues_after_a_failed_training(source: Path, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_training, calls = trainer.run_training, list[object]()
+def test_compare_continues_after_a_failed_training(
+    source: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_training = trainer.run_training
+    calls = list[object]()
 
     def fail_once(*arguments: Any) -> Any:
         calls.append(arguments)
@@ -226,5 +258,8 @@ def test_compare_continues_after_a_failed_training(source: Path, texts: Path, mo
 
     monkeypatch.setattr(trainer, "run_training", fail_once)
     found = ctxextend.compare(source, TO, texts, methods=["linear", "copy"], steps=1, **QUICK)
-    assert [(row.method, row.trained is not None) for row in found.rows] == [("copy", True), ("linear", False)]
+    assert [(row.method, row.trained is not None) for row in found.rows] == [
+        ("copy", True),
+        ("linear", False),
+    ]
     assert "Training failed for linear: The loss became NaN or infinite." in found.warnings

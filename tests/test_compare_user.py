@@ -46,7 +46,11 @@ def test_compare_prints_ranking_and_writes_report_and_figure(source: Path) -> No
     )
     assert done.exit_code == 0, done.stderr
     assert "16 -> 64 positions, 3 methods" in done.stdout
-    ranked = [line.split()[:2] for line in done.stdout.splitlines() if line.strip()[:1] in "123" and line.strip()]
+    ranked = [
+        line.split()[:2]
+        for line in done.stdout.splitlines()
+        if line.strip()[:1] in "123" and line.strip()
+    ]
     assert {method for _, method in ranked} == {"linear", "copy", "random"}
     assert [number for number, _ in ranked] == ["1", "2", "3"]
     assert "The base in sliding windows of 16 tokens: " in " ".join(done.stdout.split())
@@ -55,9 +59,30 @@ def test_compare_prints_ranking_and_writes_report_and_figure(source: Path) -> No
 
 
 def test_compare_json_prints_one_object(source: Path) -> None:
-    flags = ("--steps", 1, "--trainable", "new", "--lr", 0.01, "--batch-size", 2, "--seed", 5, "--length", 16)
+    flags = (
+        "--steps",
+        1,
+        "--trainable",
+        "new",
+        "--lr",
+        0.01,
+        "--batch-size",
+        2,
+        "--seed",
+        5,
+        "--length",
+        16,
+    )
     done = compare(
-        source, "--method", "copy", "--method", "stretch:keep-first=5", *flags, "--measure", "context", "--json"
+        source,
+        "--method",
+        "copy",
+        "--method",
+        "stretch:keep-first=5",
+        *flags,
+        "--measure",
+        "context",
+        "--json",
     )
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
@@ -66,7 +91,9 @@ def test_compare_json_prints_one_object(source: Path) -> None:
     assert {row["method"] for row in values["rows"]} == {"copy", "stretch:keep-first=5"}
     contexts = values["rows"][0]["trained"]["evaluation"]["contexts"]
     assert [point["context"] for point in contexts["points"]] == [16, 64]
-    assert values["warnings"] == [line.removeprefix("Warning: ") for line in done.stderr.splitlines() if "Warn" in line]
+    assert values["warnings"] == [
+        line.removeprefix("Warning: ") for line in done.stderr.splitlines() if "Warn" in line
+    ]
 
 
 def test_compare_steps_trains_the_default_method_by_default(source: Path) -> None:
@@ -76,22 +103,36 @@ def test_compare_steps_trains_the_default_method_by_default(source: Path) -> Non
     assert values["rows"][0]["trained"] is not None
 
 
-def test_compare_quick_prints_a_verdict_and_the_next_command(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_quick_prints_a_verdict_and_the_next_command(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ctxextend.comparison.quick.SECONDS", 0)  # the fewest windows
-    done = invoke("compare", source, "--quick", "--json", "--data", "texts.jsonl", "--model-type", "gpt2")
+    done = invoke(
+        "compare", source, "--quick", "--json", "--data", "texts.jsonl", "--model-type", "gpt2"
+    )
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)
     check_result(values)
     assert (values["max_len_after"], values["tokens"]) == (32, 2 * 32)
-    assert {row["method"] for row in values["rows"]} == {"copy", "linear", "bands", "bands:keep-first=16"}
+    assert {row["method"] for row in values["rows"]} == {
+        "copy",
+        "linear",
+        "bands",
+        "bands:keep-first=16",
+    }
     assert "stretch" in values["skipped"]  # it keeps 20 rows
     assert values["verdict"].startswith(
         "2 windows are too little text to choose; auto takes copy. At 32 tokens copy has"
     )
     assert (values["auto"], values["recommended"], values["limited_by"]) == ("copy", "copy", "time")
-    assert values["next_command"] == f"ctxextend resize {source} --model-type gpt2 --to 32 --method copy"
+    assert (
+        values["next_command"]
+        == f"ctxextend resize {source} --model-type gpt2 --to 32 --method copy"
+    )
     assert "--tokens 640" in done.stderr
-    more = invoke("compare", source, "--quick", "--tokens", 320, "--to", "3x", "--report", "page.html")
+    more = invoke(
+        "compare", source, "--quick", "--tokens", 320, "--to", "3x", "--report", "page.html"
+    )
     assert more.exit_code == 0, more.stderr
     assert "Next: ctxextend resize" in more.stdout
     assert "16 -> 48 positions" in more.stdout
@@ -127,7 +168,9 @@ def test_compare_rejects_invalid_flags_before_loading_a_model(
     assert message in done.stderr
 
 
-def test_compare_prints_ranking_if_the_report_cannot_be_written(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_prints_ranking_if_the_report_cannot_be_written(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise OutputError("page.html could not be written: no space.")
 
@@ -143,7 +186,8 @@ def test_compare_prints_ranking_if_the_report_cannot_be_written(source: Path, mo
 def test_compare_interrupted_in_training_prints_results_and_removes_files(
     number: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end_step, steps = RunCallback.on_step_end, list[object]()
+    end_step = RunCallback.on_step_end
+    steps = list[object]()
 
     def stop_second_training(self: RunCallback, *arguments: Any, **named: Any) -> Any:
         steps.append(arguments)
@@ -156,7 +200,17 @@ def test_compare_interrupted_in_training_prints_results_and_removes_files(
     before = signal.signal(signal.SIGTERM, _handle_signal)
     try:
         training = ("--steps", 2, "--batch-size", 2)
-        done = compare(source, "--method", "linear", "--method", "copy", *training, "--json", "--report", "page.html")
+        done = compare(
+            source,
+            "--method",
+            "linear",
+            "--method",
+            "copy",
+            *training,
+            "--json",
+            "--report",
+            "page.html",
+        )
     finally:
         signal.signal(signal.SIGTERM, before)
     assert done.exit_code == 128 + number
@@ -167,5 +221,8 @@ def test_compare_interrupted_in_training_prints_results_and_removes_files(
         return
     check_result(values)
     assert values["complete"] is False
-    assert {row["method"]: row["trained"] is not None for row in values["rows"]} == {"linear": True, "copy": False}
+    assert {row["method"]: row["trained"] is not None for row in values["rows"]} == {
+        "linear": True,
+        "copy": False,
+    }
     assert "Incomplete" in Path("page.html").read_text("utf-8")

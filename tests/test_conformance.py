@@ -1,8 +1,8 @@
 """Every model type of transformers is either resized correctly or rejected by name.
 
-Independent of the registry: the types come from transformers' `CONFIG_MAPPING`, the parameters that depend on a config
-key are found by building models with other values, and buffers of sinusoids by recording the sines that constructors
-compute. `tests/conftest.py` prints the counts.
+Independent of the registry: the types come from transformers' `CONFIG_MAPPING`, the parameters that
+depend on a config key are found by building models with other values, and buffers of sinusoids by
+recording the sines that constructors compute. `tests/conftest.py` prints the counts.
 """
 
 import copy
@@ -14,7 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import EncoderDecoderModel, MarianMTModel, SpeechT5ForSpeechToText, SpeechT5ForTextToSpeech
+from transformers import (
+    EncoderDecoderModel,
+    MarianMTModel,
+    SpeechT5ForSpeechToText,
+    SpeechT5ForTextToSpeech,
+)
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -39,11 +44,16 @@ from ctxextend.tables.rotary import frequencies
 from tests import pico, rules, tiny, zoo
 
 TYPES = sorted(CONFIG_MAPPING.keys())
-WITH_ROWS = {table.model_type for table in list_families() if table.scheme in ("learned", "sinusoidal")}
-RULES = FAMILIES.keys() - WITH_ROWS  # with positions that are a rule, such as rotary ones, in all configs
+WITH_ROWS = {
+    table.model_type for table in list_families() if table.scheme in ("learned", "sinusoidal")
+}
+RULES = (
+    FAMILIES.keys() - WITH_ROWS
+)  # with positions that are a rule, such as rotary ones, in all configs
 NO_CONFIG = {"gemma4_assistant"}  # whose default config is invalid
 
-# Types of which no model can be built here, and why. They must still be in the registry or rejected by name.
+# Types of which no model can be built here, and why. They must still be in the registry or rejected
+# by name.
 NOT_INSTANTIABLE: Mapping[str, str] = {
     model_type: reason
     for reason, model_types in {
@@ -75,7 +85,8 @@ NOT_INSTANTIABLE: Mapping[str, str] = {
 
 # Axes that are not token positions, by a pattern of "type key parameter", and what they are.
 OTHER_AXES: Mapping[str, str] = {
-    r"(num|n)_\w*(register|cls|detection|query|global|mask)_tokens ": "learned tokens without order",
+    r"(num|n)_\w*(register|cls|detection|query|global|mask)_tokens ": "learned tokens "
+    "without order",
     r"max_source_positions .*embed_positions": "frames of audio",
     r"max_2d_position_embeddings |\S*max_grid_(row|col)_": "coordinates on a page or in an image",
     r"(row|column)_embedder|florence2 vision_config\.": "rows and columns of an image",
@@ -92,7 +103,8 @@ OTHER_AXES: Mapping[str, str] = {
     r"^oneformer task_seq_len ": "the input of a layer, not a table",
 }
 
-# Sinusoids in buffers or attributes that are not token positions, by a pattern of "type tensor", and what they are.
+# Sinusoids in buffers or attributes that are not token positions, by a pattern of "type tensor",
+# and what they are.
 OTHER_WAVES: Mapping[str, str] = {
     r"^(codegen|gptj|llama4\S*|granite_docling\S*) ": "rotary angles",
     r"^(fun_asr_nano|qwen2_5_omni|qwen3_asr|qwen3_omni_moe)\S* .*positional_embedding$": "frames of audio",
@@ -104,9 +116,13 @@ OTHER_WAVES: Mapping[str, str] = {
 }
 
 # Tables that text inputs do not use, with the same key as the text's table.
-NOT_READ = ("visual_embeddings.position_embeddings.weight", "embeddings.visual_position_embeddings.weight")
+NOT_READ = (
+    "visual_embeddings.position_embeddings.weight",
+    "embeddings.visual_position_embeddings.weight",
+)
 
-# Tables that grow for one long input, but not in generation with a cache, by a pattern of "type tensor".
+# Tables that grow for one long input, but not in generation with a cache, by a pattern of "type
+# tensor".
 ONE_CALL = r"^(speech_to_text|speecht5) .*embed_positions\.weights$"
 
 # Tables that have another name in files than in the loaded model.
@@ -130,14 +146,17 @@ def test_every_model_type_is_resized_or_rejected_by_name(
     else:
         built = list(tiny.buildable_classes(model_type, tiny.model_classes(model_type), 1))
     assert bool(built) != (model_type in NOT_INSTANTIABLE), (
-        f"{model_type}: {'can be built: remove it from' if built else 'cannot be built: add it to'} NOT_INSTANTIABLE"
+        f"{model_type}: "
+        f"{'can be built: remove it from' if built else 'cannot be built: add it to'} "
+        "NOT_INSTANTIABLE"
     )
     for one in built[:2]:
         check_dependent_parameters(model_type, one)
     for one in built:
         check_waves(model_type, one)
     assert model_type in {*FAMILIES, *POSITION_SCHEMES}, (
-        f"{model_type} is new, and none of its parameters was found to depend on a length. Add it to "
+        f"{model_type} is new, and none of its parameters was found to depend on a length. Add "
+        "it to "
         "ctxextend/families/unsupported.py under its position scheme, or add a Family to "
         "ctxextend/families/registry.py."
     )
@@ -146,17 +165,27 @@ def test_every_model_type_is_resized_or_rejected_by_name(
             find_architecture({"model_type": model_type})
     kinds = check_family(model_type, built, tmp_path)
     conforming = list(kinds)
-    assert bool(conforming) == (model_type in WITH_ROWS and bool(built)), f"{model_type}: no class has a table"
+    assert bool(conforming) == (model_type in WITH_ROWS and bool(built)), (
+        f"{model_type}: no class has a table"
+    )
     if conforming:
         check_listed_names(model_type, built)
-    record_property("model types", ("with a rule" if model_type in RULES else outcome(built, conforming), 1))
+    record_property(
+        "model types", ("with a rule" if model_type in RULES else outcome(built, conforming), 1)
+    )
     base = outcome(built[:1], [cls for cls in conforming if cls is built[0].model_class])
-    record_property("base classes", ("without its table" if conforming and base == "rejected" else base, 1))
+    record_property(
+        "base classes", ("without its table" if conforming and base == "rejected" else base, 1)
+    )
     record_property("classes resized", ("in all", len(conforming)))
-    if (any(one.waves for one in built) and not kinds) or {"by formula", "by edits only"} & {*kinds.values()}:
+    if (any(one.waves for one in built) and not kinds) or {"by formula", "by edits only"} & {
+        *kinds.values()
+    }:
         how = max(kinds.values(), default="refused: their rows are not token positions")
         record_property("model types with sinusoids", (how, 1))
-        record_property("model types with fine-tuned sinusoids", ("as learned tables", how == "by formula"))
+        record_property(
+            "model types with fine-tuned sinusoids", ("as learned tables", how == "by formula")
+        )
 
 
 def outcome(built: list[tiny.Built], conforming: list[Any]) -> str:
@@ -164,15 +193,23 @@ def outcome(built: list[tiny.Built], conforming: list[Any]) -> str:
 
 
 def check_dependent_parameters(model_type: str, built: tiny.Built) -> None:
-    """Check that every parameter that depends on a length is in the registry or matches `OTHER_AXES`."""
+    """Check that every parameter that depends on a length is in the registry or matches
+    `OTHER_AXES`.
+    """
     known: set[str] = set()
     if model_type in WITH_ROWS & FAMILIES.keys():
-        known = {name for one in architecture_of(model_type, built.config).locations for name in one.names}
+        known = {
+            name
+            for one in architecture_of(model_type, built.config).locations
+            for name in one.names
+        }
     for key, name in tiny.dependent_parameters(built):
         line = f"{model_type} {key} {name}"
         assert name in known or any(re.search(pattern, line) for pattern in OTHER_AXES), (
-            f"{built.model_class.__name__}: {name} has a row for each unit of {key}. Add a Family for {model_type!r} "
-            "to ctxextend/families/registry.py with this table and key; or, if its rows are not token positions, a "
+            f"{built.model_class.__name__}: {name} has a row for each unit of {key}. Add a "
+            f"Family for {model_type!r} "
+            "to ctxextend/families/registry.py with this table and key; or, if its rows are not "
+            "token positions, a "
             "pattern to OTHER_AXES and the type to ctxextend/families/unsupported.py."
         )
 
@@ -181,11 +218,19 @@ def check_waves(model_type: str, built: tiny.Built) -> None:
     """Check that every buffer of sinusoids is in the registry or matches `OTHER_WAVES`."""
     known = set[str]()
     if model_type in WITH_ROWS & FAMILIES.keys():
-        known = {name for one in architecture_of(model_type, built.config).locations for name in one.names}
+        known = {
+            name
+            for one in architecture_of(model_type, built.config).locations
+            for name in one.names
+        }
     for name in built.waves:
-        assert name in known or any(re.search(pattern, f"{model_type} {name}") for pattern in OTHER_WAVES), (
-            f"{built.model_class.__name__}: {name} contains sinusoids. Add a Family for {model_type!r} to "
-            "ctxextend/families/registry.py with this table and its layout; or, if its rows are not token positions, a "
+        assert name in known or any(
+            re.search(pattern, f"{model_type} {name}") for pattern in OTHER_WAVES
+        ), (
+            f"{built.model_class.__name__}: {name} contains sinusoids. Add a Family for "
+            f"{model_type!r} to "
+            "ctxextend/families/registry.py with this table and its layout; or, if its rows are "
+            "not token positions, a "
             "pattern to OTHER_WAVES."
         )
 
@@ -198,17 +243,24 @@ def check_listed_names(model_type: str, built: list[tiny.Built]) -> None:
     """Check that every table name that `ctxextend families` lists is in some class."""
     names = {RENAMED.get(name, name) for one in built for name in one.names}
     config = built[0].config.to_dict() | {"model_type": model_type}
-    assert {RENAMED.get(one.usual_name, one.usual_name) for one in find_architecture(config).locations} <= names
+    assert {
+        RENAMED.get(one.usual_name, one.usual_name) for one in find_architecture(config).locations
+    } <= names
 
 
 def check_family(model_type: str, built: list[tiny.Built], folder: Path) -> dict[Any, str]:
-    """Resize a small model per set of table names, and return their classes and how each was resized."""
+    """Resize a small model per set of table names, and return their classes and how each was
+    resized.
+    """
     conforming, kinds = set[frozenset[str]](), dict[Any, str]()
     for one in built if model_type in WITH_ROWS else []:
         locations = architecture_of(model_type, one.config).locations
-        tables = frozenset(name for location in locations for name in location.names if name in one.names)
+        tables = frozenset(
+            name for location in locations for name in location.names if name in one.names
+        )
         is_known = tables in conforming or (
-            all(location.table.width_key for location in locations) and any(tables <= known for known in conforming)
+            all(location.table.width_key for location in locations)
+            and any(tables <= known for known in conforming)
         )
         if not tables or is_known:
             continue
@@ -221,16 +273,25 @@ def check_family(model_type: str, built: list[tiny.Built], folder: Path) -> dict
     return kinds
 
 
-def check_class(make_config: Callable[[], Any], model_class: Any, folder: Path, *, all_methods: bool = False) -> str:
-    """Check the reserved rows at the default pad id and at another, and a resize; return how rows are made."""
-    if any(isinstance(getattr(part, "pad_token_id", None), int) for _, part in tiny.parts(make_config())):
+def check_class(
+    make_config: Callable[[], Any], model_class: Any, folder: Path, *, all_methods: bool = False
+) -> str:
+    """Check the reserved rows at the default pad id and at another, and a resize; return how rows
+    are made.
+    """
+    if any(
+        isinstance(getattr(part, "pad_token_id", None), int)
+        for _, part in tiny.parts(make_config())
+    ):
         check_rows(SmallModel(make_config(), model_class, OTHER_PAD))
     small = SmallModel(make_config(), model_class)
     unused = copy.deepcopy(small.model)  # BigBird changes its state in forward()
     check_rows(small)
     if small.waves:
         return check_waves_resize(small, folder, all_methods=all_methods)
-    assert not any(location.table.width_key for location, _ in small.found), "its rows are not sinusoids"
+    assert not any(location.table.width_key for location, _ in small.found), (
+        "its rows are not sinusoids"
+    )
     check_resize(small, unused, folder)
     return "as learned"
 
@@ -247,7 +308,8 @@ class SmallModel:
     """A small model of a class whose tables all have the same number of positions."""
 
     def __init__(self, config: Any, model_class: Any, pad: int | None = None) -> None:
-        self.model_class, model_type = model_class, config.model_type
+        self.model_class = model_class
+        model_type = config.model_type
         self.old, self.new = zoo.LENGTHS.get(model_type, (zoo.OLD, zoo.NEW))
         self.config = tiny.shrink(config)
         for _, part in tiny.parts(config):
@@ -286,7 +348,9 @@ class SmallModel:
 
     @cached_property
     def readers(self) -> list[tuple[TableLocation, str, zoo.Reader, list[int]]]:
-        """The tables that text inputs use, each with the module that reads it and the rows it read."""
+        """The tables that text inputs use, each with the module that reads it and the rows it
+        read.
+        """
         readers = []
         for location, name in self.found:
             length = location.positions(len(self.model.get_parameter(name)))
@@ -295,12 +359,16 @@ class SmallModel:
         return readers
 
 
-@pytest.mark.parametrize("model_type", sorted((RULES | {"deberta", "deberta-v2", "esm"}) - NO_CONFIG))
+@pytest.mark.parametrize(
+    "model_type", sorted((RULES | {"deberta", "deberta-v2", "esm"}) - NO_CONFIG)
+)
 def test_every_rule_is_planned_as_transformers_applies_it(
     model_type: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     config = rules.make_config(model_type)
-    content, model, outcome = rules.save(config, tmp_path), None, "without a class"
+    content = rules.save(config, tmp_path)
+    model = None
+    outcome = "without a class"
     for method in methods_of(model_type, content):
         plan = plan_resize(tmp_path, to=rules.NEW, method=method)
         loaded = rules.load_config(rules.edited(content, plan.edits))
@@ -322,26 +390,39 @@ def methods_of(model_type: str, config: Mapping[str, Any]) -> tuple[str | None, 
     location, *others = find_architecture(config).locations
     if others or location.path or location.table.rope is None or not location.table.rope.methods:
         return (None,)
-    kind = next(layers for layers in read_rope(location) if not layers.is_local).parameters["rope_type"]
+    kind = next(layers for layers in read_rope(location) if not layers.is_local).parameters[
+        "rope_type"
+    ]
     return location.table.rope.methods if kind == "default" else (kind,)
 
 
 def check_rope(model: Any, part: Any, table: TablePlan) -> None:
-    """Check the settings that transformers loads, and the inverse frequencies that the model computes from them."""
+    """Check the settings that transformers loads, and the inverse frequencies that the model
+    computes from them.
+    """
     modules = dict(rules.rotary_modules(model, part.model_type)) if model else {}
     assert modules or not (model and table.rope), "no module computes angles"
     for rope in table.rope:
         name, settings = rope.before.layers, rope.after.parameters
         loaded = part.rope_parameters[name] if name else part.rope_parameters
         assert {key: loaded.get(key) for key in settings} == dict(settings)
-        kind, dim = settings["rope_type"], rotary_dim(table.location, settings)
-        expected = torch.from_numpy(frequencies(settings, dim, part.max_position_embeddings).inverse)
+        kind = settings["rope_type"]
+        dim = rotary_dim(table.location, settings)
+        expected = torch.from_numpy(
+            frequencies(settings, dim, part.max_position_embeddings).inverse
+        )
         if kind != "default":
             torch.testing.assert_close(
-                ROPE_INIT_FUNCTIONS[kind](part, layer_type=name or None)[0].double(), expected, rtol=1e-5, atol=0
+                ROPE_INIT_FUNCTIONS[kind](part, layer_type=name or None)[0].double(),
+                expected,
+                rtol=1e-5,
+                atol=0,
             )
         for module in modules.values():
-            for found in (type(module)(part), *([module] if rules.is_real(model) and module.config is part else [])):
+            for found in (
+                type(module)(part),
+                *([module] if rules.is_real(model) and module.config is part else []),
+            ):
                 angles = found.get_buffer(f"{name}_inv_freq".lstrip("_"))
                 torch.testing.assert_close(angles.double(), expected, rtol=1e-5, atol=0)
 
@@ -361,17 +442,32 @@ def check_rope(model: Any, part: Any, table: TablePlan) -> None:
         ("vision-encoder-decoder", "vit", "ctrl"),
     ],
 )
-def test_composites_of_any_model_types_are_resized(composite: str, encoder: str, decoder: str, tmp_path: Path) -> None:
-    parts = {"encoder": tiny.make_config(encoder).to_dict(), "decoder": tiny.make_config(decoder).to_dict()}
+def test_composites_of_any_model_types_are_resized(
+    composite: str, encoder: str, decoder: str, tmp_path: Path
+) -> None:
+    parts = {
+        "encoder": tiny.make_config(encoder).to_dict(),
+        "decoder": tiny.make_config(decoder).to_dict(),
+    }
     parts["decoder"] |= {"is_decoder": True, "add_cross_attention": True}
-    check_class(lambda: CONFIG_MAPPING[composite](**copy.deepcopy(parts)), tiny.model_classes(composite)[0], tmp_path)
+    check_class(
+        lambda: CONFIG_MAPPING[composite](**copy.deepcopy(parts)),
+        tiny.model_classes(composite)[0],
+        tmp_path,
+    )
 
 
 @pytest.mark.parametrize(
     ("model_type", "flag"),
-    [("xlm", "sinusoidal_embeddings"), ("flaubert", "sinusoidal_embeddings"), ("distilbert", "sinusoidal_pos_embds")],
+    [
+        ("xlm", "sinusoidal_embeddings"),
+        ("flaubert", "sinusoidal_embeddings"),
+        ("distilbert", "sinusoidal_pos_embds"),
+    ],
 )
-def test_models_with_a_flag_for_sinusoids_are_resized_by_formula(model_type: str, flag: str, tmp_path: Path) -> None:
+def test_models_with_a_flag_for_sinusoids_are_resized_by_formula(
+    model_type: str, flag: str, tmp_path: Path
+) -> None:
     def make_config() -> Any:
         config = tiny.make_config(model_type)
         setattr(config, flag, True)
@@ -379,17 +475,26 @@ def test_models_with_a_flag_for_sinusoids_are_resized_by_formula(model_type: str
 
     for model_class in tiny.model_classes(model_type)[:2]:
         is_base = model_class is tiny.model_classes(model_type)[0]
-        how = check_class(make_config, model_class, tmp_path / model_class.__name__, all_methods=is_base)
+        how = check_class(
+            make_config, model_class, tmp_path / model_class.__name__, all_methods=is_base
+        )
         assert how == "by formula"
 
 
 def test_marian_is_resized_by_formula_if_the_file_contains_its_tables(tmp_path: Path) -> None:
     small = SmallModel(tiny.make_config("marian"), MarianMTModel)
     small.model.save_pretrained(tmp_path / "source")
-    assert not [name for name in pico.tensor_bytes(tmp_path / "source") if "embed_positions" in name]
+    assert not [
+        name for name in pico.tensor_bytes(tmp_path / "source") if "embed_positions" in name
+    ]
     state = small.model.state_dict()
-    pico.add_tensors(tmp_path / "source", {name: state[name].contiguous() for _, name in small.waves})
-    assert resize(tmp_path / "source", to=small.new, output=tmp_path / "output").plan.method == "formula"
+    pico.add_tensors(
+        tmp_path / "source", {name: state[name].contiguous() for _, name in small.waves}
+    )
+    assert (
+        resize(tmp_path / "source", to=small.new, output=tmp_path / "output").plan.method
+        == "formula"
+    )
     loaded = pico.Pico(tmp_path / "output", small.model_class).load()
     assert all(same_table(loaded, small.build(small.new), name) for _, name in small.waves)
 
@@ -402,7 +507,10 @@ def test_sinusoids_in_half_precision_are_resized_by_formula(
     small = SmallModel(tiny.make_config(model_type), tiny.model_classes(model_type)[0])
     names = [name for _, name in small.waves]
     small.model.to(dtype).save_pretrained(tmp_path / "source")
-    assert resize(tmp_path / "source", to=small.new, output=tmp_path / "output").plan.method == "formula"
+    assert (
+        resize(tmp_path / "source", to=small.new, output=tmp_path / "output").plan.method
+        == "formula"
+    )
     loaded = pico.Pico(tmp_path / "output", small.model_class).load(dtype=dtype)
     fresh = small.build(small.new).to(dtype)
     assert names and all(same_table(loaded, fresh, name) for name in names)
@@ -414,7 +522,10 @@ def test_sinusoids_in_half_precision_are_resized_by_formula(
 def test_learned_rows_and_sinusoids_of_one_model_are_resized_by_their_own_methods(
     encoder: str, decoder: str, method: str, tmp_path: Path
 ) -> None:
-    parts = {"encoder": tiny.make_config(encoder).to_dict(), "decoder": tiny.make_config(decoder).to_dict()}
+    parts = {
+        "encoder": tiny.make_config(encoder).to_dict(),
+        "decoder": tiny.make_config(decoder).to_dict(),
+    }
     parts["decoder"] |= {"is_decoder": True, "add_cross_attention": True}
     small = SmallModel(CONFIG_MAPPING["encoder-decoder"](**parts), EncoderDecoderModel)
     small.model.save_pretrained(tmp_path / "source")
@@ -424,7 +535,10 @@ def test_learned_rows_and_sinusoids_of_one_model_are_resized_by_their_own_method
     check_verified(tmp_path / "output", tmp_path / "source")
     (tmp_path / "output" / "ctxextend.yaml").unlink()
     check_verified(tmp_path / "output", tmp_path / "source")
-    loaded, fresh = pico.Pico(tmp_path / "output", EncoderDecoderModel).load(), small.build(small.new)
+    loaded, fresh = (
+        pico.Pico(tmp_path / "output", EncoderDecoderModel).load(),
+        small.build(small.new),
+    )
     assert [same_table(loaded, fresh, name) for _, name in small.waves] == [True]
     extend_model(small.model, to=small.new)
     check_same_state(small.model, loaded)
@@ -433,13 +547,27 @@ def test_learned_rows_and_sinusoids_of_one_model_are_resized_by_their_own_method
 @pytest.mark.parametrize(
     ("model_type", "model_class"),
     [
-        *((name, None) for name in ("cohere_asr", "ctrl", "fsmt", "seamless_m4t", "tipsv2_text_model", "videoprism")),
+        *(
+            (name, None)
+            for name in (
+                "cohere_asr",
+                "ctrl",
+                "fsmt",
+                "seamless_m4t",
+                "tipsv2_text_model",
+                "videoprism",
+            )
+        ),
         ("speecht5", SpeechT5ForSpeechToText),
         ("speecht5", SpeechT5ForTextToSpeech),
     ],
 )
-def test_verify_deep_loads_and_runs_models_with_sinusoids(model_type: str, model_class: Any, tmp_path: Path) -> None:
-    small = SmallModel(tiny.make_config(model_type), model_class or tiny.model_classes(model_type)[0])
+def test_verify_deep_loads_and_runs_models_with_sinusoids(
+    model_type: str, model_class: Any, tmp_path: Path
+) -> None:
+    small = SmallModel(
+        tiny.make_config(model_type), model_class or tiny.model_classes(model_type)[0]
+    )
     small.model.save_pretrained(tmp_path / "source")
     resize(tmp_path / "source", to=small.new, output=tmp_path / "output")
     result = verify(tmp_path / "output", tmp_path / "source", deep=True)
@@ -452,8 +580,12 @@ def test_trocr_with_computed_sinusoids_is_rejected() -> None:
         find_architecture({"model_type": "trocr", "use_learned_position_embeddings": False})
 
 
-@pytest.mark.parametrize("model_type", ["canary_decoder", "ctrl", "pegasus", "roformer", "tipsv2_text_model", "xglm"])
-def test_sinusoids_that_are_not_in_the_registry_are_found(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "model_type", ["canary_decoder", "ctrl", "pegasus", "roformer", "tipsv2_text_model", "xglm"]
+)
+def test_sinusoids_that_are_not_in_the_registry_are_found(
+    model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     built = next(tiny.buildable_classes(model_type, tiny.model_classes(model_type), 1))
     monkeypatch.delitem(FAMILIES, model_type)
     with pytest.raises(AssertionError, match="Add a Family"):
@@ -490,10 +622,14 @@ def check_resize(small: SmallModel, extended: Any, folder: Path) -> None:
         plan = next(plan for plan in result.plan.tables if plan.part == location.part)
         before, after = plan.max_len_before, plan.max_len_after
         kept = min(plan.rows_before, plan.rows_after)
-        assert torch.equal(loaded.get_parameter(name)[:kept], small.model.get_parameter(name)[:kept])
+        assert torch.equal(
+            loaded.get_parameter(name)[:kept], small.model.get_parameter(name)[:kept]
+        )
         # The long input first: a short one switches BigBird to full attention for all later inputs.
         new = reader.run(loaded, after)
-        assert torch.equal(reader.run(extended, after), new), f"{name}: resize and extend_model differ"
+        assert torch.equal(reader.run(extended, after), new), (
+            f"{name}: resize and extend_model differ"
+        )
         expected, found = overlap(reader.run(small.model, before), reader.run(loaded, before))
         assert torch.equal(expected, found), f"{name}: outputs at the old length changed"
         check_beyond_the_old_length(small, location, reader, after, new)
@@ -510,7 +646,9 @@ def check_verified(output: Path, source: Path) -> None:
 def check_beyond_the_old_length(
     small: SmallModel, location: TableLocation, reader: zoo.Reader, length: int, new: torch.Tensor
 ) -> None:
-    """Check that the base model fails on longer inputs, or, if transformers clamps positions, differs."""
+    """Check that the base model fails on longer inputs, or, if transformers clamps positions,
+    differs.
+    """
     if location.table.clamps:
         assert not torch.equal(*overlap(reader.run(small.model, length), new))
         return
@@ -523,21 +661,34 @@ def check_beyond_the_old_length(
 
 
 def same_table(one: Any, other: Any, name: str) -> bool:
-    """Return whether a table is equal in two models, bit for bit, or computed in each forward pass."""
+    """Return whether a table is equal in two models, bit for bit, or computed in each forward
+    pass.
+    """
     first, second = tiny.find_tensor(one, name), tiny.find_tensor(other, name)
     return first is None or second is None or torch.equal(first, second)
 
 
 def check_waves_read(small: SmallModel) -> None:
-    """Check that an input of full length reads exactly the rows of stored sinusoids after the reserved ones."""
+    """Check that an input of full length reads exactly the rows of stored sinusoids after the
+    reserved ones.
+    """
     for location, name in small.waves:
         if name not in small.model.state_dict():
             continue
-        table, reader = small.model.state_dict()[name], small.waves_reader(name)
-        first, last = location.reserved_rows, location.reserved_rows + small.old - 1
-        for rows, is_read in ([*range(first), *range(last + 1, len(table))], False), ([first], True), ([last], True):
+        table = small.model.state_dict()[name]
+        reader = small.waves_reader(name)
+        first = location.reserved_rows
+        last = location.reserved_rows + small.old - 1
+        for rows, is_read in (
+            ([*range(first), *range(last + 1, len(table))], False),
+            ([first], True),
+            ([last], True),
+        ):
             with zoo.poisoned(table, rows):
-                assert bool(reader.run(small.model, small.old).isnan().any()) == is_read, (name, rows)
+                assert bool(reader.run(small.model, small.old).isnan().any()) == is_read, (
+                    name,
+                    rows,
+                )
 
 
 def check_waves_resize(small: SmallModel, folder: Path, *, all_methods: bool) -> str:
@@ -567,11 +718,17 @@ def check_waves_resize(small: SmallModel, folder: Path, *, all_methods: bool) ->
     return "by formula" if stored else "by edits only"
 
 
-def check_beyond(model: Any, location: TableLocation, name: str, reader: zoo.Reader, length: int) -> None:
-    """Check that a model of sinusoids accepts an input of its length, and grows or fails beyond it."""
+def check_beyond(
+    model: Any, location: TableLocation, name: str, reader: zoo.Reader, length: int
+) -> None:
+    """Check that a model of sinusoids accepts an input of its length, and grows or fails
+    beyond it.
+    """
     table = tiny.find_tensor(model, name)
     assert reader.run(model, length).isfinite().all()
-    assert tiny.find_tensor(model, name) is table, f"{name}: an input of {length} tokens does not fit"
+    assert tiny.find_tensor(model, name) is table, (
+        f"{name}: an input of {length} tokens does not fit"
+    )
     if location.table.grows:
         assert reader.run(model, length + 1).isfinite().all()
     elif re.search(ONE_CALL, f"{model.config.model_type} {name}"):
@@ -606,7 +763,9 @@ def check_fine_tuned(small: SmallModel, names: list[str], folder: Path) -> None:
     loaded = pico.Pico(folder / "tuned-output", small.model_class).load()
     for name in names:
         before, after = tiny.find_tensor(model, name), tiny.find_tensor(loaded, name)
-        assert before is not None and after is not None and torch.equal(after[: len(before)], before)
+        assert (
+            before is not None and after is not None and torch.equal(after[: len(before)], before)
+        )
 
 
 def check_same_state(extended: Any, loaded: Any) -> None:

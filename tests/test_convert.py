@@ -1,4 +1,6 @@
-"""Conversions of learned positions: with positions removed from both, the outputs of both models are equal."""
+"""Conversions of learned positions: with positions removed from both, the outputs of both models
+are equal.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -50,14 +52,22 @@ RESERVED = dict.fromkeys(("roberta", "camembert", "xlm-roberta"), 2)
 TASKS = ("ForTokenClassification", "ForQuestionAnswering")
 # Model type, the ends of the names of a class and its twin, and the twin's scheme and type.
 PAIRS = [
-    *(("gpt2", head, twin, *types)
-      for types in (("rotary", "GPTNeoX"), ("alibi", "Falcon"))
-      for head, twin in (("LMHeadModel", "ForCausalLM"), ("Model", "Model"), *zip(TASKS, TASKS, strict=True))),
-    *((model_type, head, head, "rotary", "RoFormer")
-      for model_type in ("bert", "roberta", "camembert", "xlm-roberta", "electra")
-      for head in ("Model", "ForMaskedLM", *TASKS)),
+    *(
+        ("gpt2", head, twin, *types)
+        for types in (("rotary", "GPTNeoX"), ("alibi", "Falcon"))
+        for head, twin in (
+            ("LMHeadModel", "ForCausalLM"),
+            ("Model", "Model"),
+            *zip(TASKS, TASKS, strict=True),
+        )
+    ),
+    *(
+        (model_type, head, head, "rotary", "RoFormer")
+        for model_type in ("bert", "roberta", "camembert", "xlm-roberta", "electra")
+        for head in ("Model", "ForMaskedLM", *TASKS)
+    ),
     ("bert", "ForPreTraining", "ForMaskedLM", "rotary", "RoFormer"),
-]  # fmt: skip
+]
 
 
 def make(folder: Path, model_type: str, head: str, **changes: Any) -> Any:
@@ -84,7 +94,9 @@ def read(folder: Path, name: str = "config.json") -> dict[str, Any]:
 
 
 def table_of(model: Any) -> torch.Tensor:
-    found: torch.Tensor = next(one.data for name, one in model.named_parameters() if name.endswith(TABLES))
+    found: torch.Tensor = next(
+        one.data for name, one in model.named_parameters() if name.endswith(TABLES)
+    )
     return found
 
 
@@ -102,7 +114,9 @@ def without_positions(*models: Any) -> Iterator[None]:
             usable = table_of(model)[RESERVED.get(model.config.model_type, 0) :]
             usable.copy_(usable.double().mean(0))
     build = modeling_falcon.build_alibi_tensor
-    with patch.object(modeling_falcon, "build_alibi_tensor", lambda *args, **named: build(*args, **named) * 0):
+    with patch.object(
+        modeling_falcon, "build_alibi_tensor", lambda *args, **named: build(*args, **named) * 0
+    ):
         yield
 
 
@@ -126,7 +140,9 @@ def assert_twins(source: Any, twin: Any) -> None:
     with without_positions(source, twin):
         for expected, actual in zip(outputs(source), outputs(twin), strict=True):
             assert expected.std() > 0.1
-            torch.testing.assert_close(actual, expected, rtol=0, atol=4e-6 * float(expected.abs().max()))
+            torch.testing.assert_close(
+                actual, expected, rtol=0, atol=4e-6 * float(expected.abs().max())
+            )
 
 
 @pytest.mark.parametrize(("model_type", "head", "twin", "scheme", "name"), PAIRS)
@@ -151,7 +167,9 @@ def test_convert_without_positions_gives_equal_outputs(
         (get_model_path(), "BertModel", "rotary"),
     ],
 )
-def test_convert_of_a_trained_model_gives_equal_outputs(path: str, name: str, scheme: str, tmp_path: Path) -> None:
+def test_convert_of_a_trained_model_gives_equal_outputs(
+    path: str, name: str, scheme: str, tmp_path: Path
+) -> None:
     source = getattr(transformers, name).from_pretrained(path).train(False)
     convert(path, scheme, 1024, output=tmp_path / "out")
     assert_twins(source, load(tmp_path / "out"))
@@ -163,20 +181,33 @@ def test_convert_of_a_trained_model_gives_equal_outputs(path: str, name: str, sc
 def test_by_head_regroups_queries_keys_and_values_of_each_head() -> None:
     # Two heads of size 1: the columns are q of head 0, q of head 1, k of head 0, ...
     values = np.array([[10, 11, 20, 21, 30, 31], [40, 41, 50, 51, 60, 61]])
-    assert by_head(values, 2).tolist() == [[10, 40], [20, 50], [30, 60], [11, 41], [21, 51], [31, 61]]
+    assert by_head(values, 2).tolist() == [
+        [10, 40],
+        [20, 50],
+        [30, 60],
+        [11, 41],
+        [21, 51],
+        [31, 61],
+    ]
     assert by_head(values[0], 2).tolist() == [10, 20, 30, 11, 21, 31]
     assert by_head(np.arange(12), 2).tolist() == [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11]
 
 
 def test_plus_mean_rounds_once() -> None:
-    assert plus_mean(np.array([[1, 2], [3, 4]], np.float32), np.array([0.5, -1.0])).tolist() == [[1.5, 1], [3.5, 3]]
-    # Between 1 and the next bfloat16, 1 + 2**-7: half of it rounds to even, a little more rounds up.
+    assert plus_mean(np.array([[1, 2], [3, 4]], np.float32), np.array([0.5, -1.0])).tolist() == [
+        [1.5, 1],
+        [3.5, 3],
+    ]
+    # Between 1 and the next bfloat16, 1 + 2**-7: half of it rounds to even, a little more rounds
+    # up.
     values = np.ones((1, 2), ml_dtypes.bfloat16)
     assert plus_mean(values, np.array([2**-8, 2**-8 + 2**-20])).tolist() == [[1, 1 + 2**-7]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_convert_copies_rearranges_and_adds_tensors_in_their_dtype(dtype: Any, tmp_path: Path) -> None:
+def test_convert_copies_rearranges_and_adds_tensors_in_their_dtype(
+    dtype: Any, tmp_path: Path
+) -> None:
     make(tmp_path / "source", "gpt2", "LMHeadModel").to(dtype).save_pretrained(tmp_path / "source")
     convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("source", "out"))
@@ -186,7 +217,9 @@ def test_convert_copies_rearranges_and_adds_tensors_in_their_dtype(dtype: Any, t
     assert torch.equal(after["gpt_neox.embed_in.weight"], expected)
     assert torch.equal(after["embed_out.weight"], before["transformer.wte.weight"])
     block, twin = "transformer.h.1", "gpt_neox.layers.1"
-    assert torch.equal(after[f"{twin}.mlp.dense_h_to_4h.weight"], before[f"{block}.mlp.c_fc.weight"].T)
+    assert torch.equal(
+        after[f"{twin}.mlp.dense_h_to_4h.weight"], before[f"{block}.mlp.c_fc.weight"].T
+    )
     assert torch.equal(after[f"{twin}.attention.dense.bias"], before[f"{block}.attn.c_proj.bias"])
     assert load(tmp_path / "out").dtype == dtype
 
@@ -194,7 +227,8 @@ def test_convert_copies_rearranges_and_adds_tensors_in_their_dtype(dtype: Any, t
 def test_convert_writes_the_angles_of_roformer_and_no_others(tmp_path: Path) -> None:
     make(tmp_path / "source", "bert", "ForMaskedLM")
     convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
-    angles, reference = load(tmp_path / "out").roformer.encoder.embed_positions, RoFormerSinusoidalPositionalEmbedding
+    angles = load(tmp_path / "out").roformer.encoder.embed_positions
+    reference = RoFormerSinusoidalPositionalEmbedding
     assert torch.equal(angles.weight, reference(NEW, 4).create_weight())  # type: ignore[no-untyped-call]
     model = AutoModel.from_pretrained(tmp_path / "out")
     model(torch.ones(1, NEW, dtype=torch.long))
@@ -202,15 +236,22 @@ def test_convert_writes_the_angles_of_roformer_and_no_others(tmp_path: Path) -> 
         model(torch.ones(1, NEW + 1, dtype=torch.long))
 
 
-@pytest.mark.parametrize(("theta", "written"), [(None, "1000"), (500, "500"), (2.5e4, "25000"), (1234.5, "1234.5")])
-def test_convert_writes_theta_for_all_readers(theta: float | None, written: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("theta", "written"), [(None, "1000"), (500, "500"), (2.5e4, "25000"), (1234.5, "1234.5")]
+)
+def test_convert_writes_theta_for_all_readers(
+    theta: float | None, written: str, tmp_path: Path
+) -> None:
     make(tmp_path / "source", "gpt2", "LMHeadModel")
     convert(tmp_path / "source", "rotary", "4x", output=tmp_path / "out", theta=theta)
-    config, rotary = read(tmp_path / "out"), load(tmp_path / "out").gpt_neox.rotary_emb
+    config = read(tmp_path / "out")
+    rotary = load(tmp_path / "out").gpt_neox.rotary_emb
     assert (str(config["rotary_emb_base"]), config["rotary_pct"]) == (written, 1.0)
     assert config["rope_parameters"] == {
-        "rope_type": "default", "rope_theta": float(written), "partial_rotary_factor": 1.0
-    }  # fmt: skip
+        "rope_type": "default",
+        "rope_theta": float(written),
+        "partial_rotary_factor": 1.0,
+    }
     assert config["max_position_embeddings"] == 4 * OLD
     torch.testing.assert_close(rotary.inv_freq, torch.tensor([1, float(written) ** -0.5]))
 
@@ -242,7 +283,9 @@ def test_a_converted_checkpoint_is_resized_like_any_rotary_one(method: str, tmp_
         *((model_type, "ForMaskedLM", "rotary") for model_type in ("bert", "roberta", "electra")),
     ],
 )
-def test_convert_keeps_an_untied_head(model_type: str, head: str, scheme: str, tmp_path: Path) -> None:
+def test_convert_keeps_an_untied_head(
+    model_type: str, head: str, scheme: str, tmp_path: Path
+) -> None:
     source = make(tmp_path / "source", model_type, head, tie_word_embeddings=False)
     convert(tmp_path / "source", scheme, NEW, output=tmp_path / "out")
     assert_twins(source, load(tmp_path / "out"))
@@ -257,7 +300,11 @@ def test_convert_keeps_the_width_between_layers(tmp_path: Path) -> None:
 
 def test_convert_reads_the_aliases_of_config_keys(tmp_path: Path) -> None:
     source = make(tmp_path / "source", "gpt2", "LMHeadModel")
-    aliases = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
+    aliases = {
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+    }
     values = {name: getattr(source.config, name) for name in aliases}
     pico.edit_json(tmp_path / "source/config.json", **values, **dict.fromkeys(aliases.values()))
     for scheme in ("rotary", "alibi"):
@@ -276,7 +323,9 @@ def test_convert_refuses_a_mean_row_that_is_not_finite(tmp_path: Path) -> None:
     assert {one.name for one in tmp_path.iterdir()} == {"source"}
 
 
-@pytest.mark.parametrize("part", ["output.adapters.a", "crossattention.output.dense", "attention.self.query.lora_A"])
+@pytest.mark.parametrize(
+    "part", ["output.adapters.a", "crossattention.output.dense", "attention.self.query.lora_A"]
+)
 def test_convert_refuses_tensors_that_the_twin_would_ignore(part: str, tmp_path: Path) -> None:
     make(tmp_path / "source", "bert", "ForMaskedLM")
     path = tmp_path / "source/model.safetensors"
@@ -302,11 +351,16 @@ def test_convert_uses_a_stored_head_that_differs_as_transformers_does(
 
 def test_convert_accepts_the_names_of_published_gpt2_files(tmp_path: Path) -> None:
     source = make(tmp_path / "source", "gpt2", "LMHeadModel")
-    tensors = {name.removeprefix("transformer."): one for name, one in source.state_dict().items() if "lm_" not in name}
+    tensors = {
+        name.removeprefix("transformer."): one
+        for name, one in source.state_dict().items()
+        if "lm_" not in name
+    }
     masks = {f"h.{layer}.attn.bias": torch.ones(1, 1, OLD, OLD).tril() for layer in range(2)}
     masks |= {f"h.{layer}.attn.masked_bias": torch.tensor(-1e4) for layer in range(2)}
     save_file(
-        {name: one.contiguous() for name, one in (tensors | masks).items()}, tmp_path / "source/model.safetensors"
+        {name: one.contiguous() for name, one in (tensors | masks).items()},
+        tmp_path / "source/model.safetensors",
     )
     convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "out")
     assert_twins(source, load(tmp_path / "out"))
@@ -317,7 +371,9 @@ def test_convert_accepts_old_names_shards_pickles_and_sparse_configs(tmp_path: P
     path = tmp_path / "source/model.safetensors"
     old = load_file(path)
     new = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): one
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): one
         for name, one in old.items()
     }
     assert new.keys() != old.keys()
@@ -332,13 +388,17 @@ def test_convert_accepts_old_names_shards_pickles_and_sparse_configs(tmp_path: P
     assert pico.tensor_bytes(tmp_path / "one") == expected
     assert not list((tmp_path / "one").glob("*.index.json"))
     assert list((tmp_path / "one").glob("*.safetensors")) == [tmp_path / "one/model.safetensors"]
-    assert result.bytes_written == sum(len(data) for data in pico.contents(tmp_path / "one").values())
+    assert result.bytes_written == sum(
+        len(data) for data in pico.contents(tmp_path / "one").values()
+    )
 
     for shard in (tmp_path / "source").glob("model*"):
         shard.unlink()
     torch.save(old, tmp_path / "source/pytorch_model.bin")
     unstated = dict.fromkeys(("architectures", "hidden_act", "dtype"))
-    pico.edit_json(tmp_path / "source/config.json", **unstated, embedding_size=4)  # BERT has no such setting
+    pico.edit_json(
+        tmp_path / "source/config.json", **unstated, embedding_size=4
+    )  # BERT has no such setting
     convert(tmp_path / "source", "rotary", NEW, output=tmp_path / "two")
     assert pico.tensor_bytes(tmp_path / "two") == expected
     assert read(tmp_path / "two")["architectures"] == ["RoFormerForMaskedLM"]
@@ -356,15 +416,25 @@ def test_convert_accepts_a_nanogpt_checkpoint(bias: bool, tmp_path: Path) -> Non
 @pytest.mark.parametrize("model_type", SOURCE_TYPES)
 def test_convert_states_all_config_keys_whose_default_differs_in_the_twin(model_type: str) -> None:
     """Files saved by transformers 4 lack keys that have the default value of their type."""
-    source_type, before = SOURCE_TYPES[model_type], AutoConfig.for_model(model_type).to_dict()
-    ignored = {*source_type.required, "model_type", "transformers_version", "n_positions", "max_position_embeddings"}
+    source_type = SOURCE_TYPES[model_type]
+    before = AutoConfig.for_model(model_type).to_dict()
+    ignored = {
+        *source_type.required,
+        "model_type",
+        "transformers_version",
+        "n_positions",
+        "max_position_embeddings",
+    }
     for twin in source_type.twins:
         after = AutoConfig.for_model(twin.model_type).to_dict()
         stated = {key for key, value in source_type.defaults.items() if before[key] == value}
         assert stated == set(source_type.defaults)
         others = ignored | stated | {key for key in before if twin.keys.get(key, key) in twin.fixed}
-        unsaid = {key: (value, after[twin.keys.get(key, key)]) for key, value in before.items()
-                  if key not in others and twin.keys.get(key, key) in after}  # fmt: skip
+        unsaid = {
+            key: (value, after[twin.keys.get(key, key)])
+            for key, value in before.items()
+            if key not in others and twin.keys.get(key, key) in after
+        }
         assert {key: values for key, values in unsaid.items() if values[0] != values[1]} == {}
 
 
@@ -379,10 +449,30 @@ REFUSED = [
     ),
     ("roberta", "ForMultipleChoice", {}, "RobertaForMultipleChoice"),
     ("bert", "ForNextSentencePrediction", {}, "BertForNextSentencePrediction"),
-    ("gpt2", "DoubleHeadsModel", {}, "gpt_neox models have no head like that of GPT2DoubleHeadsModel"),
-    ("electra", "ForPreTraining", {}, "roformer models have no head like that of ElectraForPreTraining"),
-    ("roberta", "ForMaskedLM", {"hidden_act": "relu"}, "hidden_act is relu, but the LM head uses gelu"),
-    ("electra", "ForMaskedLM", {"hidden_act": "silu"}, "hidden_act is silu, but the LM head uses gelu"),
+    (
+        "gpt2",
+        "DoubleHeadsModel",
+        {},
+        "gpt_neox models have no head like that of GPT2DoubleHeadsModel",
+    ),
+    (
+        "electra",
+        "ForPreTraining",
+        {},
+        "roformer models have no head like that of ElectraForPreTraining",
+    ),
+    (
+        "roberta",
+        "ForMaskedLM",
+        {"hidden_act": "relu"},
+        "hidden_act is relu, but the LM head uses gelu",
+    ),
+    (
+        "electra",
+        "ForMaskedLM",
+        {"hidden_act": "silu"},
+        "hidden_act is silu, but the LM head uses gelu",
+    ),
 ]
 
 
@@ -401,7 +491,11 @@ def test_convert_refuses_a_head_without_an_equivalent_unless_it_is_dropped(
 @pytest.mark.parametrize(
     ("model_type", "changes", "message"),
     [
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is true"),
+        (
+            "gpt2",
+            {"scale_attn_by_inverse_layer_idx": True},
+            "scale_attn_by_inverse_layer_idx is true",
+        ),
         ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights is false"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention is true"),
         ("gpt2", {"n_head": 4, "n_embd": 12}, "4 heads do not fit a width of 12"),

@@ -1,4 +1,6 @@
-"""`verify` of conversions: every damage is found, and outputs without positions equal the source's."""
+"""`verify` of conversions: every damage is found, and outputs without positions equal the
+source's.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -35,7 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("model_type", "scheme"), PAIRS)
-def test_verify_deep_finds_equal_outputs_without_positions(model_type: str, scheme: str, folder: Path) -> None:
+def test_verify_deep_finds_equal_outputs_without_positions(
+    model_type: str, scheme: str, folder: Path
+) -> None:
     evidence = passed_checks(verify(folder / f"{model_type}-{scheme}", deep=True))
     assert "equal the base's within float32 rounding (tolerance " in evidence["outputs"]
     assert f"runs on {NEW} tokens" in evidence["runs"]
@@ -43,19 +47,29 @@ def test_verify_deep_finds_equal_outputs_without_positions(model_type: str, sche
     assert "1 plus the mean position row" in evidence["tensors"]
     assert "as the conversion writes them, " in evidence["files"]  # model_max_length
     expected = {"rotary": "rotary positions, theta 1000", "alibi": "ALiBi positions"}[scheme]
-    assert evidence["table"].endswith(expected if model_type == "gpt2" else "64 of 64 rows are the angles of their "
-                                      "positions, bit for bit")  # fmt: skip
+    assert evidence["table"].endswith(
+        expected
+        if model_type == "gpt2"
+        else "64 of 64 rows are the angles of their positions, bit for bit"
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_verify_deep_states_the_rounding_of_16_bit_weights(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_verify_deep_states_the_rounding_of_16_bit_weights(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
     source = pico.make(tmp_path / "source", "gpt2", dtype=dtype).folder
     out = convert(source, "rotary", NEW, output=tmp_path / "out").output
     name = {torch.bfloat16: "BF16", torch.float16: "F16"}[dtype]
-    assert f"rounding and that of the embeddings to {name}" in passed_checks(verify(out, deep=True))["outputs"]
+    assert (
+        f"rounding and that of the embeddings to {name}"
+        in passed_checks(verify(out, deep=True))["outputs"]
+    )
 
 
-def test_verify_deep_compares_the_base_model_if_a_head_was_dropped(folder: Path, tmp_path: Path) -> None:
+def test_verify_deep_compares_the_base_model_if_a_head_was_dropped(
+    folder: Path, tmp_path: Path
+) -> None:
     out = convert(folder / "bert", "rotary", NEW, output=tmp_path / "out", encoder_only=True).output
     assert "within float32 rounding" in passed_checks(verify(out, deep=True))["outputs"]
 
@@ -71,33 +85,96 @@ def config(**changes: Any) -> Damage:
 
 def without(folder: Path, name: str) -> None:
     tensors = load_file(folder / "model.safetensors")
-    save_file({key: value for key, value in tensors.items() if key != name}, folder / "model.safetensors",
-              metadata={"format": "pt"})  # fmt: skip
+    save_file(
+        {key: value for key, value in tensors.items() if key != name},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
 
 
 ROPE = {"rope_type": "default", "rope_theta": 999, "partial_rotary_factor": 1.0}
 ANGLES = "roformer.encoder.embed_positions.weight"
 DAMAGES: list[tuple[str, str, str, Damage]] = [
-    ("gpt2", "tensors", f"{QKV} differs, first at byte 12 (element 3)", lambda path: rewrite(path, QKV, plus_one)),
-    ("gpt2", "tensors", "embed_in.weight differs", lambda path: rewrite(path, "gpt_neox.embed_in.weight", plus_one)),
-    ("gpt2", "tensors", "embed_out.weight differs", lambda path: rewrite(path, "embed_out.weight", plus_one)),
-    ("gpt2", "tensors", "embed_out.weight is missing", lambda path: without(path, "embed_out.weight")),
-    ("gpt2", "tensors", "extra is not in the base", lambda path: pico.add_tensors(path, {"extra": torch.ones(2)})),
-    ("gpt2", "table", "rope_theta is 999, expected 1000", config(rope_parameters=ROPE, rotary_emb_base=999)),
-    ("gpt2", "table", "partial_rotary_factor is 0.5 in transformers, but the file also states 1.0", config(
-        rope_parameters=ROPE | {"rope_theta": 1000, "partial_rotary_factor": 0.5})),
-    ("gpt2", "files", "use_parallel_residual is true, expected false", config(use_parallel_residual=True)),
-    ("gpt2", "files", "tie_word_embeddings is true, expected false", config(tie_word_embeddings=True)),
-    ("gpt2", "files", "tokenizer_class is \"BertTokenizer\"", lambda path: pico.edit_json(
-        path / "tokenizer_config.json", tokenizer_class="BertTokenizer")),
-    ("bert", "table", f"{ANGLES}: 1 of 64 rows are not the angles of their positions: 0",
-     lambda path: rewrite(path, ANGLES, plus_one)),
-    ("bert", "tensors", "token_type_embeddings.weight differs", lambda path: rewrite(
-        path, "roformer.embeddings.token_type_embeddings.weight", plus_one)),
-]  # fmt: skip
+    (
+        "gpt2",
+        "tensors",
+        f"{QKV} differs, first at byte 12 (element 3)",
+        lambda path: rewrite(path, QKV, plus_one),
+    ),
+    (
+        "gpt2",
+        "tensors",
+        "embed_in.weight differs",
+        lambda path: rewrite(path, "gpt_neox.embed_in.weight", plus_one),
+    ),
+    (
+        "gpt2",
+        "tensors",
+        "embed_out.weight differs",
+        lambda path: rewrite(path, "embed_out.weight", plus_one),
+    ),
+    (
+        "gpt2",
+        "tensors",
+        "embed_out.weight is missing",
+        lambda path: without(path, "embed_out.weight"),
+    ),
+    (
+        "gpt2",
+        "tensors",
+        "extra is not in the base",
+        lambda path: pico.add_tensors(path, {"extra": torch.ones(2)}),
+    ),
+    (
+        "gpt2",
+        "table",
+        "rope_theta is 999, expected 1000",
+        config(rope_parameters=ROPE, rotary_emb_base=999),
+    ),
+    (
+        "gpt2",
+        "table",
+        "partial_rotary_factor is 0.5 in transformers, but the file also states 1.0",
+        config(rope_parameters=ROPE | {"rope_theta": 1000, "partial_rotary_factor": 0.5}),
+    ),
+    (
+        "gpt2",
+        "files",
+        "use_parallel_residual is true, expected false",
+        config(use_parallel_residual=True),
+    ),
+    (
+        "gpt2",
+        "files",
+        "tie_word_embeddings is true, expected false",
+        config(tie_word_embeddings=True),
+    ),
+    (
+        "gpt2",
+        "files",
+        'tokenizer_class is "BertTokenizer"',
+        lambda path: pico.edit_json(
+            path / "tokenizer_config.json", tokenizer_class="BertTokenizer"
+        ),
+    ),
+    (
+        "bert",
+        "table",
+        f"{ANGLES}: 1 of 64 rows are not the angles of their positions: 0",
+        lambda path: rewrite(path, ANGLES, plus_one),
+    ),
+    (
+        "bert",
+        "tensors",
+        "token_type_embeddings.weight differs",
+        lambda path: rewrite(path, "roformer.embeddings.token_type_embeddings.weight", plus_one),
+    ),
+]
 
 
-@pytest.mark.parametrize(("model_type", "check", "evidence", "damage"), DAMAGES, ids=[item[2] for item in DAMAGES])
+@pytest.mark.parametrize(
+    ("model_type", "check", "evidence", "damage"), DAMAGES, ids=[item[2] for item in DAMAGES]
+)
 def test_verify_fails_for_a_damaged_conversion(
     model_type: str, check: str, evidence: str, damage: Damage, folder: Path, tmp_path: Path
 ) -> None:
@@ -108,10 +185,15 @@ def test_verify_fails_for_a_damaged_conversion(
     assert "is not a pure conversion of" in found.conclusion
 
 
-def test_verify_deep_fails_for_outputs_that_differ_by_more_than_rounding(folder: Path, tmp_path: Path) -> None:
+def test_verify_deep_fails_for_outputs_that_differ_by_more_than_rounding(
+    folder: Path, tmp_path: Path
+) -> None:
     out = Path(shutil.copytree(folder / "gpt2-alibi", tmp_path / "out"))
     pico.edit_json(out / "config.json", layer_norm_epsilon=1e-4)
-    assert "differ from the base's by more than" in failed_checks(verify(out, folder / "gpt2", deep=True))["outputs"]
+    assert (
+        "differ from the base's by more than"
+        in failed_checks(verify(out, folder / "gpt2", deep=True))["outputs"]
+    )
 
 
 def test_verify_names_what_a_conversion_needs(folder: Path, tmp_path: Path) -> None:
@@ -121,7 +203,9 @@ def test_verify_names_what_a_conversion_needs(folder: Path, tmp_path: Path) -> N
     assert "h.1" not in failed_checks(verify(out, other))["tensors"]
     (out / RECIPE_FILE).unlink()
     evidence = failed_checks(verify(out, folder / "gpt2"))["table"]
-    assert evidence.startswith("The base is a gpt2 model, the other one a gpt_neox model. No recipe found.")
+    assert evidence.startswith(
+        "The base is a gpt2 model, the other one a gpt_neox model. No recipe found."
+    )
     assert "Keep the recipe of a conversion" in evidence
 
 
@@ -139,8 +223,20 @@ def test_verify_of_a_resized_or_trained_conversion(folder: Path, tmp_path: Path)
     )
 
 
-def test_convert_verify_writes_nothing_if_the_output_is_wrong(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = "convert", folder / "gpt2", "--scheme", "rotary", "--to", NEW, "-o", "out", "--verify"
+def test_convert_verify_writes_nothing_if_the_output_is_wrong(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = (
+        "convert",
+        folder / "gpt2",
+        "--scheme",
+        "rotary",
+        "--to",
+        NEW,
+        "-o",
+        "out",
+        "--verify",
+    )
     assert invoke(*arguments).exit_code == 0
     shutil.rmtree("out")
     from ctxextend.checkpoints.rewrite import rewrite as real

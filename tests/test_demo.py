@@ -64,7 +64,9 @@ def test_demo_prints_one_json_object_and_writes_the_report_next_to_the_output() 
 
 
 @pytest.mark.usefixtures("short")
-def test_demo_without_the_training_extra_compares_and_says_what_it_would_add(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_without_the_training_extra_compares_and_says_what_it_would_add(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail() -> None:
         raise TrainingError("Training requires accelerate, which is not installed.")
 
@@ -77,13 +79,24 @@ def test_demo_without_the_training_extra_compares_and_says_what_it_would_add(mon
     assert said in done.stderr.splitlines()
     values = json.loads(demo("--json").stdout)
     check_result(values)
-    assert (values["method"], values["steps"], values["loss_after"], values["output"]) == ("bands", 0, None, None)
-    assert demo("--output", "kept").exit_code == 1  # without training, there would be nothing to keep
+    assert (values["method"], values["steps"], values["loss_after"], values["output"]) == (
+        "bands",
+        0,
+        None,
+        None,
+    )
+    assert (
+        demo("--output", "kept").exit_code == 1
+    )  # without training, there would be nothing to keep
     assert not Path("kept").exists()
 
 
-def test_demo_without_the_plot_extra_prints_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ctxextend.report.figures.REPORT", FileKind("pages", (".html",), ("no_such_library",)))
+def test_demo_without_the_plot_extra_prints_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "ctxextend.report.figures.REPORT", FileKind("pages", (".html",), ("no_such_library",))
+    )
     failed = demo("--report", "page.html")
     assert failed.exit_code == 1
     assert failed.stderr.splitlines()[-1] == "pip install 'ctxextend[plot]'"
@@ -107,12 +120,16 @@ def test_demo_rejects_an_invalid_report_path_before_any_work() -> None:
 
 def test_demo_interrupted_by_ctrl_c_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "load", lambda *_: signal.raise_signal(signal.SIGINT))
-    monkeypatch.setattr("ctxextend.evaluation.eval_model.load", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(
+        "ctxextend.evaluation.eval_model.load", lambda *_: signal.raise_signal(signal.SIGINT)
+    )
     assert demo("-o", "kept").exit_code == 130
     assert not list(Path().iterdir())
 
 
-def test_quick_comparison_reads_held_out_documents_of_the_bundled_model_and_else_long_ones_first() -> None:
+def test_quick_comparison_reads_held_out_documents_of_the_bundled_model_and_else_long_ones_first() -> (
+    None
+):
     def texts(kind: str) -> list[str]:
         opened: Any = demonstration._open_demo()
         source = opened.checkpoint.source

@@ -1,4 +1,6 @@
-"""Distillation from the base checkpoint: its windows and its loss, compared with results computed by hand."""
+"""Distillation from the base checkpoint: its windows and its loss, compared with results computed
+by hand.
+"""
 
 import json
 from dataclasses import replace
@@ -35,14 +37,23 @@ def make_pair(folder: Path, model_type: str) -> tuple[EvalModel, EvalModel]:
     model = pico.make(folder / "base", model_type, base=True).load()
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, std=2.0 if "position" in name or "wpe" in name else 0.5)
+            torch.nn.init.normal_(
+                parameter, std=2.0 if "position" in name or "wpe" in name else 0.5
+            )
     model.save_pretrained(folder / "base")
     add_tokenizer(folder / "base", special_tokens=model_type != "gpt2")
     if model_type == "gpt2":  # otherwise it would be loaded as a language model with a tied head
-        module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+        module = {
+            "idx": 0,
+            "name": "0",
+            "path": "",
+            "type": "sentence_transformers.models.Transformer",
+        }
         (folder / "base" / "modules.json").write_text(json.dumps([module]))
     output = resize(folder / "base", to=NEW, output=folder / "new").output
-    student, teacher = (open_eval_model(CheckpointRef(str(path)), "fp32") for path in (output, folder / "base"))
+    student, teacher = (
+        open_eval_model(CheckpointRef(str(path)), "fp32") for path in (output, folder / "base")
+    )
     assert (student.kind, student.max_len, teacher.max_len) == (ENCODER, NEW, OLD)
     return student, teacher
 
@@ -77,7 +88,9 @@ def loss_of(objective: Distillation, ids: torch.Tensor, **more: torch.Tensor) ->
         (3, 1, [(0, 1, 0, 1), (1, 2, 1, 2), (2, 3, 2, 3)]),
     ],
 )
-def test_plan_windows_by_hand(tokens: int, length: int, expected: list[tuple[int, int, int, int]]) -> None:
+def test_plan_windows_by_hand(
+    tokens: int, length: int, expected: list[tuple[int, int, int, int]]
+) -> None:
     assert plan_windows(tokens, length, max(length // 2, 1)) == [Span(*span) for span in expected]
 
 
@@ -92,14 +105,18 @@ def test_plan_windows_assigns_each_token_to_the_first_window_in_which_it_is_most
 ) -> None:
     windows = plan_windows(tokens, length, min(stride, length))
     owners = [i for i, window in enumerate(windows) for _ in range(window.first, window.last)]
-    distances = np.array([[abs(2 * t - w.start - w.stop + 1) for w in windows] for t in range(tokens)])
+    distances = np.array(
+        [[abs(2 * t - w.start - w.stop + 1) for w in windows] for t in range(tokens)]
+    )
     assert owners == distances.argmin(axis=1).tolist()
     assert {window.stop - window.start for window in windows} == {min(tokens, length)}
     assert (windows[0].start, windows[-1].stop) == (0, tokens)
 
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "gpt2"])
-def test_distillation_loss_of_a_copy_is_zero_at_positions_of_the_base(model_type: str, tmp_path: Path) -> None:
+def test_distillation_loss_of_a_copy_is_zero_at_positions_of_the_base(
+    model_type: str, tmp_path: Path
+) -> None:
     objective = Distillation(*make_pair(tmp_path, model_type), ("mean", "cls"), position_ids=True)
     ids, positions = texts(objective.student, OLD), torch.arange(OLD).expand(2, -1)
     loss = objective(ids)["loss"]
@@ -107,8 +124,8 @@ def test_distillation_loss_of_a_copy_is_zero_at_positions_of_the_base(model_type
     assert loss.item() == pytest.approx(0, abs=1e-6)
     for name, parameter in objective.named_parameters():
         assert parameter.grad is None or parameter.grad.abs().max() < 1e-4, name
-    # `copy` repeats the rows, so that a text at position 16 gives the same states as at 0, where the base reads it; at
-    # other positions, and beyond the length of the base, states differ.
+    # `copy` repeats the rows, so that a text at position 16 gives the same states as at 0, where
+    # the base reads it; at other positions, and beyond the length of the base, states differ.
     for start in (0, OLD):
         assert loss_of(objective, ids, position_ids=positions + start) == pytest.approx(0, abs=1e-6)
     assert loss_of(objective, ids, position_ids=positions + 3) > 1e-3
@@ -119,7 +136,8 @@ def test_distillation_loss_of_a_copy_is_zero_at_positions_of_the_base(model_type
 def test_distillation_loss_of_one_window_matches_the_embedder(
     poolings: tuple[str, ...], pair: tuple[EvalModel, EvalModel]
 ) -> None:
-    student, teacher = replace(pair[0], model=pico.Pico(pair[1].root, transformers.BertModel).load()), pair[1]
+    student = replace(pair[0], model=pico.Pico(pair[1].root, transformers.BertModel).load())
+    teacher = pair[1]
     with torch.no_grad():
         table = student.model.embeddings.position_embeddings.weight
         table.add_(torch.randn(table.shape))
@@ -129,25 +147,33 @@ def test_distillation_loss_of_one_window_matches_the_embedder(
     states = [last_states(model, ids).detach() for model in (student, teacher)]
     error = (states[0] - states[1]).square().mean() / states[1].square().mean()
     expected = float(error) + 1 - float(vectors[0] @ vectors[1])
-    assert loss_of(Distillation(student, teacher, poolings), ids) == pytest.approx(expected, abs=1e-5)
+    assert loss_of(Distillation(student, teacher, poolings), ids) == pytest.approx(
+        expected, abs=1e-5
+    )
     assert expected > 0.01
 
 
 def test_distillation_loss_of_a_long_text_by_hand(pair: tuple[EvalModel, EvalModel]) -> None:
-    """The mock teacher's states are one-hot inputs; windows are two tokens between [CLS] and [SEP]."""
+    """The mock teacher's states are one-hot inputs; windows are two tokens between [CLS] and
+    [SEP].
+    """
     student, teacher = pair
     units = torch.eye(32)
-    mock_teacher = mock_model(teacher, lambda ids: units[ids] * (1 + torch.arange(ids.shape[1]))[:, None], max_len=4)
+    mock_teacher = mock_model(
+        teacher, lambda ids: units[ids] * (1 + torch.arange(ids.shape[1]))[:, None], max_len=4
+    )
     same = mock_model(student, lambda ids: units[ids])
     ids = torch.tensor([[2, 7, 8, 9, 3]])
-    # Both windows have [CLS] at position 0 and [SEP] at position 3; their texts are 7 8 and 8 9. Token 8 is equally
-    # central in both, and belongs to the first: 7 8 | 9.
+    # Both windows have [CLS] at position 0 and [SEP] at position 3; their texts are 7 8 and 8 9.
+    # Token 8 is equally central in both, and belongs to the first: 7 8 | 9.
     target = torch.tensor([1.0, 2, 3, 3, 4])
     error = float((target - 1).square().sum() / target.square().sum())
     assert loss_of(Distillation(same, mock_teacher), ids) == pytest.approx(error)
     # A window's embeddings are (1 1 1 1) and (1 2 3 4) over the same four tokens.
     cosine = 10 / (2 * 30**0.5)
-    assert loss_of(Distillation(same, mock_teacher, ("mean",)), ids) == pytest.approx(error + 1 - cosine)
+    assert loss_of(Distillation(same, mock_teacher, ("mean",)), ids) == pytest.approx(
+        error + 1 - cosine
+    )
     # Inputs of the hidden size's check, then of the loss, for each objective.
     assert [tuple(read.shape) for read in mock_teacher.model.inputs] == [(1, 3), (2, 4)] * 2
 
@@ -157,7 +183,11 @@ def test_distillation_gradients_reach_the_table_with_other_parameters_frozen(
     model_type: str, autocast: bool, tmp_path: Path
 ) -> None:
     objective = Distillation(*make_pair(tmp_path, model_type), ("mean",)).train()
-    table = objective.model.requires_grad_(False).get_submodule(TABLES[model_type]).weight.requires_grad_(True)
+    table = (
+        objective.model.requires_grad_(False)
+        .get_submodule(TABLES[model_type])
+        .weight.requires_grad_(True)
+    )
     disable_dropout(objective.model)
     gradients = []
     for is_checkpointed in (False, True):
@@ -171,7 +201,9 @@ def test_distillation_gradients_reach_the_table_with_other_parameters_frozen(
     assert (gradients[0].abs().amax(dim=1) > 0).all()
     torch.testing.assert_close(*gradients)
     assert all(parameter.grad is None for parameter in objective.teacher.model.model.parameters())
-    assert list(objective.state_dict()) == [f"model.{name}" for name in objective.model.state_dict()]
+    assert list(objective.state_dict()) == [
+        f"model.{name}" for name in objective.model.state_dict()
+    ]
 
 
 def test_distillation_compares_one_token_embeddings_with_the_mean_direction_of_all_windows(
@@ -183,11 +215,15 @@ def test_distillation_compares_one_token_embeddings_with_the_mean_direction_of_a
     turned = mock_model(teacher, lambda ids: directions[(ids[:, 1] == 8).long()], max_len=4)
     between = mock_model(student, lambda ids: torch.full((1, 5, 2), 3.0))
     ids = torch.tensor([[2, 7, 8, 9, 3]])
-    without, pooled = (loss_of(Distillation(between, turned, poolings), ids) for poolings in ((), ("cls",)))
+    without, pooled = (
+        loss_of(Distillation(between, turned, poolings), ids) for poolings in ((), ("cls",))
+    )
     assert pooled - without == pytest.approx(1 - 0.5**0.5, abs=1e-5)
 
 
-def test_distillation_rejects_a_teacher_with_another_tokenizer(pair: tuple[EvalModel, EvalModel]) -> None:
+def test_distillation_rejects_a_teacher_with_another_tokenizer(
+    pair: tuple[EvalModel, EvalModel],
+) -> None:
     student, teacher = pair
     for tokenizer in (replace(teacher.tokenizer, after=(2,)), TextTokenizer.open(get_model_path())):
         with pytest.raises(CheckpointError, match="different tokens"):
@@ -199,7 +235,10 @@ def test_distillation_rejects_a_teacher_with_another_hidden_size(
 ) -> None:
     pico.make(tmp_path / "wide", "bert", base=True, hidden_size=12)
     wide = add_tokenizer(tmp_path / "wide", special_tokens=True)
-    with pytest.raises(CheckpointError, match=r"hidden size of .* is 8, but that of .* is 12\. Pass .* with --base\."):
+    with pytest.raises(
+        CheckpointError,
+        match=r"hidden size of .* is 8, but that of .* is 12\. Pass .* with --base\.",
+    ):
         Distillation(pair[0], open_eval_model(CheckpointRef(str(wide)), "fp32"))
 
 
@@ -210,20 +249,25 @@ def test_language_modeling_adds_the_weighted_error_of_last_hidden_states_in_trai
     pico.make(tmp_path / "base", model_type, initializer_range=0.5)
     source = add_tokenizer(tmp_path / "base", special_tokens=model_type == "bert")
     output = convert(source, "rotary", NEW, output=tmp_path / "new").output
-    student, teacher = (open_eval_model(CheckpointRef(str(path)), "fp32") for path in (output, source))
+    student, teacher = (
+        open_eval_model(CheckpointRef(str(path)), "fp32") for path in (output, source)
+    )
     objective, plain = LanguageModeling(student, teacher, 3.0), LanguageModeling(student)
     ids = texts(student, NEW)
     labels = torch.where(ids % 3 > 0, ids, IGNORE_INDEX)
     states = last_states(student, ids)
-    # Windows of the base's 16 positions, the special tokens of BERT included. A token's target is the state in its own
-    # window; [CLS] and [SEP] have the mean of all windows.
+    # Windows of the base's 16 positions, the special tokens of BERT included. A token's target is
+    # the state in its own window; [CLS] and [SEP] have the mean of all windows.
     before, after = len(student.tokenizer.before), len(student.tokenizer.after)
-    targets, own = torch.zeros_like(states), 0
+    targets = torch.zeros_like(states)
+    own = 0
     windows = plan_windows(NEW - before - after, OLD - before - after, OLD - before - after)
     for window in windows:
         inside = ids[:, before + window.start : before + window.stop]
         with torch.no_grad():
-            read = last_states(teacher, torch.cat([ids[:, :before], inside, ids[:, NEW - after :]], dim=1))
+            read = last_states(
+                teacher, torch.cat([ids[:, :before], inside, ids[:, NEW - after :]], dim=1)
+            )
         first, last = before + window.first, before + window.last
         targets[:, first:last] = read[:, first - window.start : last - window.start]
         targets[:, :before] += read[:, :before] / len(windows)

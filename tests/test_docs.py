@@ -1,4 +1,5 @@
-"""Run every code block of README and site, and build the site; `make docs-output` updates the output that they show.
+"""Run every code block of README and site, and build the site; `make docs-output` updates the
+output that they show.
 
 Blocks with Hub ids (```sh) run on a local Hub, with small models of the same types.
 """
@@ -49,13 +50,20 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 # Each page runs in its own temporary folder: README in `make test`, and all in `make test-slow`.
-PAGES = {"README.md": README} | {path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*.md"))}
-SITE, REPOSITORY = "https://ctxextend.github.io/ctxextend/", "https://github.com/ctxextend/ctxextend/blob/main/"
+PAGES = {"README.md": README} | {
+    path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*.md"))
+}
+SITE, REPOSITORY = (
+    "https://ctxextend.github.io/ctxextend/",
+    "https://github.com/ctxextend/ctxextend/blob/main/",
+)
 RAW = "https://raw.githubusercontent.com/ctxextend/ctxextend/main/"
 SCREEN = DOCS / "inspect.svg"
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 # One file of a diff in design.md: its path and its changes, separated by lines with @@.
-CHANGED_FILE = re.compile(r"^\+\+\+ (?P<path>\S+)\n(?P<changes>.*?)(?=^\+\+\+ |\Z)", re.DOTALL | re.MULTILINE)
+CHANGED_FILE = re.compile(
+    r"^\+\+\+ (?P<path>\S+)\n(?P<changes>.*?)(?=^\+\+\+ |\Z)", re.DOTALL | re.MULTILINE
+)
 LINK = re.compile(r"\]\(([^)#\s]+(?:#[^)\s]*)?)\)")
 GENERATED = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end of \2 -->\n)", re.DOTALL)
 # Web fonts: the image must not load anything from other sites.
@@ -71,7 +79,11 @@ FIGURES = re.compile(r"[+-]?\b\d+\.\d+(\b Â± \d+\.\d+| [MG]B\b)?|\b\d+,\d+\b|[â–
 
 
 def blocks(name: str, language: str) -> list[str]:
-    return [match["body"] for match in BLOCK.finditer(PAGES[name].read_text()) if match["language"] == language]
+    return [
+        match["body"]
+        for match in BLOCK.finditer(PAGES[name].read_text())
+        if match["language"] == language
+    ]
 
 
 def run(command: str) -> str:
@@ -87,7 +99,11 @@ def run_here(command: str) -> str:
     words = shlex.split(command)
     if words[0] != "ctxextend" or re.search("[|;&>]", command):
         return run(command)
-    return CliRunner().invoke(build_app(), words[1:], prog_name="ctxextend", env={"COLUMNS": "80"}).output
+    return (
+        CliRunner()
+        .invoke(build_app(), words[1:], prog_name="ctxextend", env={"COLUMNS": "80"})
+        .output
+    )
 
 
 def families_table() -> str:
@@ -99,31 +115,45 @@ def families_table() -> str:
         parts += [table.part] * bool(table.part)
     body = "".join(
         f"| {scheme} | {rule} | `{key}` | "
-        + ", ".join(f"`{name}`" + f" ({', '.join(parts)})" * bool(parts) for name, parts in found.items())
+        + ", ".join(
+            f"`{name}`" + f" ({', '.join(parts)})" * bool(parts) for name, parts in found.items()
+        )
         + " |\n"
         for (scheme, rule, key), found in sorted(rows.items())
     )
-    return f"| positions | reserved rows | length in config.json | model types |\n|---|---|---|---|\n{body}"
+    return (
+        "| positions | reserved rows | length in config.json | model types "
+        f"|\n|---|---|---|---|\n{body}"
+    )
 
 
 def methods_table() -> str:
     """Return the methods as a Markdown table, the default first."""
     body = "".join(
         f"| `{method.name}`{' (default)' * (method.name == DEFAULT_METHOD)} | {method.summary} "
-        f"| {'stay' if method.keeps_learned_rows else 'change'} | {method.when} | {method.source} |\n"
+        f"| {'stay' if method.keeps_learned_rows else 'change'} | {method.when} | "
+        f"{method.source} |\n"
         for method in list_methods()
     )
-    return f"| `--method` | new rows | learned rows | use when | source |\n|---|---|---|---|---|\n{body}"
+    return (
+        "| `--method` | new rows | learned rows | use when | source "
+        f"|\n|---|---|---|---|---|\n{body}"
+    )
 
 
 def rotary_methods_table() -> str:
     """Return the methods of rotary positions as a Markdown table, the default first."""
     body = "".join(
-        f"| `{method.name}` | {method.summary} | {'stay' if method.keeps_learned_rows else 'change'} "
-        f"| {'**old length**' if method.keeps_max_len else 'new length'} | {method.when} | {method.source} |\n"
+        f"| `{method.name}` | {method.summary} | "
+        f"{'stay' if method.keeps_learned_rows else 'change'} "
+        f"| {'**old length**' if method.keeps_max_len else 'new length'} | {method.when} | "
+        f"{method.source} |\n"
         for method in ROTARY_METHODS.values()
     )
-    head = "| `--method` | what it does | outputs for short inputs | max_position_embeddings | use when | source |"
+    head = (
+        "| `--method` | what it does | outputs for short inputs | max_position_embeddings | use "
+        "when | source |"
+    )
     return f"{head}\n|---|---|---|---|---|---|\n{body}"
 
 
@@ -140,14 +170,19 @@ def runtimes_table() -> str:
 
 
 def schemes_table() -> str:
-    """Return the cost of a longer context by position scheme, as `benchmarks/schemes.py` measured it."""
+    """Return the cost of a longer context by position scheme, as `benchmarks/schemes.py` measured
+    it.
+    """
     results = json.loads((ROOT / "benchmarks" / "results" / "schemes.json").read_text())["schemes"]
     keys = ("base", "untrained", "ratio", "short", "trained_ratio")
     body = "".join(
         f"| {name} | `{scheme['method']}` | {' | '.join(scheme[key] for key in keys)} |\n"
         for name, scheme in results.items()
     )
-    head = "| scheme | method | base, sliding | at 512, not trained | ratio | on inputs of 128 | both after 100 steps |"
+    head = (
+        "| scheme | method | base, sliding | at 512, not trained | ratio | on inputs of 128 | "
+        "both after 100 steps |"
+    )
     return f"{head}\n|---|---|---:|---:|---:|---:|---:|\n{body}"
 
 
@@ -157,14 +192,25 @@ def commands_reference() -> str:
     context = group.make_context("ctxextend", [], resilient_parsing=True)
     every = [_reference(group, context)]
     for name, command in group.commands.items():
-        every.append(_reference(command, command.make_context(name, [], parent=context, resilient_parsing=True)))
+        every.append(
+            _reference(
+                command, command.make_context(name, [], parent=context, resilient_parsing=True)
+            )
+        )
     return "".join(every)
 
 
 def _reference(command: Any, context: Any) -> str:
     usage = " ".join((context.command_path, *command.collect_usage_pieces(context)))
-    rows = [row for group, rows in help_sections(command, context).items() if group != "Commands" for row in rows]
-    body = "".join(f"| `{_cell(name)}` | {_cell(text).replace('<', '&lt;')} |\n" for name, text in rows)
+    rows = [
+        row
+        for group, rows in help_sections(command, context).items()
+        if group != "Commands"
+        for row in rows
+    ]
+    body = "".join(
+        f"| `{_cell(name)}` | {_cell(text).replace('<', '&lt;')} |\n" for name, text in rows
+    )
     head = f"## `{context.command_path}`\n\n{summary(command)} `{usage}`\n\n"
     return f"{head}| argument or option | meaning |\n|---|---|\n{body}\n"
 
@@ -174,7 +220,9 @@ def _cell(text: str) -> str:
 
 
 def settings_table() -> str:
-    """Return the settings that each function accepts by name, besides those that its signature describes."""
+    """Return the settings that each function accepts by name, besides those that its signature
+    describes.
+    """
     body = ""
     for name in FUNCTIONS:
         function = getattr(ctxextend, name)
@@ -203,8 +251,11 @@ def with_generated(text: str) -> str:
     return GENERATED.sub(lambda match: f"{match[1]}{GENERATORS[match[2]]()}{match[3]}", text)
 
 
-def with_output(text: str, run: Callable[[str], str], execute: Callable[[str], None] = lambda line: None) -> str:
-    """Run the blocks of a page in order, and return it with the current output of each console command.
+def with_output(
+    text: str, run: Callable[[str], str], execute: Callable[[str], None] = lambda line: None
+) -> str:
+    """Run the blocks of a page in order, and return it with the current output of each console
+    command.
 
     `execute` runs the lines of sh blocks and of the workflows in yaml blocks.
     """
@@ -216,7 +267,9 @@ def with_output(text: str, run: Callable[[str], str], execute: Callable[[str], N
             execute(line)
         if match["language"] != "console":
             return match[0]
-        commands = [line.removeprefix("$ ") for line in match["body"].splitlines() if line.startswith("$ ")]
+        commands = [
+            line.removeprefix("$ ") for line in match["body"].splitlines() if line.startswith("$ ")
+        ]
         shown = "".join(f"$ {command}\n{run(command)}" for command in commands)
         return f"```console\n{shown}```"
 
@@ -235,16 +288,35 @@ def lines_to_execute(language: str, body: str) -> list[str]:
 
 
 def publish(hub: Hub, folder: Path) -> None:
-    """Publish small models under the Hub ids of the pages, with the context lengths of the real ones."""
+    """Publish small models under the Hub ids of the pages, with the context lengths of the real
+    ones.
+    """
     torch.manual_seed(0)
     layer: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
     encoder: dict[str, Any] = layer | {"num_attention_heads": 2}
-    qwen: dict[str, Any] = layer | {"num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": 64}
-    gpt2: dict[str, Any] = {"vocab_size": 1024, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_ctx": 1024}
-    text: dict[str, Any] = encoder | {"vocab_size": 64, "bos_token_id": 62, "eos_token_id": 63, "pad_token_id": 63}
+    qwen: dict[str, Any] = layer | {
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "vocab_size": 64,
+    }
+    gpt2: dict[str, Any] = {
+        "vocab_size": 1024,
+        "n_embd": 16,
+        "n_layer": 1,
+        "n_head": 2,
+        "n_ctx": 1024,
+    }
+    text: dict[str, Any] = encoder | {
+        "vocab_size": 64,
+        "bos_token_id": 62,
+        "eos_token_id": 63,
+        "pad_token_id": 63,
+    }
     models: dict[str, Any] = {
         "openai-community/gpt2": transformers.GPT2LMHeadModel(transformers.GPT2Config(**gpt2)),
-        "google-bert/bert-base-uncased": transformers.BertForMaskedLM(transformers.BertConfig(**encoder)),
+        "google-bert/bert-base-uncased": transformers.BertForMaskedLM(
+            transformers.BertConfig(**encoder)
+        ),
         "openai/clip-vit-base-patch32": transformers.CLIPModel(
             transformers.CLIPConfig(text_config=text, vision_config=encoder)
         ),
@@ -255,7 +327,9 @@ def publish(hub: Hub, folder: Path) -> None:
     for repo_id, model in models.items():
         model.save_pretrained(folder / repo_id)
         hub.add(repo_id, folder / repo_id)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(BUNDLED["tiny-gpt2"], model_max_length=1024)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        BUNDLED["tiny-gpt2"], model_max_length=1024
+    )
     tokenizer.save_pretrained(folder / "openai-community/gpt2")
     hub.add("openai-community/gpt2", folder / "openai-community/gpt2")
     hub.add("sentence-transformers/all-MiniLM-L6-v2", Path(get_model_path()))
@@ -266,7 +340,11 @@ def screen() -> str:
     name = str(resize("tiny-gpt2", to=512, method="copy", output="tiny-gpt2-copy").output)
     # Explicit, so that the result does not depend on the terminal or the environment.
     size: dict[str, Any] = {"width": WIDTH, "height": WIDTH}
-    terminal: dict[str, Any] = {"color_system": "truecolor", "force_terminal": True, "force_jupyter": False}
+    terminal: dict[str, Any] = {
+        "color_system": "truecolor",
+        "force_terminal": True,
+        "force_jupyter": False,
+    }
     console = Console(record=True, file=io.StringIO(), no_color=False, **size, **terminal)
     add_inspections(page := Page(WIDTH), [inspect(name)])
     for line in page.lines:
@@ -297,7 +375,11 @@ def test_page_output_is_up_to_date(name: str, tmp_path: Path) -> None:
     text = PAGES[name].read_text()
     with serve() as hub:
         publish(hub, tmp_path / "published")
-        offline = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "0"}
+        offline = {
+            "HF_ENDPOINT": hub.endpoint,
+            "HF_HOME": str(tmp_path / "cache"),
+            "HF_HUB_OFFLINE": "0",
+        }
 
         def execute(line: str) -> None:
             """Run a line with few steps; make and pip only plan."""
@@ -305,7 +387,9 @@ def test_page_output_is_up_to_date(name: str, tmp_path: Path) -> None:
             line = re.sub(r"^pip install ", "pip install --dry-run --no-index ", line)
             line = re.sub(r"--steps \d+", "--steps 2", line)
             path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-            subprocess.run(["bash", "-c", line], env=os.environ | offline | {"PATH": path}, check=True)
+            subprocess.run(
+                ["bash", "-c", line], env=os.environ | offline | {"PATH": path}, check=True
+            )
 
         assert normalized(with_output(text, run_here, execute)) == normalized(text)
 
@@ -363,18 +447,25 @@ def test_page_links_exist() -> None:
 def test_site_builds_in_strict_mode_and_loads_nothing_from_other_sites(tmp_path: Path) -> None:
     command = ["mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
     subprocess.run([sys.executable, "-m", *command], cwd=ROOT, check=True)
-    pages = {path.relative_to(tmp_path / "site").as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
+    pages = {
+        path.relative_to(tmp_path / "site").as_posix(): path.read_text()
+        for path in tmp_path.rglob("*.html")
+    }
     assert {f"{name.removesuffix('.md')}/index.html" for name in PAGES} - {*pages} == {
         "README/index.html",
         "index/index.html",
     }
     assert "<h2" in pages["changelog/index.html"]
     api = pages["api/index.html"]
-    assert all(f'id="ctxextend.{name}"' in api for name in ctxextend.__all__ if name != "__version__")
+    assert all(
+        f'id="ctxextend.{name}"' in api for name in ctxextend.__all__ if name != "__version__"
+    )
     assert "<code>seq_len</code>" in api
     assert not re.search(r"<td>\s*<code>(?:settings|ref)</code>", api)
     for name, page in pages.items():
-        loaded = re.findall(r"""<(?:script|img|link rel="stylesheet")[^>]* (?:src|href)="?(https?:[^" >]*)""", page)
+        loaded = re.findall(
+            r"""<(?:script|img|link rel="stylesheet")[^>]* (?:src|href)="?(https?:[^" >]*)""", page
+        )
         assert not loaded, f"{name}: {loaded}"
 
 
@@ -396,7 +487,9 @@ def design_changes() -> Iterator[tuple[str, str, str]]:
         for file in CHANGED_FILE.finditer(example):
             for change in file["changes"].split("@@\n"):
                 lines = change.splitlines(keepends=True)
-                old, new = ("".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +"))
+                old, new = (
+                    "".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +")
+                )
                 yield file["path"], old, new
 
 
@@ -409,7 +502,9 @@ def test_design_examples_match_the_code() -> None:
 def test_design_names_exist() -> None:
     page = PAGES["design.md"].read_text()
     names = [
-        name for name in re.findall(r"`((?:\w+\.)+(?!pyi?`)\w+)`", page) if find_spec(f"ctxextend.{name.split('.')[0]}")
+        name
+        for name in re.findall(r"`((?:\w+\.)+(?!pyi?`)\w+)`", page)
+        if find_spec(f"ctxextend.{name.split('.')[0]}")
     ]
     assert len(names) > 15
     for name in names:
@@ -430,24 +525,35 @@ def test_design_examples_pass_their_tests(tmp_path: Path) -> None:
     commands = re.findall(r"`python (-m pytest\s[^`]*)`", PAGES["design.md"].read_text())
     assert len(commands) == 3
     for command in commands:
-        subprocess.run([sys.executable, *shlex.split(command)], cwd=tmp_path, env=environment, check=True)
+        subprocess.run(
+            [sys.executable, *shlex.split(command)], cwd=tmp_path, env=environment, check=True
+        )
 
 
 def test_readme_states_the_number_of_model_types() -> None:
-    assert f"\n{len({table.model_type for table in list_families()})} model types of transformers" in README.read_text()
+    assert (
+        f"\n{len({table.model_type for table in list_families()})} model types of transformers"
+        in README.read_text()
+    )
 
 
 def test_readme_make_targets_exist() -> None:
     lines = [line for block in blocks("README.md", "sh") for line in block.splitlines()]
     assert {"pip install ctxextend", "make demo", "make test"} <= {*lines}
     for line in (line for line in lines if line.startswith("make ")):
-        planned = subprocess.run([*line.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True, text=True)
+        planned = subprocess.run(
+            [*line.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True, text=True
+        )
         assert planned.stdout
 
 
 def test_guarantees_name_their_tests() -> None:
-    rows = [line for line in PAGES["guarantees.md"].read_text().splitlines() if line.startswith("| **")]
-    tests = {name for row in rows for name in re.findall(r"`([\w/]+\.py)`", row.rsplit(" | ", 1)[1])}
+    rows = [
+        line for line in PAGES["guarantees.md"].read_text().splitlines() if line.startswith("| **")
+    ]
+    tests = {
+        name for row in rows for name in re.findall(r"`([\w/]+\.py)`", row.rsplit(" | ", 1)[1])
+    }
     assert len(rows) == 13
     assert all("def test_" in (ROOT / "tests" / name).read_text() for name in tests)
     faults = {f"faults/{path.name}" for path in (ROOT / "tests" / "faults").glob("test_*.py")}

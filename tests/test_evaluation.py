@@ -53,13 +53,21 @@ def evaluate_json(*arguments: Any, **flags: Any) -> dict[str, Any]:
 
 def test_evaluate_compares_with_base_from_recipe(extended: Path, texts: Path) -> None:
     found = evaluate_json(extended, texts, tokens=4096, measure=LOSSES)
-    expected = {"kind": CAUSAL, "max_len": 512, "base": "tiny-gpt2", "base_max_len": 128, "complete": True}
+    expected = {
+        "kind": CAUSAL,
+        "max_len": 512,
+        "base": "tiny-gpt2",
+        "base_max_len": 128,
+        "complete": True,
+    }
     expected |= {"across_documents": False, "tokens": 8 * 512}
     assert expected.items() <= found.items()
     assert list(found["positions"]["losses"]) == [MODEL, TRUNCATED, SLIDING]
     # `copy` keeps the learned rows, so losses within the base's context length are equal.
     for bucket in found["positions"]["buckets"][:4]:
-        assert bucket["losses"][MODEL]["mean"] == pytest.approx(bucket["losses"][TRUNCATED]["mean"], abs=1e-5)
+        assert bucket["losses"][MODEL]["mean"] == pytest.approx(
+            bucket["losses"][TRUNCATED]["mean"], abs=1e-5
+        )
     assert [point["context"] for point in found["contexts"]["points"]] == [64, 128, 256, 512]
     assert found["contexts"]["reference"] == 128
     for point in found["contexts"]["points"][:2]:
@@ -70,7 +78,9 @@ def test_evaluate_compares_with_base_from_recipe(extended: Path, texts: Path) ->
 
 def test_evaluate_always_measures_base_at_its_context_length(extended: Path, texts: Path) -> None:
     selected, default = (
-        evaluate_json(extended, texts, tokens=1024, measure=["context"], length=length)["contexts"]["points"]
+        evaluate_json(extended, texts, tokens=1024, measure=["context"], length=length)["contexts"][
+            "points"
+        ]
         for length in ((16, 512), ())
     )
     assert [point["context"] for point in selected] == [16, 512]
@@ -99,7 +109,9 @@ def test_evaluate_loss_equals_transformers_loss_in_each_precision(texts: Path) -
     ids = torch.tensor(model.tokenizer.tokenizer(first)["input_ids"][: 128 * 4]).view(4, 128)
     with torch.no_grad():
         expected = model.model(input_ids=ids, labels=ids).loss.item()
-    full, half = (evaluate_json("tiny-gpt2", texts, precision=name, **flags) for name in ("auto", "bf16"))
+    full, half = (
+        evaluate_json("tiny-gpt2", texts, precision=name, **flags) for name in ("auto", "bf16")
+    )
     assert full["positions"]["losses"][MODEL]["mean"] == pytest.approx(expected, abs=1e-5)
     assert half["positions"]["losses"][MODEL]["mean"] == pytest.approx(expected, rel=0.01)
     assert (full["precision"], half["precision"]) == ("float32", "bfloat16")
@@ -107,10 +119,14 @@ def test_evaluate_loss_equals_transformers_loss_in_each_precision(texts: Path) -
 
 def test_open_scorer_rejects_causal_class_with_bidirectional_attention(tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.MegatronBertConfig(**sizes, intermediate_size=16, vocab_size=32, max_position_embeddings=16)
+    config = transformers.MegatronBertConfig(
+        **sizes, intermediate_size=16, vocab_size=32, max_position_embeddings=16
+    )
     transformers.MegatronBertForCausalLM(config).save_pretrained(tmp_path)
     add_tokenizer(tmp_path, special_tokens=True)
-    with pytest.raises(UnsupportedModelError, match="is not causal: its predictions depend on later tokens"):
+    with pytest.raises(
+        UnsupportedModelError, match="is not causal: its predictions depend on later tokens"
+    ):
         open_scorer(open_eval_model(CheckpointRef(str(tmp_path))))
     pico.edit_json(tmp_path / "config.json", is_decoder=True)
     assert open_scorer(open_eval_model(CheckpointRef(str(tmp_path)))).has_separate_head
@@ -149,18 +165,26 @@ def test_evaluate_notes_skipped_measures_and_rejects_requested_ones(make_pico: M
 
 
 def test_evaluate_warns_if_base_is_missing_or_changed(make_pico: Make, tmp_path: Path) -> None:
-    folder, elsewhere, text = make_pico("gpt2").folder, tmp_path / "elsewhere", write_texts(200, 1)
-    longer = ctxextend.resize(add_tokenizer(folder, special_tokens=False), to=32, output=tmp_path / "longer").output
+    folder = make_pico("gpt2").folder
+    elsewhere = tmp_path / "elsewhere"
+    text = write_texts(200, 1)
+    longer = ctxextend.resize(
+        add_tokenizer(folder, special_tokens=False), to=32, output=tmp_path / "longer"
+    ).output
     folder.rename(elsewhere)
     missing = ctxextend.evaluate(longer, text, measure=LOSSES)
     assert missing.base is None
     assert any("--base" in warning for warning in missing.warnings)
-    assert not any("--base" in warning for warning in ctxextend.evaluate(longer, text, no_base=True).warnings)
+    assert not any(
+        "--base" in warning for warning in ctxextend.evaluate(longer, text, no_base=True).warnings
+    )
     assert ctxextend.evaluate(longer, text, base=elsewhere, measure=LOSSES).base == str(elsewhere)
     add_tokenizer(make_pico("gpt2", initializer_range=0.5).folder, special_tokens=False)
     changed = ctxextend.evaluate(longer, text, measure=["position"])
     assert changed.base is None
-    assert any("has changed since the recipe was written" in warning for warning in changed.warnings)
+    assert any(
+        "has changed since the recipe was written" in warning for warning in changed.warnings
+    )
 
 
 def test_evaluate_rejects_base_with_other_kind_or_tokenizer(make_pico: Make) -> None:
@@ -179,7 +203,10 @@ def test_evaluate_rejects_base_with_other_kind_or_tokenizer(make_pico: Make) -> 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"length": [256]}, "context length of 128, too short for windows of 256 .*resize tiny-gpt2 --to 256"),
+        (
+            {"length": [256]},
+            "context length of 128, too short for windows of 256 .*resize tiny-gpt2 --to 256",
+        ),
         ({"length": [4]}, "--length must be at least 8, got 4"),
         ({"tokens": True}, "--tokens must be .* got True"),
         ({"no_base": True, "base": "tiny-gpt2"}, "--no-base cannot be used with --base"),
@@ -196,7 +223,9 @@ def test_evaluate_rejects_invalid_values(flags: dict[str, Any], message: str, te
         ctxextend.evaluate("tiny-gpt2", texts, **flags)
 
 
-def test_evaluate_rejects_empty_text_before_loading_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate_rejects_empty_text_before_loading_a_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("ctxextend.evaluation.eval_model.load_eval_model", None)
     Path("empty.txt").write_text("")
     with pytest.raises(DataError, match=r"empty\.txt is empty"):
@@ -233,7 +262,9 @@ def test_evaluate_interrupted_prints_results_so_far(
 
     targets = LossTask.targets
     monkeypatch.setattr(LossTask, "targets", interrupt)
-    monkeypatch.setattr("ctxextend.cli.output.ignore_ctrl_c", lambda: None)  # would affect the other tests
+    monkeypatch.setattr(
+        "ctxextend.cli.output.ignore_ctrl_c", lambda: None
+    )  # would affect the other tests
     arguments = ["evaluate", str(extended), "--data", str(texts), "--batch-size", "2", "--json"]
     done = CliRunner().invoke(build_app(), arguments)
     assert done.exit_code == 130, done.stderr

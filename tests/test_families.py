@@ -27,9 +27,20 @@ OF_ANY_PARTS = (
 
 
 # Model types of which transformers reads no length.
-WITHOUT_LENGTH = ("bloom", "longt5", "mt5", "recurrent_gemma", "switch_transformers", "t5", "udop", "umt5")
+WITHOUT_LENGTH = (
+    "bloom",
+    "longt5",
+    "mt5",
+    "recurrent_gemma",
+    "switch_transformers",
+    "t5",
+    "udop",
+    "umt5",
+)
 # Model types with a table of rows; the others have a rule, such as rotary positions.
-WITH_ROWS = {table.model_type for table in list_families() if table.scheme in ("learned", "sinusoidal")}
+WITH_ROWS = {
+    table.model_type for table in list_families() if table.scheme in ("learned", "sinusoidal")
+}
 
 
 def location_of(model_type: str, **config: Any) -> TableLocation:
@@ -42,10 +53,14 @@ def test_registry_covers_every_model_type_of_transformers() -> None:
 
 @pytest.mark.parametrize("model_type", sorted(FAMILIES))
 def test_registry_has_the_defaults_and_parts_of_transformers(model_type: str) -> None:
-    for key, value in FAMILIES[model_type].defaults.items() if model_type not in WITHOUT_LENGTH else ():
+    for key, value in (
+        FAMILIES[model_type].defaults.items() if model_type not in WITHOUT_LENGTH else ()
+    ):
         default: Any = CONFIG_MAPPING[model_type]()
         for name in key.split("."):
-            layers = default.per_layer_config["full_attention"] if name == "global_head_dim" else default
+            layers = (
+                default.per_layer_config["full_attention"] if name == "global_head_dim" else default
+            )
             default = getattr(layers, name.removeprefix("global_"), None)
         # The trained length of relative and ALiBi positions, which no class reads.
         assert default == value or (default is None and key in ("n_positions", "seq_length")), key
@@ -57,8 +72,13 @@ def test_registry_has_the_defaults_and_parts_of_transformers(model_type: str) ->
     "model_type", [name for name in sorted(WITH_ROWS) if location_of(name).path == ("text_config",)]
 )
 @pytest.mark.parametrize("second", [{"max_position_embeddings": 90}, {}, None])
-def test_table_location_value_equals_transformers_with_a_second_config(model_type: str, second: Any) -> None:
-    config: dict[str, Any] = {"text_config": {"max_position_embeddings": 60}, "text_config_dict": second}
+def test_table_location_value_equals_transformers_with_a_second_config(
+    model_type: str, second: Any
+) -> None:
+    config: dict[str, Any] = {
+        "text_config": {"max_position_embeddings": 60},
+        "text_config_dict": second,
+    }
     expected: Any = CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(config))
     assert (
         location_of(model_type, **config).value("max_position_embeddings")
@@ -68,7 +88,9 @@ def test_table_location_value_equals_transformers_with_a_second_config(model_typ
 
 @pytest.mark.parametrize("value", ["512", 1.5, True, -1, [512]])
 def test_table_location_value_rejects_invalid_integers(value: Any) -> None:
-    with pytest.raises(CheckpointError, match="max_position_embeddings must be an integer for a bert model, got"):
+    with pytest.raises(
+        CheckpointError, match="max_position_embeddings must be an integer for a bert model, got"
+    ):
         location_of("bert", max_position_embeddings=value).value("max_position_embeddings")
 
 
@@ -96,10 +118,19 @@ def test_find_architecture_combines_parts() -> None:
     assert (encoder.reserved_rows, decoder.reserved_rows) == (2, 0)
     assert "decoder.transformer.wpe.weight" in decoder.names
     rag = find_architecture({"model_type": "rag"})
-    assert [found.part for found in rag.locations] == ["question_encoder", "generator.encoder", "generator.decoder"]
-    assert location_of("sam3_video").config_key == "detector_config.text_config.max_position_embeddings"
+    assert [found.part for found in rag.locations] == [
+        "question_encoder",
+        "generator.encoder",
+        "generator.decoder",
+    ]
+    assert (
+        location_of("sam3_video").config_key
+        == "detector_config.text_config.max_position_embeddings"
+    )
     # The type of this part is fixed, so its config is ignored.
-    assert location_of("clip", text_config={"model_type": "t5"}).family.model_type == "clip_text_model"
+    assert (
+        location_of("clip", text_config={"model_type": "t5"}).family.model_type == "clip_text_model"
+    )
 
 
 def test_find_architecture_limits_the_nesting_depth() -> None:
@@ -112,22 +143,45 @@ def test_find_architecture_limits_the_nesting_depth() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "mamba"}, "This mamba model has no position table to resize; it uses no position embeddings"),
-        ({"model_type": "vit"}, "no position table for tokens; it uses only positions of image patches"),
-        ({"model_type": "qwen2_audio_encoder"}, "no position table for tokens; it uses only positions of audio frames"),
+        (
+            {"model_type": "mamba"},
+            "This mamba model has no position table to resize; it uses no position embeddings",
+        ),
+        (
+            {"model_type": "vit"},
+            "no position table for tokens; it uses only positions of image patches",
+        ),
+        (
+            {"model_type": "qwen2_audio_encoder"},
+            "no position table for tokens; it uses only positions of audio frames",
+        ),
         ({"model_type": "trocr", "use_learned_position_embeddings": False}, "fixed sinusoids"),
-        ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
-        ({"model_type": "esm", "position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
+        (
+            {"model_type": "bert", "position_embedding_type": "relative_key"},
+            "position_embedding_type 'relative_key'",
+        ),
+        (
+            {"model_type": "esm", "position_embedding_type": "relative_key"},
+            "position_embedding_type 'relative_key'",
+        ),
         (
             {"model_type": "granitemoehybrid", "position_embedding_type": "nope"},
             "position_embedding_type 'nope'.*no pos",
         ),
-        ({"model_type": "zamba2"}, "with use_mem_rope None has no position table to resize; it uses no position"),
-        ({"model_type": "vision-encoder-decoder", "decoder": {"model_type": "mamba"}}, "its decoder: this mamba mod"),
+        (
+            {"model_type": "zamba2"},
+            "with use_mem_rope None has no position table to resize; it uses no position",
+        ),
+        (
+            {"model_type": "vision-encoder-decoder", "decoder": {"model_type": "mamba"}},
+            "its decoder: this mamba mod",
+        ),
         ({"model_type": "my-own"}, "Unknown model type 'my-own'"),
     ],
 )
-def test_find_architecture_names_the_scheme_of_unsupported_models(config: dict[str, Any], message: str) -> None:
+def test_find_architecture_names_the_scheme_of_unsupported_models(
+    config: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UnsupportedModelError, match=message) as caught:
         find_architecture(config)
     assert caught.value.hint
@@ -140,15 +194,24 @@ def test_find_architecture_lets_the_rows_decide_what_a_flag_says(key: str) -> No
         assert location == dataclasses.replace(location_of(model_type), config=location.config)
 
 
-@pytest.mark.parametrize("scheme", dict.fromkeys(POSITION_SCHEMES.values()), ids=lambda scheme: scheme.uses[:20])
-def test_list_families_reports_scheme_and_advice_of_unsupported_types(scheme: PositionScheme) -> None:
-    for model_type in {name for name in POSITION_SCHEMES if POSITION_SCHEMES[name] == scheme} - {*FAMILIES}:
+@pytest.mark.parametrize(
+    "scheme", dict.fromkeys(POSITION_SCHEMES.values()), ids=lambda scheme: scheme.uses[:20]
+)
+def test_list_families_reports_scheme_and_advice_of_unsupported_types(
+    scheme: PositionScheme,
+) -> None:
+    for model_type in {name for name in POSITION_SCHEMES if POSITION_SCHEMES[name] == scheme} - {
+        *FAMILIES
+    }:
         (listed,) = list_families([model_type])
         assert (listed.model_type, listed.table, listed.scheme) == (model_type, "", scheme.name)
         assert listed.notes == (f"not resized: it uses {scheme.uses}", scheme.advice)
         with pytest.raises(UnsupportedModelError) as caught:
             find_architecture({"model_type": model_type})
-        assert re.fullmatch(rf"This {re.escape(model_type)} model has no position [a-z].*[^.:]\.", caught.value.message)
+        assert re.fullmatch(
+            rf"This {re.escape(model_type)} model has no position [a-z].*[^.:]\.",
+            caught.value.message,
+        )
         assert caught.value.hint == f"{scheme.advice} {FAMILIES_HINT}"
     assert re.fullmatch(r"[A-Z].*\w\.", scheme.advice)
     assert not re.search(r"\b(drop|delete|remove)\b", scheme.advice)
@@ -159,12 +222,22 @@ def test_matching_types_includes_the_true_type() -> None:
     unique = set()
     for model_type in WITH_ROWS:
         for built in tiny.buildable_classes(model_type, tiny.model_classes(model_type)[1:2]):
-            config = {key: value for key, value in built.config.to_dict().items() if key != "model_type"}
+            config = {
+                key: value for key, value in built.config.to_dict().items() if key != "model_type"
+            }
             found = matching_types(config, built.shapes)
             expected = "gpt2" if model_type == "gpt-sw3" else model_type  # two names of one class
             assert not found or expected in found, (built.model_class, found)
             unique |= {model_type} if found == [expected] else set()
-    assert {"bert", "gpt2", "openai-gpt", "big_bird", "gpt_bigcode", "distilbert", "albert"} <= unique
+    assert {
+        "bert",
+        "gpt2",
+        "openai-gpt",
+        "big_bird",
+        "gpt_bigcode",
+        "distilbert",
+        "albert",
+    } <= unique
 
 
 def test_list_families_returns_every_table() -> None:
@@ -179,7 +252,13 @@ def test_list_families_returns_every_table() -> None:
         "with position_biased_input=true",
         "keeps the effect of max_relative_positions",
     )
-    assert {table.scheme for table in every} == {"learned", "sinusoidal", "rotary", "ALiBi", "relative"}
+    assert {table.scheme for table in every} == {
+        "learned",
+        "sinusoidal",
+        "rotary",
+        "ALiBi",
+        "relative",
+    }
     assert [table.scheme for table in every if table.model_type == "falcon"] == ["rotary", "ALiBi"]
     assert (listed["gemma3", "text"].table, listed["gemma3", "text"].methods) == (
         "text_config.rope_parameters",
@@ -211,7 +290,9 @@ def test_list_families_accepts_a_type_or_a_part_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_families_fits_all_types_into_the_terminal_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_families_fits_all_types_into_the_terminal_width(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     lines = invoke("families").stdout.splitlines()
     assert max(map(len, lines)) <= width
@@ -224,9 +305,12 @@ def test_families_fits_all_types_into_the_terminal_width(width: int, monkeypatch
     text = " ".join(shown.stdout.split())
     assert max(map(len, shown.stdout.splitlines())) <= width
     assert (
-        "encoder: encoder.embed_positions.weight, length set by max_position_embeddings learned; reserved rows: 2"
-        in text
+        "encoder: encoder.embed_positions.weight, length set by max_position_embeddings learned; "
+        "reserved rows: 2" in text
     )
     assert "layoutlmv2, layoutxlm embeddings" in text
-    assert "glm4v_moe_text, glm4v_text rope_parameters, length set by max_position_embeddings rotary; methods" in text
+    assert (
+        "glm4v_moe_text, glm4v_text rope_parameters, length set by max_position_embeddings "
+        "rotary; methods" in text
+    )
     assert "pp_doclayout_v4 not resized: it uses only positions of image" in text

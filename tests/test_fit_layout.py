@@ -1,4 +1,6 @@
-"""How sinusoidal a table is: `fit_layout` on tables with known shares, and `inspect` on models of transformers."""
+"""How sinusoidal a table is: `fit_layout` on tables with known shares, and `inspect` on models of
+transformers.
+"""
 
 import json
 import re
@@ -24,7 +26,11 @@ SCHEMA = json.loads((Path(__file__).parent / "schemas" / "inspect.json").read_te
 
 
 def table(
-    layout: str = "halves", start: int = 0, rows: int = ROWS, width: int = WIDTH, dtype: Any = np.float32
+    layout: str = "halves",
+    start: int = 0,
+    rows: int = ROWS,
+    width: int = WIDTH,
+    dtype: Any = np.float32,
 ) -> Floats:
     return sinusoidal_rows(np.arange(start, start + rows), width, layout).astype(dtype)
 
@@ -46,7 +52,11 @@ def test_fit_layout_of_one_pair_by_hand() -> None:
     # The mean of three points on the unit circle, one radian apart, has length (1 + 2·cos 1) / 3.
     fast, slow = (3 * (1 - ((1 + 2 * np.cos(angle)) / 3) ** 2) for angle in (1, 0.01))
     found = fit(values)
-    assert (found.layout, found.is_formula, found.first_deviating_row) == ("interleaved", False, None)
+    assert (found.layout, found.is_formula, found.first_deviating_row) == (
+        "interleaved",
+        False,
+        None,
+    )
     assert found.explained == pytest.approx(fast / (fast + slow), abs=1e-12)
 
 
@@ -69,10 +79,13 @@ def test_fit_layout_ignores_scale_mean_and_start(layout: str) -> None:
 @pytest.mark.parametrize("level", [0.01, 0.1, 0.3])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_fit_layout_explains_what_is_not_noise(layout: str, level: float) -> None:
-    values, added = table(layout).astype(np.float64), level * noise()
+    values = table(layout).astype(np.float64)
+    added = level * noise()
     found = fit(values + added)
     assert (found.layout, found.is_formula) == (layout, False)
-    assert found.explained == pytest.approx(values.var(axis=0).sum() / (values + added).var(axis=0).sum(), abs=0.03)
+    assert found.explained == pytest.approx(
+        values.var(axis=0).sum() / (values + added).var(axis=0).sum(), abs=0.03
+    )
 
 
 @pytest.mark.parametrize("width", [8, 64, 512])
@@ -92,7 +105,11 @@ def test_fit_layout_finds_the_first_row_that_deviates(rows: tuple[int, ...], fir
     values = table("halves-log", 2)
     values[[*rows]] += 0.01
     found = fit(values)
-    assert (found.layout, found.is_formula, found.first_deviating_row) == ("halves-log", False, first)
+    assert (found.layout, found.is_formula, found.first_deviating_row) == (
+        "halves-log",
+        False,
+        first,
+    )
     assert found.explained > 0.99
 
 
@@ -102,12 +119,17 @@ def test_fit_layout_finds_where_a_formula_is_repeated() -> None:
 
 def test_fit_layout_compares_with_the_layout_that_the_model_computes() -> None:
     assert fit(table("halves"), "interleaved").layout == "halves"
-    assert (fit(noise()).first_deviating_row, fit(noise(), "halves").first_deviating_row) == (None, 0)
+    assert (fit(noise()).first_deviating_row, fit(noise(), "halves").first_deviating_row) == (
+        None,
+        0,
+    )
     both = table("halves", width=2)  # two columns are the same in both layouts
     assert (fit(both).layout, fit(both, "halves").layout) == ("interleaved", "halves")
 
 
-@pytest.mark.parametrize("values", [table(rows=1), np.full((7, 8), 0.1), np.arange(5.0)[:, None], np.zeros((4, 4))])
+@pytest.mark.parametrize(
+    "values", [table(rows=1), np.full((7, 8), 0.1), np.arange(5.0)[:, None], np.zeros((4, 4))]
+)
 def test_fit_layout_returns_none_without_variance_or_pairs(values: NDArray[Any]) -> None:
     assert fit_layout(values) is None
 
@@ -130,15 +152,38 @@ def test_fit_layout_samples_large_tables(monkeypatch: pytest.MonkeyPatch) -> Non
 LAYERS: dict[str, Any] = {
     f"{part}_{key}": 2 for part in ("encoder", "decoder") for key in ("layers", "attention_heads")
 }
-SIZES: dict[str, Any] = {"d_model": 8, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "max_position_embeddings": 16}
+SIZES: dict[str, Any] = {
+    "d_model": 8,
+    "encoder_ffn_dim": 8,
+    "decoder_ffn_dim": 8,
+    "max_position_embeddings": 16,
+}
 VOCABULARY: dict[str, Any] = {"langs": ["en", "de"], "src_vocab_size": 32, "tgt_vocab_size": 32}
-XLM: dict[str, Any] = {"vocab_size": 32, "emb_dim": 8, "n_layers": 2, "n_heads": 2, "sinusoidal_embeddings": True}
+XLM: dict[str, Any] = {
+    "vocab_size": 32,
+    "emb_dim": 8,
+    "n_layers": 2,
+    "n_heads": 2,
+    "sinusoidal_embeddings": True,
+}
 M2M100 = {**SIZES, **LAYERS, "vocab_size": 32}
 # Model class, config, table, reserved rows and layout. FSMT has a zero row at its padding index, 1.
 MODELS = [
     ("PegasusModel", M2M100, "encoder.embed_positions.weight", 0, "halves"),
-    ("FSMTModel", {**SIZES, **LAYERS, **VOCABULARY}, "encoder.embed_positions.weight", 2, "halves-log"),
-    ("XLMModel", {**XLM, "max_position_embeddings": 16}, "position_embeddings.weight", 0, "interleaved"),
+    (
+        "FSMTModel",
+        {**SIZES, **LAYERS, **VOCABULARY},
+        "encoder.embed_positions.weight",
+        2,
+        "halves-log",
+    ),
+    (
+        "XLMModel",
+        {**XLM, "max_position_embeddings": 16},
+        "position_embeddings.weight",
+        0,
+        "interleaved",
+    ),
 ]
 
 
@@ -156,7 +201,9 @@ def sinusoidal(*arguments: object) -> Any:
     return values["models"][0]["tables"][0]["sinusoidal"]
 
 
-@pytest.mark.parametrize(("name", "config", "tensor", "reserved", "layout"), MODELS, ids=[model[0] for model in MODELS])
+@pytest.mark.parametrize(
+    ("name", "config", "tensor", "reserved", "layout"), MODELS, ids=[model[0] for model in MODELS]
+)
 def test_inspect_recognises_stored_formulas(
     name: str, config: dict[str, Any], tensor: str, reserved: int, layout: str
 ) -> None:
@@ -166,7 +213,14 @@ def test_inspect_recognises_stored_formulas(
         save_file(tensors, f"{name}/model.safetensors", metadata={"format": "pt"})
 
     save(name, config)
-    unregistered = ("--tensor", tensor, "--config-key", "max_position_embeddings", "--reserved-rows", reserved)
+    unregistered = (
+        "--tensor",
+        tensor,
+        "--config-key",
+        "max_position_embeddings",
+        "--reserved-rows",
+        reserved,
+    )
     for flags in ((), unregistered):
         found = sinusoidal(name, *flags)
         assert found.pop("explained") == pytest.approx(1)
@@ -182,10 +236,14 @@ def test_inspect_recognises_stored_formulas(
         assert found == {"layout": layout, "is_formula": False, "first_deviating_row": reserved + 9}
     screen = " ".join(invoke("inspect", name, *unregistered).stdout.split())
     assert re.search(rf" 99\.\d % \({layout}\) first deviating row {reserved + 9} ", screen)
-    # A mean row explains no variance, but no row equals the formula: one that the model would compute deviates.
+    # A mean row explains no variance, but no row equals the formula: one that the model would
+    # compute deviates.
     add(0, 16, 0.5)
     assert sinusoidal(name)["explained"] > 0.99
-    assert [sinusoidal(name, *flags)["first_deviating_row"] for flags in ((), unregistered)] == [reserved, None]
+    assert [sinusoidal(name, *flags)["first_deviating_row"] for flags in ((), unregistered)] == [
+        reserved,
+        None,
+    ]
     add(0, 1, np.nan)
     assert sinusoidal(name) is None
 

@@ -17,19 +17,51 @@ def open_folder(folder: Path) -> Checkpoint:
     return open_checkpoint(Source(str(folder), "folder", folder, folder.name))
 
 
-# Files that are not copied: weights and exports that are not rewritten, training state, desktop metadata.
+# Files that are not copied: weights and exports that are not rewritten, training state, desktop
+# metadata.
 STALE = (
-    *("pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "tf_model.h5", "flax_model.msgpack", "rust_model.ot"),
-    *("model.onnx", "onnx/model.onnx", "onnx/quantized/model.onnx", "openvino/openvino_model.xml", "x.tflite"),
-    *("coreml/text/model.mlpackage", "x.gguf", "M.GGUF", "exports/model.onnx", "quantized/m.Q4.gguf"),
-    *("unity/model.tflite", "model.fp16.safetensors", "optimizer.pt", "checkpoint-500/model.safetensors"),
+    *(
+        "pytorch_model.bin",
+        "pytorch_model-00001-of-00002.bin",
+        "tf_model.h5",
+        "flax_model.msgpack",
+        "rust_model.ot",
+    ),
+    *(
+        "model.onnx",
+        "onnx/model.onnx",
+        "onnx/quantized/model.onnx",
+        "openvino/openvino_model.xml",
+        "x.tflite",
+    ),
+    *(
+        "coreml/text/model.mlpackage",
+        "x.gguf",
+        "M.GGUF",
+        "exports/model.onnx",
+        "quantized/m.Q4.gguf",
+    ),
+    *(
+        "unity/model.tflite",
+        "model.fp16.safetensors",
+        "optimizer.pt",
+        "checkpoint-500/model.safetensors",
+    ),
     "1_Pooling/.DS_Store",
 )
 
 
-def test_open_checkpoint_lists_copied_and_omitted_files(make_pico: Callable[..., pico.Pico]) -> None:
+def test_open_checkpoint_lists_copied_and_omitted_files(
+    make_pico: Callable[..., pico.Pico],
+) -> None:
     folder = make_pico("gpt2").folder
-    kept = ["vocab.txt", "1_Pooling/config.json", "2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "LICENSE"]
+    kept = [
+        "vocab.txt",
+        "1_Pooling/config.json",
+        "2_Dense/model.safetensors",
+        "2_Dense/pytorch_model.bin",
+        "LICENSE",
+    ]
     for name in (*kept, *STALE, ".git/config"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(b"x")
@@ -50,10 +82,14 @@ def test_open_checkpoint_ignores_a_config_with_only_the_sentence_transformers_ve
 
 
 @pytest.mark.parametrize("content", ["../elsewhere", "/etc", "", {}, [1]])
-def test_open_checkpoint_rejects_invalid_and_outside_modules(content: object, tmp_path: Path) -> None:
+def test_open_checkpoint_rejects_invalid_and_outside_modules(
+    content: object, tmp_path: Path
+) -> None:
     modules = [{"path": content, "type": "x.Transformer"}] if isinstance(content, str) else content
     (tmp_path / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(CheckpointError, match=r"modules\.json (lists no Transformer module|is not a list)"):
+    with pytest.raises(
+        CheckpointError, match=r"modules\.json (lists no Transformer module|is not a list)"
+    ):
         open_folder(tmp_path)
 
 
@@ -61,9 +97,17 @@ def test_open_checkpoint_rejects_invalid_and_outside_modules(content: object, tm
     ("name", "content", "message"),
     [
         ("x.gguf", b"", r"has no model\.safetensors, .* or shard index, only x\.gguf"),
-        ("model.fp16.safetensors", b"", r"has no model\.safetensors, .*, only model\.fp16\.safetensors"),
+        (
+            "model.fp16.safetensors",
+            b"",
+            r"has no model\.safetensors, .*, only model\.fp16\.safetensors",
+        ),
         ("notes.txt", b"", r"has no model\.safetensors, pytorch_model\.bin or shard index"),
-        ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS pointer.*git lfs pull"),
+        (
+            "model.safetensors",
+            b"version https://git-lfs.github.com/spec/v1\noid",
+            "Git LFS pointer.*git lfs pull",
+        ),
     ],
 )
 def test_open_checkpoint_without_weights_reports_found_files(
@@ -78,18 +122,28 @@ def test_open_checkpoint_without_weights_reports_found_files(
 
 @pytest.mark.parametrize(
     ("name", "library", "flag"),
-    [("tf_model.h5", "tensorflow tf-keras", "from_tf=True"), ("flax_model.msgpack", "flax", "from_flax=True")],
+    [
+        ("tf_model.h5", "tensorflow tf-keras", "from_tf=True"),
+        ("flax_model.msgpack", "flax", "from_flax=True"),
+    ],
 )
 def test_open_checkpoint_with_only_foreign_weights_suggests_a_command(
     name: str, library: str, flag: str, make_pico: Callable[..., pico.Pico]
 ) -> None:
     folder = make_pico("gpt2", name="it's $HOME").folder
     (folder / "model.safetensors").rename(folder / name)
-    with pytest.raises(CheckpointError, match=f"has only {library.split()[0]} weights, which trans") as caught:
+    with pytest.raises(
+        CheckpointError, match=f"has only {library.split()[0]} weights, which trans"
+    ) as caught:
         open_folder(folder)
     advice, command = (caught.value.hint or "").split(", then python -c ")
-    assert advice == f'Convert them with transformers 4: pip install "transformers<5" {library} torch'
-    code = f"import transformers; transformers.GPT2LMHeadModel.from_pretrained({str(folder)!r}, {flag})"
+    assert (
+        advice == f'Convert them with transformers 4: pip install "transformers<5" {library} torch'
+    )
+    code = (
+        f"import transformers; transformers.GPT2LMHeadModel.from_pretrained({str(folder)!r}, "
+        f"{flag})"
+    )
     assert shlex.split(command) == [f"""{code}.save_pretrained("it's $HOME-safetensors")"""]
 
 
@@ -103,12 +157,17 @@ def test_open_checkpoint_with_only_foreign_weights_keeps_untrusted_text_out_of_t
     with pytest.raises(CheckpointError, match="flax weights") as caught:
         open_folder(folder)
     command = shlex.split((caught.value.hint or "").partition(", then python -c ")[2])[0]
-    assert command.startswith(f"import transformers; transformers.AutoModel.from_pretrained({str(folder)!r}, ")
+    assert command.startswith(
+        f"import transformers; transformers.AutoModel.from_pretrained({str(folder)!r}, "
+    )
 
 
 # Invalid shard names in an index, with the expected message.
 WRONG_SHARDS = {
-    **dict.fromkeys(("../model.safetensors", "/etc/passwd", "a\\..\\..\\b", "C:model", ""), "is not a file inside"),
+    **dict.fromkeys(
+        ("../model.safetensors", "/etc/passwd", "a\\..\\..\\b", "C:model", ""),
+        "is not a file inside",
+    ),
     **dict.fromkeys(("a\x00b", "\ud800", "gone.safetensors"), "which is missing"),
     **dict.fromkeys(("sub", "."), "is a folder"),
     "x" * 300: "File name too long",
@@ -139,9 +198,13 @@ def save_shards(folder: Path) -> tuple[Path, dict[str, str]]:
     return index, json.loads(index.read_text())["weight_map"]
 
 
-def test_open_checkpoint_rejects_an_index_that_does_not_match_its_shards(make_pico: Callable[..., pico.Pico]) -> None:
+def test_open_checkpoint_rejects_an_index_that_does_not_match_its_shards(
+    make_pico: Callable[..., pico.Pico],
+) -> None:
     index, weight_map = save_shards(make_pico("gpt2").folder)
-    pico.edit_json(index, weight_map=weight_map | {"no.such.tensor": next(iter(weight_map.values()))})
+    pico.edit_json(
+        index, weight_map=weight_map | {"no.such.tensor": next(iter(weight_map.values()))}
+    )
     with pytest.raises(CheckpointError, match="which does not contain it"):
         open_folder(index.parent)
     pico.edit_json(index, weight_map={})
@@ -153,14 +216,17 @@ def test_open_checkpoint_normalizes_shard_names(make_pico: Callable[..., pico.Pi
     index, weight_map = save_shards(make_pico("gpt2").folder)
     pico.edit_json(index, weight_map={name: f"./{file}" for name, file in weight_map.items()})
     checkpoint = open_folder(index.parent)
-    assert [file.path.name for file in checkpoint.weights.values()] == sorted(set(weight_map.values()))
+    assert [file.path.name for file in checkpoint.weights.values()] == sorted(
+        set(weight_map.values())
+    )
     assert index.name in checkpoint.files - set(checkpoint.copied)
 
 
 def test_check_unchanged_detects_a_replacement_of_equal_size_and_time(
     make_pico: Callable[..., pico.Pico], tmp_path: Path
 ) -> None:
-    folder, other = make_pico("gpt2").folder, tmp_path / "other"
+    folder = make_pico("gpt2").folder
+    other = tmp_path / "other"
     pico.shard(folder)
     (folder / "vocab.txt").write_text("words")
     for name in open_folder(folder).files:
@@ -174,7 +240,9 @@ def test_check_unchanged_detects_a_replacement_of_equal_size_and_time(
         (folder / name).write_bytes(data)
 
 
-def test_resize_never_replaces_the_target_of_a_linked_source(make_pico: Callable[..., pico.Pico]) -> None:
+def test_resize_never_replaces_the_target_of_a_linked_source(
+    make_pico: Callable[..., pico.Pico],
+) -> None:
     output = resize(make_pico("gpt2").folder, to=40, output="out").output
     Path("linked").mkdir()
     Path("linked/config.json").write_bytes((output / "config.json").read_bytes())

@@ -1,4 +1,6 @@
-"""All checkpoint formats: resized, then checked byte by byte and by loading them with transformers."""
+"""All checkpoint formats: resized, then checked byte by byte and by loading them with
+transformers.
+"""
 
 import json
 import re
@@ -42,26 +44,37 @@ TABLES = {
     "bert": "bert.embeddings.position_embeddings.weight",
     "roberta": "roberta.embeddings.position_embeddings.weight",
 }
-WPE, SINGLE, OUTSIDE = TABLES["gpt2"], "model.safetensors", "../mine.safetensors"
+WPE = TABLES["gpt2"]
+SINGLE = "model.safetensors"
+OUTSIDE = "../mine.safetensors"
 
 
 def snapshot(folder: Path) -> dict[str, tuple[bytes, int, int]]:
     """Return bytes, modification time and mode of all files in a folder."""
     files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode) for path in files}
+    return {
+        str(path): (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode)
+        for path in files
+    }
 
 
 def add_side_files(folder: Path) -> None:
     """Add side files with length limits to a model folder."""
-    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": OLD, "note": "kept"}))
-    (folder / "tokenizer.json").write_text(json.dumps({"truncation": {"max_length": OLD}, "padding": None}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"model_max_length": OLD, "note": "kept"})
+    )
+    (folder / "tokenizer.json").write_text(
+        json.dumps({"truncation": {"max_length": OLD}, "padding": None})
+    )
     (folder / "vocab.txt").write_bytes(b"\x00words")
 
 
 def assert_side_files(folder: Path, length: int) -> None:
     expected = {"model_max_length": length, "note": "kept"}
     assert json.loads((folder / "tokenizer_config.json").read_text()) == expected
-    assert json.loads((folder / "tokenizer.json").read_text())["truncation"] == {"max_length": length}
+    assert json.loads((folder / "tokenizer.json").read_text())["truncation"] == {
+        "max_length": length
+    }
     assert (folder / "vocab.txt").read_bytes() == b"\x00words"
 
 
@@ -82,7 +95,9 @@ def assert_same_outputs(old: Any, new: Any) -> None:
         pico.logits(new, NEW + 1)
 
 
-def assert_rejected(error: type[CtxextendError], message: str, *arguments: Any, **options: Any) -> str:
+def assert_rejected(
+    error: type[CtxextendError], message: str, *arguments: Any, **options: Any
+) -> str:
     """Check that resizing fails and writes nothing; return the hint."""
     before = sorted(Path().rglob("*"))
     with pytest.raises(error, match=message) as caught:
@@ -93,7 +108,9 @@ def assert_rejected(error: type[CtxextendError], message: str, *arguments: Any, 
 
 
 def state_of(checkpoint: pico.Pico) -> dict[str, torch.Tensor]:
-    """Return the state dict that older versions of transformers saved: all names, with shared tied tensors."""
+    """Return the state dict that older versions of transformers saved: all names, with shared tied
+    tensors.
+    """
     return dict(checkpoint.model_class.from_pretrained(checkpoint.folder).state_dict())
 
 
@@ -106,9 +123,11 @@ def as_pickle(checkpoint: pico.Pico, name: str = "pytorch_model.bin", **options:
 
 
 def as_pickled_shards(checkpoint: pico.Pico, *, split_ties: bool = False) -> list[str]:
-    """Replace a checkpoint's safetensors with three PyTorch shards and an index, as transformers 4 wrote them.
+    """Replace a checkpoint's safetensors with three PyTorch shards and an index, as transformers 4
+    wrote them.
 
-    Since 4.29, tied tensors are in one shard; with `split_ties` they are in different ones, as before.
+    Since 4.29, tied tensors are in one shard; with `split_ties` they are in different ones, as
+    before.
     """
     state = state_of(checkpoint)
     (checkpoint.folder / SINGLE).unlink()
@@ -117,7 +136,9 @@ def as_pickled_shards(checkpoint: pico.Pico, *, split_ties: bool = False) -> lis
     for number, (name, tensor) in enumerate(state.items()):
         is_tied = tensor.data_ptr() in shards
         shard = shards.setdefault(tensor.data_ptr(), number % 3)
-        weight_map[name] = f"pytorch_model-{1 + (shard + (split_ties and is_tied)) % 3:05}-of-00003.bin"
+        weight_map[name] = (
+            f"pytorch_model-{1 + (shard + (split_ties and is_tied)) % 3:05}-of-00003.bin"
+        )
     names = sorted(set(weight_map.values()))
     assert len(names) == 3
     for file in names:
@@ -151,7 +172,8 @@ def resize_and_check(
     below: str = ".",
     **flags: Any,
 ) -> ResizeResult:
-    """Resize a checkpoint into ``out``, and check that the source is unchanged and the output complete.
+    """Resize a checkpoint into ``out``, and check that the source is unchanged and the output
+    complete.
 
     Also check that its recipe reproduces it, and that --force replaces an output of this format.
     """
@@ -159,7 +181,11 @@ def resize_and_check(
     plan = plan_resize(str(reference), to=NEW, **flags)
     result = plan.execute("out")
     assert snapshot(source) == untouched
-    assert result.bytes_written == plan.bytes_to_write == sum(map(len, pico.contents(result.output).values()))
+    assert (
+        result.bytes_written
+        == plan.bytes_to_write
+        == sum(map(len, pico.contents(result.output).values()))
+    )
     assert_table(before, pico.tensor_bytes(result.output / below), table, rows)
     if (result.output / below / "tokenizer.json").exists():
         assert_side_files(result.output / below, NEW)
@@ -172,7 +198,9 @@ def resize_and_check(
 
 
 @pytest.mark.parametrize("name", [SINGLE, "my-finetune.safetensors"])
-def test_resize_of_a_file_next_to_a_config_copies_the_folder(name: str, make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_of_a_file_next_to_a_config_copies_the_folder(
+    name: str, make_pico: MakePico, tmp_path: Path
+) -> None:
     source = make_pico("bert")
     old, before = source.load(), pico.tensor_bytes(source.folder)
     add_side_files(source.folder)
@@ -184,20 +212,34 @@ def test_resize_of_a_file_next_to_a_config_copies_the_folder(name: str, make_pic
     assert result.plan.default_output == Path("pico-bert-40")
 
 
-def test_resize_of_a_file_without_a_config_reads_no_other_files(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_of_a_file_without_a_config_reads_no_other_files(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
     source = make_pico("roberta")
     old, before = source.load(), pico.tensor_bytes(source.folder)
     downloads = tmp_path / "Downloads"
     downloads.mkdir()
     file = downloads / "my-roberta.safetensors"
     shutil.copy(source.folder / SINGLE, file)
-    for name in ("other.safetensors", "film.mp4", "tokenizer_config.json", "tokenizer.json", "README.md", "x.py"):
+    for name in (
+        "other.safetensors",
+        "film.mp4",
+        "tokenizer_config.json",
+        "tokenizer.json",
+        "README.md",
+        "x.py",
+    ):
         (downloads / name).write_bytes(b"another file: \xff{")
     (downloads / "folder").mkdir()
     (downloads / "folder" / "config.json").write_text("{")
-    result = resize_and_check(file, downloads, before, TABLES["roberta"], NEW + 2, model_type="roberta")
+    result = resize_and_check(
+        file, downloads, before, TABLES["roberta"], NEW + 2, model_type="roberta"
+    )
     assert result.plan.default_output == Path("my-roberta-40")
-    warning = "No config.json found. To load the output, transformers needs one with max_position_embeddings 42."
+    warning = (
+        "No config.json found. To load the output, transformers needs one with "
+        "max_position_embeddings 42."
+    )
     assert result.plan.warnings == (warning,)
     assert set(pico.contents(result.output)) == {SINGLE, "README.md", "ctxextend.yaml"}
     assert b"another file" not in b"".join(pico.contents(result.output).values())
@@ -211,8 +253,22 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(make_pico: MakeP
 @pytest.mark.parametrize(
     ("weights", "passed", "flags", "error", "message", "hint"),
     [
-        (OUTSIDE, OUTSIDE, {}, CheckpointError, "No config.json found next to .*mine.safetensors", "--model-type gpt2"),
-        (OUTSIDE, OUTSIDE, {"model_type": "bert"}, CheckpointError, "in a bert model it is", "--model-type"),
+        (
+            OUTSIDE,
+            OUTSIDE,
+            {},
+            CheckpointError,
+            "No config.json found next to .*mine.safetensors",
+            "--model-type gpt2",
+        ),
+        (
+            OUTSIDE,
+            OUTSIDE,
+            {"model_type": "bert"},
+            CheckpointError,
+            "in a bert model it is",
+            "--model-type",
+        ),
         *(
             (
                 name,
@@ -239,10 +295,31 @@ def test_resize_of_a_file_without_a_config_reads_no_other_files(make_pico: MakeP
             (SINGLE, ".", {"variant": name}, ResizeError, "--variant", "such as fp16")
             for name in ("", "../x", "a b", "fp16.safetensors")
         ),
-        (SINGLE, ".", {"variant": "fp16"}, CheckpointError, r"has no model\.fp16\.safe", "Remove --variant"),
-        ("model.bf16.bin", ".", {"variant": "fp16"}, CheckpointError, "only model.bf16.bin", "--variant bf16"),
+        (
+            SINGLE,
+            ".",
+            {"variant": "fp16"},
+            CheckpointError,
+            r"has no model\.fp16\.safe",
+            "Remove --variant",
+        ),
+        (
+            "model.bf16.bin",
+            ".",
+            {"variant": "fp16"},
+            CheckpointError,
+            "only model.bf16.bin",
+            "--variant bf16",
+        ),
         *(
-            (name, ".", {}, CheckpointError, r"has no model\.safetensors", "^Download the missing file. If --edit-only")
+            (
+                name,
+                ".",
+                {},
+                CheckpointError,
+                r"has no model\.safetensors",
+                "^Download the missing file. If --edit-only",
+            )
             for name in ("model.gguf", "model.onnx", "rust_model.ot", "weights.h5")
         ),
         (SINGLE, ".", {"subfolder": "large"}, SourceError, "has no subfolder large", "--subfolder"),
@@ -291,7 +368,9 @@ def test_resize_of_one_shard_resizes_all_shards(kind: str, make_pico: MakePico) 
         assert_same_outputs(old, source.load(result.output))
 
 
-def test_resize_of_a_linked_file_uses_the_folder_of_the_link(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_of_a_linked_file_uses_the_folder_of_the_link(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
     source = make_pico("gpt2")
     old = source.load()
     (tmp_path / "blobs").mkdir()
@@ -343,7 +422,9 @@ def test_resize_copies_only_the_chosen_variant(variant_source: pico.Pico, tmp_pa
     chosen = resize(variant_source.folder, to=NEW, variant="fp16", output="chosen")
     assert {path.name for path in chosen.output.glob("model*")} == half
     assert chosen.plan.checkpoint.omitted == {SINGLE: "other weights, not rewritten"}
-    assert_same_outputs(variant_source.load(variant="fp16"), variant_source.load(chosen.output, variant="fp16"))
+    assert_same_outputs(
+        variant_source.load(variant="fp16"), variant_source.load(chosen.output, variant="fp16")
+    )
 
 
 @pytest.mark.parametrize("arguments", [("pytorch_model.fp16.bin",), (".", "--variant", "fp16")])
@@ -360,18 +441,29 @@ def test_resize_of_a_pickled_variant(arguments: tuple[str, ...], make_pico: Make
 # ---- the Hub
 
 
-def test_resize_of_a_hub_subfolder_downloads_only_that(hub: Hub, make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_of_a_hub_subfolder_downloads_only_that(
+    hub: Hub, make_pico: MakePico, tmp_path: Path
+) -> None:
     source = make_pico("gpt2", name="repo/small")
     old, before = source.load(), pico.tensor_bytes(source.folder)
     make_pico("gpt2", name="repo/large", n_layer=3)
     add_side_files(source.folder)
     (tmp_path / "repo" / "README.md").write_text("# Both\n")
-    stale = ["onnx/model.onnx", "x.gguf", "pytorch_model.bin", "tf_model.h5", "model.fp16.safetensors", "optimizer.pt"]
+    stale = [
+        "onnx/model.onnx",
+        "x.gguf",
+        "pytorch_model.bin",
+        "tf_model.h5",
+        "model.fp16.safetensors",
+        "optimizer.pt",
+    ]
     for name in stale:
         (source.folder / name).parent.mkdir(exist_ok=True)
         (source.folder / name).write_bytes(b"stale")
     hub.add("owner/model", tmp_path / "repo", revisions=("v2", SHA))
-    result = resize_and_check("owner/model", source.folder, before, revision="v2", subfolder="small")
+    result = resize_and_check(
+        "owner/model", source.folder, before, revision="v2", subfolder="small"
+    )
     needed = {"config.json", "generation_config.json", SINGLE}
     needed |= {"tokenizer_config.json", "tokenizer.json", "vocab.txt"}
     assert hub.downloaded() == {f"small/{name}" for name in needed}
@@ -380,7 +472,11 @@ def test_resize_of_a_hub_subfolder_downloads_only_that(hub: Hub, make_pico: Make
     assert result.plan.default_output == Path("model-small-40")
     assert_same_outputs(old, source.load(result.output))
     recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())
-    assert (recipe["source"], recipe["revision"], recipe["subfolder"]) == ("owner/model", SHA, "small")
+    assert (recipe["source"], recipe["revision"], recipe["subfolder"]) == (
+        "owner/model",
+        SHA,
+        "small",
+    )
     assert "base_model: owner/model\n" in (result.output / "README.md").read_text()
 
 
@@ -402,23 +498,32 @@ def test_resize_of_a_local_subfolder(make_pico: MakePico, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("form", ["single", "shards", "bin"])
-def test_resize_of_a_hub_variant_downloads_no_plain_weights(form: str, hub: Hub, make_pico: MakePico) -> None:
+def test_resize_of_a_hub_variant_downloads_no_plain_weights(
+    form: str, hub: Hub, make_pico: MakePico
+) -> None:
     source = make_pico("gpt2")
-    model, plain = source.load(), source.folder / SINGLE
+    model = source.load()
+    plain = source.folder / SINGLE
     data = plain.read_bytes()
     if form == "bin":
         as_pickle(source, "pytorch_model.fp16.bin")
     else:
-        model.save_pretrained(source.folder, variant="fp16", max_shard_size="2KB" if form == "shards" else "5GB")
+        model.save_pretrained(
+            source.folder, variant="fp16", max_shard_size="2KB" if form == "shards" else "5GB"
+        )
         (source.folder / "pytorch_model.fp16.bin").write_bytes(b"unused")
-    expected = {path.name for path in source.folder.glob("*.bin" if form == "bin" else "model*fp16*")}
+    expected = {
+        path.name for path in source.folder.glob("*.bin" if form == "bin" else "model*fp16*")
+    }
     plain.write_bytes(data)
     for name in ("model-00001-of-00002.safetensors", "pytorch_model.bin"):
         (source.folder / name).write_bytes(b"unused")
     hub.add("owner/model", source.folder)
     result = resize("owner/model", to=NEW, variant="fp16", output="out")
     assert hub.downloaded() == {*expected, "config.json", "generation_config.json"}
-    written = {name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for name in expected}
+    written = {
+        name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for name in expected
+    }
     assert {path.name for path in result.output.glob("model*")} == written
     assert_same_outputs(model, source.load(result.output, variant="fp16"))
     recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())
@@ -427,14 +532,19 @@ def test_resize_of_a_hub_variant_downloads_no_plain_weights(form: str, hub: Hub,
     # A further resize finds the base model in the recipe, even without the card.
     (result.output / "README.md").unlink()
     longer = resize(result.output, to=NEW + 8, variant="fp16", output="longer").output
-    assert "base_model: owner/model\nbase_model_relation: finetune\n" in (longer / "README.md").read_text()
+    assert (
+        "base_model: owner/model\nbase_model_relation: finetune\n"
+        in (longer / "README.md").read_text()
+    )
     # The cache now contains the variant too; without --variant the plain weights are used.
     plain_result = resize("owner/model", to=NEW, output="plain")
     assert [path.name for path in plain_result.output.glob("model*")] == [SINGLE]
 
 
 @pytest.mark.parametrize("form", ["zip", "shards"])
-def test_resize_of_a_hub_repository_with_only_pickles_downloads_them(form: str, hub: Hub, make_pico: MakePico) -> None:
+def test_resize_of_a_hub_repository_with_only_pickles_downloads_them(
+    form: str, hub: Hub, make_pico: MakePico
+) -> None:
     source = make_pico("gpt2")
     old, before = source.load(), pico.tensor_bytes(source.folder)
     PICKLES[form](source)
@@ -443,11 +553,18 @@ def test_resize_of_a_hub_repository_with_only_pickles_downloads_them(form: str, 
     (source.folder / "2_Dense" / SINGLE).write_bytes(b"another module")
     hub.add("owner/model", source.folder)
     result = resize_and_check("owner/model", source.folder, before)
-    assert hub.downloaded() == {*pickles, "config.json", "generation_config.json", "2_Dense/model.safetensors"}
+    assert hub.downloaded() == {
+        *pickles,
+        "config.json",
+        "generation_config.json",
+        "2_Dense/model.safetensors",
+    }
     assert_same_outputs(old, source.load(result.output))
 
 
-def test_resize_of_a_snapshot_in_the_hub_cache(hub: Hub, make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_of_a_snapshot_in_the_hub_cache(
+    hub: Hub, make_pico: MakePico, tmp_path: Path
+) -> None:
     from huggingface_hub import snapshot_download
 
     source = make_pico("gpt2")
@@ -467,12 +584,16 @@ def test_resize_of_a_snapshot_in_the_hub_cache(hub: Hub, make_pico: MakePico, tm
         assert_recipe_reproduces(result.output, f"again-{number}")
 
 
-def test_resize_of_flax_weights_on_the_hub_suggests_a_conversion(hub: Hub, make_pico: MakePico) -> None:
+def test_resize_of_flax_weights_on_the_hub_suggests_a_conversion(
+    hub: Hub, make_pico: MakePico
+) -> None:
     folder = make_pico("gpt2").folder
     (folder / SINGLE).rename(folder / "flax_model.msgpack")
     hub.add("owner/model", folder)
     hint = assert_rejected(CheckpointError, "only flax weights", "owner/model")
-    assert "GPT2LMHeadModel.from_pretrained('owner/model', from_flax=True)" in " ".join(shlex.split(hint))
+    assert "GPT2LMHeadModel.from_pretrained('owner/model', from_flax=True)" in " ".join(
+        shlex.split(hint)
+    )
     assert "flax_model.msgpack" not in hub.downloaded()
 
 
@@ -487,24 +608,31 @@ def test_resize_of_pickles(form: str, model_type: str, make_pico: MakePico) -> N
     assert set(state_of(source)) > set(saved)  # pickles also contain the tied names
     add_side_files(source.folder)
     names = PICKLES[form](source)
-    old, size = source.load(), (source.folder / names[0]).stat().st_size
+    old = source.load()
+    size = (source.folder / names[0]).stat().st_size
     result = resize_and_check(
         source.folder, source.folder, saved, TABLES[model_type], NEW + 2 * (model_type == "roberta")
     )
     assert (f"needs {size_text(size)}" in " ".join(result.plan.notes)) == (form == "legacy")
-    written = {name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for name in names}
+    written = {
+        name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for name in names
+    }
     assert {path.name for path in result.output.glob("*.safetensors")} == written
     assert not list(result.output.glob("*.bin*"))
     assert_same_outputs(old, source.load(result.output))
     if form == "shards":
         index = json.loads((result.output / "model.safetensors.index.json").read_text())
-        assert index["weight_map"] == {tensor: name for name in written for tensor in load_file(result.output / name)}
+        assert index["weight_map"] == {
+            tensor: name for name in written for tensor in load_file(result.output / name)
+        }
         size = sum(len(data) for _, _, data in pico.tensor_bytes(result.output).values())
         assert index["metadata"] == {"total_size": size, "writer": "test"}
 
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta"])
-def test_resize_of_pickled_shards_that_split_tied_tensors(model_type: str, make_pico: MakePico) -> None:
+def test_resize_of_pickled_shards_that_split_tied_tensors(
+    model_type: str, make_pico: MakePico
+) -> None:
     source = make_pico(model_type)
     as_pickled_shards(source, split_ties=True)
     index = json.loads((source.folder / "pytorch_model.bin.index.json").read_text())["weight_map"]
@@ -531,7 +659,9 @@ def test_resize_prefers_safetensors_to_pickles(make_pico: MakePico) -> None:
 # ---- sentence-transformers and PEFT
 
 
-def test_resize_of_a_sentence_transformers_folder_with_pickles(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_of_a_sentence_transformers_folder_with_pickles(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
     source = make_pico("bert", base=True)
     old, saved = source.load(), pico.tensor_bytes(source.folder)
     as_pickle(source)
@@ -539,13 +669,18 @@ def test_resize_of_a_sentence_transformers_folder_with_pickles(make_pico: MakePi
     root = pico.nest_in_module(source.folder, tmp_path / "sentences")
     (root / "2_Dense").mkdir()
     torch.save({"linear.weight": torch.ones(2, 8)}, root / "2_Dense" / "pytorch_model.bin")
-    kept, table = pico.contents(root), "embeddings.position_embeddings.weight"
+    kept = pico.contents(root)
+    table = "embeddings.position_embeddings.weight"
     result = resize_and_check(root, root, saved, table, below="0_Transformer")
     out = pico.contents(Path("out"))
     for name in ("2_Dense/pytorch_model.bin", "modules.json"):
         assert out[name] == kept[name]
     assert set(kept) - set(out) == {"0_Transformer/pytorch_model.bin"}
-    assert set(out) - set(kept) == {"0_Transformer/model.safetensors", "README.md", "ctxextend.yaml"}
+    assert set(out) - set(kept) == {
+        "0_Transformer/model.safetensors",
+        "README.md",
+        "ctxextend.yaml",
+    }
     assert_same_outputs(old, source.load(Path("out/0_Transformer")))
     assert result.plan.tables[0].file == "0_Transformer/pytorch_model.bin"
 
@@ -556,21 +691,37 @@ LORA = {
 }
 
 
-def adapter(folder: Path, base: object, tensors: Mapping[str, torch.Tensor], **changes: Any) -> Path:
+def adapter(
+    folder: Path, base: object, tensors: Mapping[str, torch.Tensor], **changes: Any
+) -> Path:
     """Write a PEFT adapter."""
     folder.mkdir()
-    settings = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": str(base), "r": 2}
-    settings |= {"target_modules": ["c_attn"], "fan_in_fan_out": True, "modules_to_save": None, **changes}
+    settings = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(base),
+        "r": 2,
+    }
+    settings |= {
+        "target_modules": ["c_attn"],
+        "fan_in_fan_out": True,
+        "modules_to_save": None,
+        **changes,
+    }
     (folder / "adapter_config.json").write_text(json.dumps(settings, indent=2))
     save_file(LORA | dict(tensors), folder / "adapter_model.safetensors", metadata={"format": "pt"})
     return folder
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "bin"])
-def test_resize_of_an_adapter_with_the_table(kind: str, make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_of_an_adapter_with_the_table(
+    kind: str, make_pico: MakePico, tmp_path: Path
+) -> None:
     name = f"base_model.model.{WPE}"
     tensors = {name: torch.randn(OLD, pico.WIDTH)}
-    source = adapter(tmp_path / "adapter", make_pico("gpt2").folder, tensors, modules_to_save=["wpe"])
+    source = adapter(
+        tmp_path / "adapter", make_pico("gpt2").folder, tensors, modules_to_save=["wpe"]
+    )
     before = pico.tensor_bytes(source)
     if kind == "bin":
         torch.save(load_file(source / "adapter_model.safetensors"), source / "adapter_model.bin")
@@ -579,11 +730,16 @@ def test_resize_of_an_adapter_with_the_table(kind: str, make_pico: MakePico, tmp
     assert result.plan.checkpoint.adapter_of
     files = {"adapter_config.json", "adapter_model.safetensors", "README.md", "ctxextend.yaml"}
     assert set(pico.contents(result.output)) == files
-    assert (result.output / "adapter_config.json").read_bytes() == (source / "adapter_config.json").read_bytes()
+    assert (result.output / "adapter_config.json").read_bytes() == (
+        source / "adapter_config.json"
+    ).read_bytes()
 
 
-def test_resize_of_an_adapter_reads_no_base_and_warns_to_resize_it(make_pico: MakePico, tmp_path: Path) -> None:
-    base, tensors = make_pico("gpt2").folder, {f"base_model.model.{WPE}": torch.ones(OLD, 8)}
+def test_resize_of_an_adapter_reads_no_base_and_warns_to_resize_it(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
+    base = make_pico("gpt2").folder
+    tensors = {f"base_model.model.{WPE}": torch.ones(OLD, 8)}
     source = adapter(tmp_path / "adapter", base, tensors, modules_to_save=["wpe"])
     (base / "config.json").write_text('{"model_type": "a secret"}')
     hint = assert_rejected(CheckpointError, f"{base}, whose config is not read", source)
@@ -592,14 +748,22 @@ def test_resize_of_an_adapter_reads_no_base_and_warns_to_resize_it(make_pico: Ma
     done = invoke("resize", source, "--to", NEW, "--model-type", "gpt2", "-o", "out")
     assert done.exit_code == 0
     assert f"{base} at 40 positions" in done.stderr
-    assert "AutoModel" not in done.stderr  # it would load the adapter on the unresized base and fail
+    assert (
+        "AutoModel" not in done.stderr
+    )  # it would load the adapter on the unresized base and fail
 
 
 NO_TABLE: Mapping[str, tuple[dict[str, torch.Tensor], dict[str, Any]]] = {
     "nothing": ({}, {}),
-    "another module": ({"base_model.model.score.weight": torch.ones(2, 8)}, {"modules_to_save": ["score"]}),
+    "another module": (
+        {"base_model.model.score.weight": torch.ones(2, 8)},
+        {"modules_to_save": ["score"]},
+    ),
     "an adapter of the table": (
-        {f"base_model.model.transformer.wpe.lora_embedding_{part}": torch.ones(2, OLD) for part in "AB"},
+        {
+            f"base_model.model.transformer.wpe.lora_embedding_{part}": torch.ones(2, OLD)
+            for part in "AB"
+        },
         {"target_modules": ["wpe"]},
     ),
 }
@@ -619,15 +783,22 @@ def test_resize_of_an_adapter_without_the_table_suggests_the_next_step(
 
 
 @pytest.mark.parametrize("form", ["safetensors", "bin"])
-def test_resize_of_a_quantised_checkpoint_changes_only_the_table(form: str, make_pico: MakePico) -> None:
-    folder, settings = make_pico("gpt2").folder, {"quant_method": "gptq", "bits": 4, "group_size": 8, "sym": False}
+def test_resize_of_a_quantised_checkpoint_changes_only_the_table(
+    form: str, make_pico: MakePico
+) -> None:
+    folder = make_pico("gpt2").folder
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": 8, "sym": False}
     state = load_file(folder / SINGLE)
     for layer in (0, 1):  # one layer in the format of GPTQ, one in that of bitsandbytes
         prefix = f"transformer.h.{layer}.attn.c_attn."
         del state[f"{prefix}weight"]
-        state[f"{prefix}qweight"] = torch.randint(-(2**31), 2**31 - 1, (layer + 1, 24), dtype=torch.int32)
+        state[f"{prefix}qweight"] = torch.randint(
+            -(2**31), 2**31 - 1, (layer + 1, 24), dtype=torch.int32
+        )
         state[f"{prefix}scales"] = torch.randn(1, 24).half()
-        state[f"{prefix}weight.quant_state.bitsandbytes__nf4"] = torch.randint(0, 255, (83,), dtype=torch.uint8)
+        state[f"{prefix}weight.quant_state.bitsandbytes__nf4"] = torch.randint(
+            0, 255, (83,), dtype=torch.uint8
+        )
     save_file(state, folder / SINGLE, metadata={"format": "pt"})
     pico.edit_json(folder / "config.json", quantization_config=settings)
     before = pico.tensor_bytes(folder)
@@ -646,7 +817,15 @@ def test_resize_of_a_quantised_checkpoint_changes_only_the_table(form: str, make
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+    "dtype",
+    [
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+    ],
 )
 def test_resize_rounds_new_rows_as_torch_does(dtype: torch.dtype, make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
@@ -669,9 +848,15 @@ def custom_model(folder: Path, rows: int, table: str = "net.pos.weight", **confi
     """Write a checkpoint of an unknown model type with a position table and other tensors."""
     folder.mkdir()
     torch.manual_seed(0)
-    tensors = {"net.tok.weight": torch.randn(48, 8), table: torch.randn(rows, 8), "net.head.weight": torch.randn(8, 8)}
+    tensors = {
+        "net.tok.weight": torch.randn(48, 8),
+        table: torch.randn(rows, 8),
+        "net.head.weight": torch.randn(8, 8),
+    }
     save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps({"model_type": "mine", "vocab_size": 48, "width": 8, **config}))
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "mine", "vocab_size": 48, "width": 8, **config})
+    )
     add_side_files(folder)
     return folder
 
@@ -682,13 +867,20 @@ def custom_model(folder: Path, rows: int, table: str = "net.pos.weight", **confi
         (16, 0, "max_len", {"max_len": 16}, {"max_len": 40}),
         (18, 2, "max_len", {"max_len": 16}, {"max_len": 40}),
         (18, 2, "max_len", {"max_len": 18}, {"max_len": 42}),
-        (19, 3, "text.inner.ctx", {"text": {"inner": {"ctx": 16}}}, {"text": {"inner": {"ctx": 40}}}),
+        (
+            19,
+            3,
+            "text.inner.ctx",
+            {"text": {"inner": {"ctx": 16}}},
+            {"text": {"inner": {"ctx": 40}}},
+        ),
     ],
 )
 def test_resize_with_tensor_and_config_key(
     rows: int, offset: int, key: str, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
 ) -> None:
-    source, name = custom_model(tmp_path / "mine", rows, **before), "net.pos.weight"
+    source = custom_model(tmp_path / "mine", rows, **before)
+    name = "net.pos.weight"
     result = resize(source, to=NEW, tensor=name, config_key=key, reserved_rows=offset, output="out")
     assert result.plan.tables[0].max_len_before == OLD
     before_tensors, after_tensors = pico.tensor_bytes(source), pico.tensor_bytes(result.output)
@@ -699,7 +891,11 @@ def test_resize_with_tensor_and_config_key(
     assert json.loads((result.output / "config.json").read_text()) == stated | after
     assert_side_files(result.output, NEW)
     recipe = yaml.safe_load((result.output / "ctxextend.yaml").read_text())["resize"]
-    assert (recipe["tensor"], recipe["config_key"], recipe.get("reserved_rows", 0)) == (name, key, offset)
+    assert (recipe["tensor"], recipe["config_key"], recipe.get("reserved_rows", 0)) == (
+        name,
+        key,
+        offset,
+    )
     assert_recipe_reproduces(result.output)
 
 
@@ -734,7 +930,9 @@ def test_resize_of_an_unknown_type_suggests_a_command(
 
 def test_evaluate_of_an_unknown_type_suggests_commands_with_tensor(tmp_path: Path) -> None:
     Path("text.txt").write_text("text " * 400)
-    rejected = invoke("evaluate", custom_model(tmp_path / "mine", 16, max_len=16), "--data", "text.txt")
+    rejected = invoke(
+        "evaluate", custom_model(tmp_path / "mine", 16, max_len=16), "--data", "text.txt"
+    )
     assert "resize MODEL --to N --tensor " in rejected.stderr
 
 
@@ -747,11 +945,15 @@ def test_resize_of_an_unknown_type_lists_each_candidate_once(tmp_path: Path) -> 
     assert "net.head.weight" not in hint
 
 
-def test_resize_of_an_unknown_type_warns_about_other_length_dependent_tensors(tmp_path: Path) -> None:
+def test_resize_of_an_unknown_type_warns_about_other_length_dependent_tensors(
+    tmp_path: Path,
+) -> None:
     source = custom_model(tmp_path / "mine", 16, max_len=16)
     pico.add_tensors(source, {"net.pos_ids": torch.arange(16)[None], "net.bias": torch.ones(16)})
     plan = plan_resize(source, to=NEW, tensor="net.pos.weight", config_key="max_len")
-    assert plan.warnings == ("net.pos_ids [1, 16] may depend on the length too, but is not changed.",)
+    assert plan.warnings == (
+        "net.pos_ids [1, 16] may depend on the length too, but is not changed.",
+    )
 
 
 WPOS = {"tensor": "net.pos.weight"}
@@ -767,9 +969,24 @@ WPOS = {"tensor": "net.pos.weight"}
             "--tensor net.pos",
         ),
         (WPOS, CheckpointError, "add --config-key", "--config-key max_len"),
-        (WPOS | {"config_key": "nothing"}, CheckpointError, "config.json: nothing is", "--config-key max_len"),
-        (WPOS | {"config_key": "width"}, CheckpointError, "config.json: width is", "--config-key max_len"),
-        (WPOS | {"config_key": "text.max_len"}, CheckpointError, "text.max_len", "--config-key max_len"),
+        (
+            WPOS | {"config_key": "nothing"},
+            CheckpointError,
+            "config.json: nothing is",
+            "--config-key max_len",
+        ),
+        (
+            WPOS | {"config_key": "width"},
+            CheckpointError,
+            "config.json: width is",
+            "--config-key max_len",
+        ),
+        (
+            WPOS | {"config_key": "text.max_len"},
+            CheckpointError,
+            "text.max_len",
+            "--config-key max_len",
+        ),
         ({"reserved_rows": 2}, ResizeError, "--tensor", ""),
         ({"config_key": "max_len"}, ResizeError, "--tensor", ""),
         (WPOS | {"config_key": "max_len", "model_type": "gpt2"}, ResizeError, "--tensor", ""),
@@ -778,7 +995,9 @@ WPOS = {"tensor": "net.pos.weight"}
 def test_resize_with_tensor_rejects_invalid_flags(
     flags: dict[str, Any], error: type[CtxextendError], message: str, hint: str, tmp_path: Path
 ) -> None:
-    assert hint in assert_rejected(error, message, custom_model(tmp_path / "mine", 16, max_len=16), **flags)
+    assert hint in assert_rejected(
+        error, message, custom_model(tmp_path / "mine", 16, max_len=16), **flags
+    )
 
 
 def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path: Path) -> None:
@@ -804,10 +1023,15 @@ def test_resize_of_an_unknown_type_with_model_type(make_pico: MakePico, tmp_path
     pico.edit_json(
         source.folder / "config.json", auto_map={"AutoModel": "modeling.Model"}
     )  # custom code may read model_type
-    assert not any(edit.key == "model_type" for edit in plan_resize(source.folder, to=NEW, model_type="gpt2").edits)
+    assert not any(
+        edit.key == "model_type"
+        for edit in plan_resize(source.folder, to=NEW, model_type="gpt2").edits
+    )
 
 
-@pytest.mark.parametrize(("classes", "model_type"), [(["RobertaForMaskedLM"], "mine"), (None, "robertta")])
+@pytest.mark.parametrize(
+    ("classes", "model_type"), [(["RobertaForMaskedLM"], "mine"), (None, "robertta")]
+)
 def test_resize_of_an_unknown_type_suggests_a_known_type(
     classes: list[str] | None, model_type: str, make_pico: MakePico
 ) -> None:
@@ -818,7 +1042,10 @@ def test_resize_of_an_unknown_type_suggests_a_known_type(
     assert "--tensor" not in rejected.stderr
     assert invoke(*suggested_command(rejected.stderr), "-o", "out").exit_code == 0
     assert invoke("inspect", "out").exit_code == 0
-    assert pico.tensor_bytes(Path("out"))["roberta.embeddings.position_embeddings.weight"][1] == (NEW + 2, 8)
+    assert pico.tensor_bytes(Path("out"))["roberta.embeddings.position_embeddings.weight"][1] == (
+        NEW + 2,
+        8,
+    )
 
 
 def test_resize_of_an_unknown_type_suggests_reserved_rows(tmp_path: Path) -> None:
@@ -856,10 +1083,18 @@ def test_resize_result_load_code_loads_the_output(make_pico: MakePico, tmp_path:
     for name, result in codes.items():
         code = result.load_code
         assert code is not None
-        assert code.startswith("from sentence_transformers import" if name == "minilm" else "from transformers import")
+        assert code.startswith(
+            "from sentence_transformers import" if name == "minilm" else "from transformers import"
+        )
         exec(code, {})
-    assert (codes["half"].load_code or "").endswith('GPT2LMHeadModel.from_pretrained("half", variant="fp16")')
-    nested = resize(pico.nest_in_module(make_pico("bert").folder, tmp_path / "sentence"), to=NEW, output="nested")
+    assert (codes["half"].load_code or "").endswith(
+        'GPT2LMHeadModel.from_pretrained("half", variant="fp16")'
+    )
+    nested = resize(
+        pico.nest_in_module(make_pico("bert").folder, tmp_path / "sentence"),
+        to=NEW,
+        output="nested",
+    )
     assert (nested.load_code or "").endswith('SentenceTransformer("nested")')
     single = shutil.copy(gpt2 / SINGLE, tmp_path / "single.safetensors")
     assert resize(single, to=NEW, output="single", model_type="gpt2").load_code is None
@@ -871,14 +1106,22 @@ def test_resize_result_load_code_loads_the_output(make_pico: MakePico, tmp_path:
 def without_type(source: pico.Pico) -> Path:
     """Remove model type and class from a config, as in checkpoints of 2019."""
     config = json.loads((source.folder / "config.json").read_text())
-    kept = {key: value for key, value in config.items() if key not in ("model_type", "architectures")}
+    kept = {
+        key: value for key, value in config.items() if key not in ("model_type", "architectures")
+    }
     (source.folder / "config.json").write_text(json.dumps(kept))
     return source.folder
 
 
-@pytest.mark.parametrize(("model_type", "weights"), [("bert", "pytorch_model.bin"), ("gpt2", SINGLE)])
+@pytest.mark.parametrize(
+    ("model_type", "weights"), [("bert", "pytorch_model.bin"), ("gpt2", SINGLE)]
+)
 def test_resize_detects_a_missing_model_type_from_the_tensors(
-    model_type: str, weights: str, make_pico: MakePico, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    model_type: str,
+    weights: str,
+    make_pico: MakePico,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     source = make_pico(model_type, "old")  # transformers guesses the type from the folder's name
     old = source.load()
@@ -889,7 +1132,9 @@ def test_resize_detects_a_missing_model_type_from_the_tensors(
     plan = plan_resize(folder, to=NEW)
     assert f"config.json has no model_type; detected {model_type} from its tensors." in plan.notes
     shown = " ".join(invoke("resize", folder, "--to", NEW, "--dry-run").stdout.split())
-    assert f"config.json: model_type unset -> {model_type} (selects the transformers class)" in shown
+    assert (
+        f"config.json: model_type unset -> {model_type} (selects the transformers class)" in shown
+    )
     output = plan.execute("longer").output
     assert json.loads((output / "config.json").read_text())["model_type"] == model_type
     assert_same_outputs(old, source.load(output))
@@ -904,7 +1149,9 @@ def test_resize_lists_model_types_that_match_a_config_without_one(make_pico: Mak
     done = invoke("resize", folder, "--to", NEW, "-o", "out")
     assert done.exit_code == 1
     message = " ".join(done.stderr.split())
-    assert re.search(r"config.json has no model_type, and its tensors match .*roberta, .*xlm-roberta", message)
+    assert re.search(
+        r"config.json has no model_type, and its tensors match .*roberta, .*xlm-roberta", message
+    )
     flags = ("--model-type", "roberta")
     assert message.endswith(f"--to {NEW} -o out --model-type TYPE")
     assert message.partition("fit ")[2].count(",") < 5

@@ -1,4 +1,6 @@
-"""Limits of generated texts: edits, notes and remarks, compared with what `generate()` of transformers does."""
+"""Limits of generated texts: edits, notes and remarks, compared with what `generate()` of
+transformers does.
+"""
 
 import json
 from collections.abc import Callable
@@ -48,7 +50,9 @@ def make_gpt2(folder: Path) -> Path:
 
 def make_bart(folder: Path) -> Path:
     torch.manual_seed(0)
-    config = transformers.BartConfig(max_position_embeddings=OLD, forced_eos_token_id=None, **SIZES, **TOKENS)
+    config = transformers.BartConfig(
+        max_position_embeddings=OLD, forced_eos_token_id=None, **SIZES, **TOKENS
+    )
     return save(transformers.BartForConditionalGeneration(config), folder)
 
 
@@ -116,7 +120,9 @@ def without_end(model: Any) -> None:
 
 
 def generate(folder: Path, kind: str, prompt: int = 4) -> int:
-    """Return the number of tokens of a text that a model generates with the limits in its folder."""
+    """Return the number of tokens of a text that a model generates with the limits in its
+    folder.
+    """
     model = load(folder)
     without_end(model)
     inputs = INPUTS.get(kind) or {"input_ids": torch.ones(1, prompt, dtype=torch.long)}
@@ -178,8 +184,12 @@ def test_resize_lowers_generation_limits_of_tasks(tmp_path: Path) -> None:
     assert stated(output)["task_specific_params"] == tasks
 
 
-@pytest.mark.parametrize("config", [{"vision_config": {"max_length": 30}}, {"id2label": {"max_length": 30}}])
-def test_resize_keeps_numbers_that_are_no_generation_limits(config: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "config", [{"vision_config": {"max_length": 30}}, {"id2label": {"max_length": 30}}]
+)
+def test_resize_keeps_numbers_that_are_no_generation_limits(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
     folder = make_gpt2(tmp_path / "gpt2")
     pico.edit_json(folder / "config.json", **config)
     output = resize(folder, SHORT, output=tmp_path / "out").output
@@ -214,7 +224,9 @@ def test_resize_lowers_no_generation_limit_if_longer_texts_run(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("limits", [{"max_length": 30, "min_length": 28}, {"max_new_tokens": 24}])
-def test_extend_model_lowers_generation_limits_that_would_fail(limits: dict[str, int], tmp_path: Path) -> None:
+def test_extend_model_lowers_generation_limits_that_would_fail(
+    limits: dict[str, int], tmp_path: Path
+) -> None:
     folder = make_bart(tmp_path / "bart")
     pico.edit_json(folder / GENERATION, **limits)
     model = load(folder)
@@ -333,7 +345,9 @@ def test_fix_limits_keeps_defaults_and_tasks(tmp_path: Path) -> None:
 def test_convert_keeps_where_generation_stops_and_says_so(tmp_path: Path) -> None:
     folder = make_gpt2(tmp_path / "gpt2")
     pico.edit_json(folder / GENERATION, max_length=30)
-    done = invoke("convert", folder, "--scheme", "rotary", "--to", NEW, "-o", tmp_path / "out", "--json")
+    done = invoke(
+        "convert", folder, "--scheme", "rotary", "--to", NEW, "-o", tmp_path / "out", "--json"
+    )
     (note,) = json.loads(done.stdout)["notes"]
     assert "still stops at 30 tokens" in note
     assert "--fix-limits" not in note
@@ -344,7 +358,9 @@ def test_convert_keeps_where_generation_stops_and_says_so(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("file", ["config.json", GENERATION])
-@pytest.mark.parametrize("limits", [{"max_length": 50}, {"max_new_tokens": 50}, {"max_length": 90, "min_length": 50}])
+@pytest.mark.parametrize(
+    "limits", [{"max_length": 50}, {"max_new_tokens": 50}, {"max_length": 90, "min_length": 50}]
+)
 @pytest.mark.parametrize("kind", ["gpt2", "led", "whisper"])
 def test_inspect_reports_and_fixes_generation_limits_that_would_fail(
     kind: str, limits: dict[str, int], file: str, tmp_path: Path
@@ -370,7 +386,9 @@ def test_inspect_reports_and_fixes_generation_limits_that_would_fail(
         ),
     ],
 )
-def test_inspect_remarks_where_generation_stops(limits: dict[str, int], remark: str, tmp_path: Path) -> None:
+def test_inspect_remarks_where_generation_stops(
+    limits: dict[str, int], remark: str, tmp_path: Path
+) -> None:
     folder = make_led(tmp_path / "led")
     pico.edit_json(folder / GENERATION, **limits)
     done = invoke("inspect", folder, "--check", "--width", 200)
@@ -399,6 +417,11 @@ def test_truncation_of_a_tokenizer_is_no_generation_limit(tmp_path: Path) -> Non
     plan = plan_resize(source, 40)
     assert not any("generate()" in note for note in plan.notes)
     assert [edit.after for edit in plan.edits if edit.file == "tokenizer.json"] == [40]
-    done = invoke("convert", source, "--scheme", "rotary", "--to", 40, "--output", tmp_path / "twin")
+    done = invoke(
+        "convert", source, "--scheme", "rotary", "--to", 40, "--output", tmp_path / "twin"
+    )
     assert done.exit_code == 0
-    assert json.loads((tmp_path / "twin" / "tokenizer.json").read_text())["truncation"]["max_length"] == 40
+    assert (
+        json.loads((tmp_path / "twin" / "tokenizer.json").read_text())["truncation"]["max_length"]
+        == 40
+    )

@@ -1,4 +1,6 @@
-"""Which windows of a text are held out of training, and how the recipe of the output identifies them."""
+"""Which windows of a text are held out of training, and how the recipe of the output identifies
+them.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -21,14 +23,18 @@ def encode(text: str) -> Any:
     return np.array([int(word) for word in text.split()], np.int64)
 
 
-def read(*paths: str, separator: int | None = None, maximum: int = 100) -> tuple[list[int], list[dict[str, Any]]]:
+def read(
+    *paths: str, separator: int | None = None, maximum: int = 100
+) -> tuple[list[int], list[dict[str, Any]]]:
     files: list[dict[str, Any]] = []
     chunks = list(read_ids(paths, "text", encode, separator, maximum, files))
     return np.concatenate(chunks).tolist(), files
 
 
 @given(st.integers(1, 40), st.integers(2, 300), st.integers(0, 39))
-def test_held_out_is_one_window_in_20_spread_over_the_text(window: int, windows: int, more: int) -> None:
+def test_held_out_is_one_window_in_20_spread_over_the_text(
+    window: int, windows: int, more: int
+) -> None:
     tokens = windows * window + min(more, window - 1)
     held_out = HeldOut.for_text(tokens, window)
     starts, ends = held_out.spans.T
@@ -55,13 +61,23 @@ def test_held_out_is_one_window_in_20_spread_over_the_text(window: int, windows:
     ],
 )
 def test_read_ids_puts_a_separator_after_documents_and_reads_no_more_than_it_needs(
-    separator: int | None, maximum: int, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    separator: int | None,
+    maximum: int,
+    expected: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text("1 2 3")
     Path("b.jsonl").write_text('{"text": "4 5 6"}\n')
     Path("c.txt").write_text("not a number")
-    ids, files = read("a.txt", "b.jsonl", *(["c.txt"] if maximum < 6 else []), separator=separator, maximum=maximum)
+    ids, files = read(
+        "a.txt",
+        "b.jsonl",
+        *(["c.txt"] if maximum < 6 else []),
+        separator=separator,
+        maximum=maximum,
+    )
     assert ids == expected
     assert [file["name"] for file in files] == ["a.txt", "b.jsonl"][: 1 + (4 in expected)]
     assert files[0] == {**fingerprint(Path("a.txt")), "first_token": 0}
@@ -69,7 +85,9 @@ def test_read_ids_puts_a_separator_after_documents_and_reads_no_more_than_it_nee
     assert "hf:o/d:train" in str(fingerprint(check_paths(["hf:o/d"])[0]))
 
 
-def test_held_out_windows_are_found_in_one_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_out_windows_are_found_in_one_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text(" ".join(map(str, range(100))))
     Path("b.txt").write_text(" ".join(map(str, range(100, 407))))
@@ -90,7 +108,10 @@ def test_train_records_its_text_and_held_out_windows_in_the_recipe(gpt2: Path) -
     Path("texts/other.txt").write_text(text_of([number % 27 for number in range(300)]))
     train(gpt2, "out", "--data", "texts", "--eval-every", 4)
     trained = yaml.safe_load(Path("out/ctxextend.yaml").read_text())["provenance"]["trained"]
-    assert [(file["name"], file["first_token"]) for file in trained["data"]] == [("book.txt", 0), ("other.txt", 1200)]
+    assert [(file["name"], file["first_token"]) for file in trained["data"]] == [
+        ("book.txt", 0),
+        ("other.txt", 1200),
+    ]
     assert trained["data"][0]["sha256"] == fingerprint(Path("book.txt"))["sha256"]
     tokenizer = TextTokenizer.open(gpt2)
     chunks = read_ids(["book.txt", "texts"], "text", tokenizer.encode, tokenizer.separator, 10_000)
@@ -100,4 +121,7 @@ def test_train_records_its_text_and_held_out_windows_in_the_recipe(gpt2: Path) -
     Path("held-out.txt").write_text(Path("book.txt").read_text())
     train(gpt2, "with", "--eval-data", "held-out.txt")
     trained = yaml.safe_load(Path("with/ctxextend.yaml").read_text())["provenance"]["trained"]
-    assert ([file["name"] for file in trained["eval_data"]], "held_out" in trained) == (["held-out.txt"], False)
+    assert ([file["name"] for file in trained["eval_data"]], "held_out" in trained) == (
+        ["held-out.txt"],
+        False,
+    )

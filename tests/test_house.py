@@ -19,7 +19,9 @@ OPEN_FUNCTIONS = ("open_checkpoint", "identify_model")
 
 
 def trace(*command: str) -> tuple[list[str], list[int]]:
-    """Return the modules whose functions a command calls, and the number of calls to `OPEN_FUNCTIONS`."""
+    """Return the modules whose functions a command calls, and the number of calls to
+    `OPEN_FUNCTIONS`.
+    """
     modules, calls = set[str](), Counter[str]()
 
     def profile(frame: FrameType, event: str, argument: object) -> None:
@@ -68,12 +70,20 @@ def test_resize_with_train_opens_source_and_output_once(book: str) -> None:
 
 def test_public_functions_list_their_settings_with_defaults() -> None:
     functions = {name: getattr(ctxextend, name) for name in ctxextend.__all__}
-    parameters = {name: signature(value).parameters for name, value in functions.items() if isfunction(value)}
-    assert all(item.kind is not item.VAR_KEYWORD for signatures in parameters.values() for item in signatures.values())
+    parameters = {
+        name: signature(value).parameters for name, value in functions.items() if isfunction(value)
+    }
+    assert all(
+        item.kind is not item.VAR_KEYWORD
+        for signatures in parameters.values()
+        for item in signatures.values()
+    )
     assert parameters["resize"]["model_type"].default is None
     assert parameters["evaluate"]["tokens"].default == 65_536
     assert parameters["train"]["save"].default == "best"
     defaults = {
-        item.name: item.default for item in parameters["plan_resize"].values() if item.default is not item.empty
+        item.name: item.default
+        for item in parameters["plan_resize"].values()
+        if item.default is not item.empty
     }
     assert ctxextend.plan_resize("tiny-gpt2", 512, **defaults).method == "bands"

@@ -1,4 +1,6 @@
-"""`inspect` of positions without a table of rows: rotary wavelengths, ALiBi, relative bias, and their limits."""
+"""`inspect` of positions without a table of rows: rotary wavelengths, ALiBi, relative bias, and
+their limits.
+"""
 
 import json
 import math
@@ -63,21 +65,39 @@ def test_inspect_returns_rotary_wavelengths(llama: Path) -> None:
     found = inspect(llama)
     (scheme,), rope = found.schemes, only_rope(found)
     assert (found.tables, found.verdict) == ((), "64 positions (rotary), all files agree.")
-    assert (scheme.name, scheme.scheme, scheme.config_key) == ("rope_parameters", "rotary", "max_position_embeddings")
+    assert (scheme.name, scheme.scheme, scheme.config_key) == (
+        "rope_parameters",
+        "rotary",
+        "max_position_embeddings",
+    )
     assert rope.wavelengths / (2 * math.pi) == pytest.approx([1, 10, 100, 1000])
     assert (rope.trained_length, rope.positions, rope.attention_factor) == (64, 64, 1)
-    assert (rope.partial_turns, rope.trained_partial_turns, rope.slowed, rope.untrained) == (2, 2, 0, 0)
+    assert (rope.partial_turns, rope.trained_partial_turns, rope.slowed, rope.untrained) == (
+        2,
+        2,
+        0,
+        0,
+    )
 
 
 @pytest.mark.parametrize(
     ("method", "slowed", "slowdown", "untrained"),
-    # The third pair turned 64 / 628 times; now it turns 256 / (628·4), or 256 / (628·4^(2/3)) times with theta.
-    [("yarn", 3, 4, 0), ("linear", 4, 4, 0), ("dynamic", 3, 4 * 256 / 64 - 3, 0), ("theta", 3, 4, 1)],
+    # The third pair turned 64 / 628 times; now it turns 256 / (628·4), or 256 / (628·4^(2/3)) times
+    # with theta.
+    [
+        ("yarn", 3, 4, 0),
+        ("linear", 4, 4, 0),
+        ("dynamic", 3, 4 * 256 / 64 - 3, 0),
+        ("theta", 3, 4, 1),
+    ],
 )
 def test_inspect_compares_wavelengths_before_and_after_a_resize(
     llama: Path, method: str, slowed: int, slowdown: float, untrained: int
 ) -> None:
-    found, before = inspect(resize(llama, 256, method, output="out").output), only_rope(inspect(llama))
+    found, before = (
+        inspect(resize(llama, 256, method, output="out").output),
+        only_rope(inspect(llama)),
+    )
     rope = only_rope(found)
     assert (rope.trained_length, rope.positions, rope.trained_partial_turns) == (64, 256, 2)
     assert (rope.slowed, rope.partial_turns, rope.untrained) == (slowed, 2, untrained)
@@ -96,8 +116,12 @@ def test_inspect_compares_wavelengths_before_and_after_a_resize(
     assert run("out", "--check").exit_code == 0
 
 
-@pytest.mark.parametrize(("limit", "reason"), [(32, "are truncated to 32"), (128, "of 65 to 128 tokens reach angles")])
-def test_inspect_reports_limits_that_differ_from_the_rotary_length(llama: Path, limit: int, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("limit", "reason"), [(32, "are truncated to 32"), (128, "of 65 to 128 tokens reach angles")]
+)
+def test_inspect_reports_limits_that_differ_from_the_rotary_length(
+    llama: Path, limit: int, reason: str
+) -> None:
     pico.edit_json(llama / TOKENIZER, model_max_length=limit)
     found = inspect(llama)
     (wrong,) = [item for item in found.limits if not item.agrees]
@@ -112,36 +136,65 @@ def test_inspect_does_not_count_the_trained_length_as_a_limit(llama: Path) -> No
     pico.edit_json(llama / TOKENIZER, model_max_length=1e30)
     found = inspect(llama)
     assert [limit.key for limit in found.limits] == ["max_position_embeddings", "model_max_length"]
-    assert [(item.name, item.tokens, item.beyond) for item in found.libraries] == [("transformers", 64, "untrained")]
+    assert [(item.name, item.tokens, item.beyond) for item in found.libraries] == [
+        ("transformers", 64, "untrained")
+    ]
 
 
 def test_inspect_does_not_compare_local_layers_with_the_new_length(save: Save) -> None:
-    sizes = SIZES | {"num_hidden_layers": 2, "head_dim": 8, "num_key_value_heads": 2, "max_position_embeddings": 64}
-    config = transformers.Gemma3TextConfig(**sizes, layer_types=["sliding_attention", "full_attention"])
+    sizes = SIZES | {
+        "num_hidden_layers": 2,
+        "head_dim": 8,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+    }
+    config = transformers.Gemma3TextConfig(
+        **sizes, layer_types=["sliding_attention", "full_attention"]
+    )
     folder = save("gemma", transformers.Gemma3TextModel(config), 1e30)
     found = inspect(resize(folder, 256, output="out").output)
     (scheme,) = found.schemes
-    layers = [(rope.layers, rope.is_local, rope.parameters["rope_theta"], rope.slowed) for rope in scheme.layers]
+    layers = [
+        (rope.layers, rope.is_local, rope.parameters["rope_theta"], rope.slowed)
+        for rope in scheme.layers
+    ]
     assert layers == [("full_attention", False, 1e6, 3), ("sliding_attention", True, 1e4, 0)]
     assert found.verdict == "256 positions (rotary, yarn), all files agree."
-    assert "sliding_attention: a sliding window, which longer inputs do not change\n" in run("out").stdout
+    assert (
+        "sliding_attention: a sliding window, which longer inputs do not change\n"
+        in run("out").stdout
+    )
 
 
 def test_inspect_states_that_any_length_works_without_rows(save: Save) -> None:
-    sizes: dict[str, Any] = {"vocab_size": 32, "d_model": 8, "n_heads": 2, "n_layers": 1, "max_seq_len": 64}
+    sizes: dict[str, Any] = {
+        "vocab_size": 32,
+        "d_model": 8,
+        "n_heads": 2,
+        "n_layers": 1,
+        "max_seq_len": 64,
+    }
     mpt = save("mpt", transformers.MptModel(transformers.MptConfig(**sizes)))
     assert inspect(mpt).verdict == "64 positions (ALiBi), all files agree."
     sizes = {"vocab_size": 32, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
     t5 = save("t5", transformers.T5Model(transformers.T5Config(**sizes)))
-    (t5 / TOKENIZER).write_text('{"model_max_length": 1024}')  # transformers reads no length from the config
+    (t5 / TOKENIZER).write_text(
+        '{"model_max_length": 1024}'
+    )  # transformers reads no length from the config
     assert inspect(t5).verdict == "512 positions (relative), all files agree."
     pico.edit_json(t5 / "config.json", n_positions=256)
     (limit,) = (limit for limit in inspect(t5).limits if not limit.agrees)
-    assert (limit.reason, run(t5, "--check").exit_code) == (f"the model has 256 positions: {RUNS_AS_WELL}", 3)
+    assert (limit.reason, run(t5, "--check").exit_code) == (
+        f"the model has 256 positions: {RUNS_AS_WELL}",
+        3,
+    )
     frame = json.loads(run(mpt, t5, "--json").stdout)
     assert [error.message for error in Draft202012Validator(SCHEMA).iter_errors(frame)] == []
     for folder, scheme in ((mpt, "ALiBi"), (t5, "relative")):
-        assert f"{scheme} positions: any length runs once the limits below allow it\n" in run(folder).stdout
+        assert (
+            f"{scheme} positions: any length runs once the limits below allow it\n"
+            in run(folder).stdout
+        )
 
 
 def test_inspect_prints_rotary_models_side_by_side(llama: Path) -> None:
@@ -149,7 +202,9 @@ def test_inspect_prints_rotary_models_side_by_side(llama: Path) -> None:
     done = run(llama, "out", "--width", 100)
     lines = done.stdout.splitlines()
     assert lines[0] == "llama: 64 positions (rotary), all files agree."
-    assert any(line.split() == ["rope", "type", "default", "yarn,", "factor", "4"] for line in lines)
+    assert any(
+        line.split() == ["rope", "type", "default", "yarn,", "factor", "4"] for line in lines
+    )
     frame = json.loads(run(llama, "out", "--json").stdout)
     assert [error.message for error in Draft202012Validator(SCHEMA).iter_errors(frame)] == []
     assert frame["models"][1]["schemes"][0]["layers"][0]["slowed"] == 3
@@ -159,7 +214,10 @@ def test_inspect_prints_rotary_models_side_by_side(llama: Path) -> None:
 def test_inspect_rejects_flags_that_need_rows(llama: Path, flag: str) -> None:
     done = run(llama, flag)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert f"{flag.partition('=')[0]} applies to tables of rows; the positions of {llama} are rotary." in done.stderr
+    assert (
+        f"{flag.partition('=')[0]} applies to tables of rows; the positions of {llama} are rotary."
+        in done.stderr
+    )
 
 
 def test_inspect_report_states_rotary_positions(llama: Path) -> None:

@@ -1,4 +1,6 @@
-"""`inspect`: table statistics, every checkpoint form, several models, rows, JSON, errors and verdicts."""
+"""`inspect`: table statistics, every checkpoint form, several models, rows, JSON, errors and
+verdicts.
+"""
 
 import json
 import shutil
@@ -31,14 +33,19 @@ def inspected(*arguments: object) -> list[dict[str, Any]]:
     """Return the models that `inspect --json` prints, validated against the schema."""
     done = run("--json", *arguments)
     assert done.exit_code == 0, done.output
-    frame = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not valid JSON"))
+    frame = json.loads(
+        done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not valid JSON")
+    )
     assert errors(frame) == []
     models: list[dict[str, Any]] = frame["models"]
     return models
 
 
 def errors(frame: object) -> list[str]:
-    return [f"{error.json_path}: {error.message}" for error in Draft202012Validator(SCHEMA).iter_errors(frame)]
+    return [
+        f"{error.json_path}: {error.message}"
+        for error in Draft202012Validator(SCHEMA).iter_errors(frame)
+    ]
 
 
 def only_table(found: Inspection) -> TableReport:
@@ -58,7 +65,12 @@ def test_inspect_returns_table_statistics(make_pico: MakePico) -> None:
     found, model = inspect(source.folder), source.load()
     table = only_table(found)
     weight = model.transformer.wpe.weight.detach().double().numpy()
-    assert (table.name, table.file, table.config_key, table.part) == (WPE, "model.safetensors", "n_positions", "")
+    assert (table.name, table.file, table.config_key, table.part) == (
+        WPE,
+        "model.safetensors",
+        "n_positions",
+        "",
+    )
     assert (table.rows, table.positions, table.reserved_rows, table.hidden_size) == (16, 16, 0, 8)
     assert (table.dtype, table.bytes) == ("F32", 16 * 8 * 4)
     assert found.parameters == sum(one.numel() for one in model.parameters())
@@ -136,7 +148,9 @@ def test_inspect_finds_repeated_rows_and_seams_of_a_resize() -> None:
 
 
 @pytest.mark.parametrize(("method", "positions"), [("copy", (100, 200)), ("sinusoidal", (100,))])
-def test_inspect_finds_seams_at_multiples_of_the_old_length(method: str, positions: tuple[int, ...]) -> None:
+def test_inspect_finds_seams_at_multiples_of_the_old_length(
+    method: str, positions: tuple[int, ...]
+) -> None:
     short = resize("tiny-gpt2", to=100, output="short").output
     table = only_table(inspect(resize(short, to=300, method=method, output="out").output))
     assert table.seams[100] == positions
@@ -148,7 +162,9 @@ def test_inspect_finds_randomly_initialised_rows(deviation: float, tmp_path: Pat
     folder = Path(shutil.copytree(inspect("tiny-gpt2").folder, tmp_path / "extended"))
     torch.manual_seed(0)
     learned = load_file(folder / "model.safetensors")[WPE]
-    pico.add_tensors(folder, {WPE: torch.cat([learned, torch.empty(128, 128).normal_(0, deviation)])})
+    pico.add_tensors(
+        folder, {WPE: torch.cat([learned, torch.empty(128, 128).normal_(0, deviation)])}
+    )
     pico.edit_json(folder / "config.json", n_positions=256, initializer_range=deviation)
     table = only_table(inspect(folder))
     assert set(table.untrained) <= set(range(128, 256))
@@ -158,7 +174,9 @@ def test_inspect_finds_randomly_initialised_rows(deviation: float, tmp_path: Pat
     assert "looks untrained: 12" in text
     assert f"like random initialisation with std {deviation})" in text
     pico.edit_json(folder / "config.json", initializer_range=None)
-    assert (only_table(inspect(folder)).untrained != {}) == (deviation == 0.02)  # the default of transformers
+    assert (only_table(inspect(folder)).untrained != {}) == (
+        deviation == 0.02
+    )  # the default of transformers
 
 
 def add_bad_rows(folder: Path) -> None:
@@ -177,10 +195,21 @@ def test_inspect_reports_nan_zero_and_duplicate_rows(make_pico: MakePico) -> Non
     for line in ("NaN or infinity: 5, 7", "zero rows: 3", "duplicate rows: 2, 9"):
         assert f"  {line}\n" in screen
     values = inspected(source)[0]["tables"][0]
-    assert (values["nonfinite_rows"], values["zero_rows"], values["duplicates"]) == ([5, 7], [3], [[2, 9]])
+    assert (values["nonfinite_rows"], values["zero_rows"], values["duplicates"]) == (
+        [5, 7],
+        [3],
+        [[2, 9]],
+    )
     assert values["norms"][5] is None
     assert values["norm"]["min"] == 0
-    assert [row for row, cosine in enumerate(values["neighbour_cosines"]) if cosine is None] == [2, 3, 4, 5, 6, 7]
+    assert [row for row, cosine in enumerate(values["neighbour_cosines"]) if cosine is None] == [
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+    ]
 
 
 def test_inspect_handles_constant_tables_and_a_single_row(make_pico: MakePico) -> None:
@@ -212,7 +241,12 @@ def test_inspect_reads_a_weights_file_with_model_type(make_pico: MakePico, tmp_p
 def test_inspect_does_not_import_torch_or_transformers(flags: tuple[str, ...]) -> None:
     loaded = test_layers.loaded_after(test_layers.command("inspect", "tiny-gpt2", *flags))
     assert "numpy" in loaded
-    assert not loaded & {*test_layers.HEAVY, "huggingface_hub", "safetensors", "sentence_transformers"}
+    assert not loaded & {
+        *test_layers.HEAVY,
+        "huggingface_hub",
+        "safetensors",
+        "sentence_transformers",
+    }
 
 
 # Side by side
@@ -225,7 +259,9 @@ def test_inspect_shows_several_models(make_pico: MakePico) -> None:
     assert [model["source"] for model in models] == [str(first), str(second), "tiny-gpt2"]
     screen = run(first, second, "tiny-gpt2", "--width", 160).stdout
     names = ("pico-gpt2", "pico-bert", "tiny-gpt2")
-    assert all(f"Findings in {name}\n" in screen and f"Limits of {name}\n" in screen for name in names)
+    assert all(
+        f"Findings in {name}\n" in screen and f"Limits of {name}\n" in screen for name in names
+    )
 
 
 def test_inspect_json_equals_the_library_result(make_pico: MakePico) -> None:
@@ -240,8 +276,12 @@ def test_inspect_json_equals_the_library_result(make_pico: MakePico) -> None:
 def test_inspect_part_selects_a_table(tmp_path: Path) -> None:
     led = pico.make_led(tmp_path / "led")
     assert [table.part for table in inspect(led).tables] == ["encoder", "decoder"]
-    assert [(table.part, table.positions) for table in inspect(led, part="decoder").tables] == [("decoder", 16)]
-    assert "The model has one position table: remove --part." in error_of("tiny-gpt2", "--part", "decoder")
+    assert [(table.part, table.positions) for table in inspect(led, part="decoder").tables] == [
+        ("decoder", 16)
+    ]
+    assert "The model has one position table: remove --part." in error_of(
+        "tiny-gpt2", "--part", "decoder"
+    )
     message = error_of(led, "--part", "head")
     assert "--part head: this model has no such part" in message
     assert "encoder" in message
@@ -255,7 +295,9 @@ def test_inspect_part_selects_a_table(tmp_path: Path) -> None:
     ("rows", "expected"),
     [("0:4", [0, 1, 2, 3]), (":2", [0, 1]), ("5", [5]), ("-4:-2", [14, 15]), ("16:99", [16, 17])],
 )
-def test_inspect_rows_includes_reserved_rows(rows: str, expected: list[int], make_pico: MakePico) -> None:
+def test_inspect_rows_includes_reserved_rows(
+    rows: str, expected: list[int], make_pico: MakePico
+) -> None:
     source = make_pico("roberta").folder
     ((found,),) = (model["rows"].values() for model in inspected(source, f"--rows={rows}"))
     assert [row["row"] for row in found] == expected
@@ -266,9 +308,12 @@ def test_inspect_rows_includes_reserved_rows(rows: str, expected: list[int], mak
 
 
 @pytest.mark.parametrize(
-    ("rows", "code", "message"), [("9:3", 2, "9:3 is not a valid range"), ("18", 1, "selects no row")]
+    ("rows", "code", "message"),
+    [("9:3", 2, "9:3 is not a valid range"), ("18", 1, "selects no row")],
 )
-def test_inspect_rows_rejects_empty_ranges(rows: str, code: int, message: str, make_pico: MakePico) -> None:
+def test_inspect_rows_rejects_empty_ranges(
+    rows: str, code: int, message: str, make_pico: MakePico
+) -> None:
     done = run(make_pico("roberta").folder, f"--rows={rows}")
     assert (done.exit_code, message in done.stderr) == (code, True)
 
@@ -303,7 +348,14 @@ def test_inspect_json_schema_rejects_missing_and_extra_keys() -> None:
     frame = json.loads(run("tiny-gpt2", "--rows", "0:1", "--plot", "figure.svg", "--json").stdout)
     assert Path("figure.svg").is_file()
     (model,) = frame["models"]
-    for part in (frame, model, model["tables"][0], model["limits"][0], model["libraries"][0], model["rows"][WPE][0]):
+    for part in (
+        frame,
+        model,
+        model["tables"][0],
+        model["limits"][0],
+        model["libraries"][0],
+        model["rows"][WPE][0],
+    ):
         part["more"] = 1
         assert errors(frame)
         del part["more"]
@@ -337,7 +389,10 @@ def test_inspect_suggests_working_flags_for_an_unknown_model_type(make_pico: Mak
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        *((f"--rows={rows}", "is not a valid range: use A:B") for rows in ("x", "1:2:3", "-1", "", "1-2")),
+        *(
+            (f"--rows={rows}", "is not a valid range: use A:B")
+            for rows in ("x", "1:2:3", "-1", "", "1-2")
+        ),
         ("--reserved-rows 2", "--reserved-rows"),
         (f"--tensor {WPE} --model-type gpt2", "--model-type"),
         ("--width 20", "--width"),
@@ -348,7 +403,10 @@ def test_inspect_rejects_invalid_flags(flags: str, message: str) -> None:
     done = run("tiny-gpt2", *flags.split())
     assert (done.exit_code, done.stdout) == (2, "")
     assert message in " ".join(done.stderr.replace("│", "").split())
-    assert json.loads(run("tiny-gpt2", *flags.split(), "--json").stdout)["error"]["type"] == "UsageError"
+    assert (
+        json.loads(run("tiny-gpt2", *flags.split(), "--json").stdout)["error"]["type"]
+        == "UsageError"
+    )
 
 
 # The verdict
@@ -357,13 +415,17 @@ def test_inspect_rejects_invalid_flags(flags: str, message: str) -> None:
 def test_inspect_verdict_reports_limits_and_rows(make_pico: MakePico, tmp_path: Path) -> None:
     assert inspect("tiny-gpt2").verdict == "128 positions, all files agree; rows look trained."
     longer = inspect(resize("tiny-gpt2", to=512, method="copy", output="out").output)
-    assert longer.verdict == "512 positions, all files agree; 384 new rows created by copy, not trained yet."
+    assert (
+        longer.verdict
+        == "512 positions, all files agree; 384 new rows created by copy, not trained yet."
+    )
     led = inspect(pico.make_led(tmp_path / "led"))
     assert led.verdict.startswith("encoder 32, decoder 16 positions, all files agree; ")
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=8)
     assert inspect(folder).verdict == (
-        "16 positions, but limits disagree (tokenizer_config.json model_max_length is 8); rows look trained."
+        "16 positions, but limits disagree (tokenizer_config.json model_max_length is 8); rows "
+        "look trained."
     )
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=None)
     assert "tokenizer_config.json model_max_length is unset" in inspect(folder).verdict
@@ -376,12 +438,19 @@ def test_inspect_verdict_reports_limits_and_rows(make_pico: MakePico, tmp_path: 
 def test_inspect_prints_verdicts_first() -> None:
     resize("tiny-gpt2", to=512, output="out")
     first, second, *_ = run("tiny-gpt2", "out", "--width", 120).stdout.splitlines()
-    assert (first, second) == (f"tiny-gpt2: {inspect('tiny-gpt2').verdict}", f"out: {inspect('out').verdict}")
+    assert (first, second) == (
+        f"tiny-gpt2: {inspect('tiny-gpt2').verdict}",
+        f"out: {inspect('out').verdict}",
+    )
 
 
 def test_inspect_check_exits_with_3_if_limits_disagree(make_pico: MakePico) -> None:
     done = run("tiny-gpt2", "--check", "-q")
-    assert (done.exit_code, done.stdout, done.stderr) == (0, f"{inspect('tiny-gpt2').verdict}\n", "")
+    assert (done.exit_code, done.stdout, done.stderr) == (
+        0,
+        f"{inspect('tiny-gpt2').verdict}\n",
+        "",
+    )
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=8)
     done = run("tiny-gpt2", folder, "--check", "-q", "--width", 200)

@@ -19,7 +19,10 @@ from ctxextend.json_output import to_json
 from tests.comparisons import COMPARISONS
 from tests.evaluations import EVALUATIONS, EXTENDED
 
-SCHEMAS = {path.stem: json.loads(path.read_text()) for path in (Path(__file__).parent / "schemas").glob("*.json")}
+SCHEMAS = {
+    path.stem: json.loads(path.read_text())
+    for path in (Path(__file__).parent / "schemas").glob("*.json")
+}
 REGISTRY: Registry[Any] = Registry().with_resources(
     (f"{name}.json", Resource.from_contents(SCHEMAS[name])) for name in ("resize", "convert")
 )
@@ -40,7 +43,8 @@ ARGUMENTS = [
     "inspect tiny-gpt2 --rows 120:130",
     "verify tiny-gpt2-256 --base tiny-gpt2",
     "evaluate tiny-gpt2-256 --data texts.jsonl --tokens 512 --measure position --measure context",
-    "compare tiny-gpt2 --to 256 --data texts.jsonl --method copy --method linear --tokens 512 --measure position",
+    "compare tiny-gpt2 --to 256 --data texts.jsonl --method copy --method linear --tokens 512 "
+    "--measure position",
     "run tiny-gpt2-256/ctxextend.yaml --output again",
     "run tiny-gpt2-256/ctxextend.yaml --dry-run",
     "run tiny-gpt2-rotary-512/ctxextend.yaml --dry-run",
@@ -73,7 +77,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     resize("tiny-gpt2", to=256, output=folder / "tiny-gpt2-256")
     text = (Path(__file__).parents[1] / "README.md").read_text()
     documents = [text[start : start + 1500] for start in range(0, 36_000, 1500)]
-    (folder / "texts.jsonl").write_text("\n".join(json.dumps({"text": document}) for document in documents))
+    (folder / "texts.jsonl").write_text(
+        "\n".join(json.dumps({"text": document}) for document in documents)
+    )
     evaluate = "  data: [texts.jsonl]\n  tokens: 512\n  measure: [position]\n"
     (folder / "evaluate.yaml").write_text(f"source: tiny-gpt2\nevaluate:\n{evaluate}")
     return folder
@@ -90,7 +96,9 @@ def check(value: Any, schema: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS)
-def test_json_of_a_command_matches_its_schema(arguments: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_of_a_command_matches_its_schema(
+    arguments: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder)
     code, value = run_json(arguments)
     assert code == 0
@@ -119,24 +127,48 @@ def printed_object(result: Evaluation | Comparison) -> dict[str, Any]:
 def check_result(values: dict[str, Any]) -> None:
     """Validate a printed object, and the evaluations of a comparison."""
     check(values, values["command"])
-    outcomes = [outcome for row in values.get("rows", ()) for outcome in (row["untrained"], row["trained"])]
+    outcomes = [
+        outcome for row in values.get("rows", ()) for outcome in (row["untrained"], row["trained"])
+    ]
     for outcome in filter(None, outcomes):
-        check({"schema_version": 1, "command": "evaluate", "warnings": []} | outcome["evaluation"], "evaluate")
+        check(
+            {"schema_version": 1, "command": "evaluate", "warnings": []} | outcome["evaluation"],
+            "evaluate",
+        )
 
 
-@pytest.mark.parametrize("result", [*EVALUATIONS.values(), *COMPARISONS.values()], ids=[*EVALUATIONS, *COMPARISONS])
+@pytest.mark.parametrize(
+    "result", [*EVALUATIONS.values(), *COMPARISONS.values()], ids=[*EVALUATIONS, *COMPARISONS]
+)
 def test_json_of_any_result_matches_its_schema(result: Evaluation | Comparison) -> None:
     check_result(printed_object(result))
 
 
 def test_json_writes_null_for_numbers_that_are_not_finite() -> None:
     assert EXTENDED.positions is not None
-    losses = {"model": LossEstimate(math.nan, math.inf, 0, 9), "sliding": LossEstimate(800.0, None, 1, 1)}
+    losses = {
+        "model": LossEstimate(math.nan, math.inf, 0, 9),
+        "sliding": LossEstimate(800.0, None, 1, 1),
+    }
     values = printed_object(replace(EXTENDED, positions=replace(EXTENDED.positions, losses=losses)))
     check_result(values)
     assert values["positions"]["losses"] == {
-        "model": {"mean": None, "tokens": 0, "samples": 9, "ci95": None, "interval": None, "perplexity": None},
-        "sliding": {"mean": 800.0, "tokens": 1, "samples": 1, "ci95": None, "interval": None, "perplexity": None},
+        "model": {
+            "mean": None,
+            "tokens": 0,
+            "samples": 9,
+            "ci95": None,
+            "interval": None,
+            "perplexity": None,
+        },
+        "sliding": {
+            "mean": 800.0,
+            "tokens": 1,
+            "samples": 1,
+            "ci95": None,
+            "interval": None,
+            "perplexity": None,
+        },
     }
 
 
@@ -145,7 +177,10 @@ def objects_in(value: object) -> list[dict[str, Any]]:
     """Return the object definitions inside a schema."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     is_one = isinstance(value, dict) and "properties" in value and "type" in value
-    return [*([value] if is_one else []), *(definition for item in inside for definition in objects_in(item))]  # type: ignore[list-item]
+    found = [definition for item in inside for definition in objects_in(item)]
+    if isinstance(value, dict) and is_one:
+        found.insert(0, value)
+    return found
 
 
 def test_every_command_has_a_schema_without_additional_properties() -> None:
@@ -156,5 +191,8 @@ def test_every_command_has_a_schema_without_additional_properties() -> None:
             # These schemas are closed where they combine a plan and its result.
             assert name in ("resize", "convert") or definition["additionalProperties"] is False
             if name in ("evaluate", "compare"):
-                assert set(definition["properties"]) - OPTIONAL == set(definition["required"]) - OPTIONAL
+                assert (
+                    set(definition["properties"]) - OPTIONAL
+                    == set(definition["required"]) - OPTIONAL
+                )
                 assert all(value.get("description") for value in definition["properties"].values())

@@ -32,7 +32,9 @@ def test_edit_appends_a_missing_key_in_the_same_style() -> None:
 
 
 @given(value=OBJECTS, new=VALUES, indent=INDENTS, data=st.data())
-def test_edit_equals_editing_the_parsed_object(value: dict[str, Any], new: Any, indent: Any, data: Any) -> None:
+def test_edit_equals_editing_the_parsed_object(
+    value: dict[str, Any], new: Any, indent: Any, data: Any
+) -> None:
     key = data.draw(st.sampled_from(sorted(value)) | st.text(max_size=4))
     for ascii_only in (True, False):
         text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
@@ -42,11 +44,16 @@ def test_edit_equals_editing_the_parsed_object(value: dict[str, Any], new: Any, 
 
 
 @given(value=OBJECTS, indent=INDENTS, data=st.data())
-def test_delete_equals_deleting_from_the_parsed_object(value: dict[str, Any], indent: Any, data: Any) -> None:
+def test_delete_equals_deleting_from_the_parsed_object(
+    value: dict[str, Any], indent: Any, data: Any
+) -> None:
     names = data.draw(st.sets(st.sampled_from(sorted(value))))
     text = json.dumps({"x": value, "y": 1}, indent=indent)
     remaining = json.loads(delete(text, ("x",), names))
-    assert remaining == {"x": {key: item for key, item in value.items() if key not in names}, "y": 1}
+    assert remaining == {
+        "x": {key: item for key, item in value.items() if key not in names},
+        "y": 1,
+    }
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,17 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 # Each package or module may import only from itself and those before it.
 LAYERS = [
     *("errors", "version", "progress", "json_output", "tables", "families", "checkpoints"),
-    *("recipe", "recipe_file", "plan", "models", "text_data", "held_out", "inspection", "conversion", "verification"),
+    *(
+        "recipe",
+        "recipe_file",
+        "plan",
+        "models",
+        "text_data",
+        "held_out",
+        "inspection",
+        "conversion",
+        "verification",
+    ),
     *("evaluation", "report/numbers", "report/figures"),
     *("training", "comparison", "report", "demo", "pipeline", "cli", "__init__", "__main__"),
 ]
@@ -75,19 +85,26 @@ def test_modules_import_only_from_lower_layers(module: str) -> None:
     for name in imports(module):
         if name.startswith("ctxextend."):
             other = "/".join(name.split(".")[1:])
-            assert package(other) == package(module) or layer(other) <= layer(module), f"{module} imports {name}"
+            assert package(other) == package(module) or layer(other) <= layer(module), (
+                f"{module} imports {name}"
+            )
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_modules_import_only_allowed_libraries(module: str) -> None:
     always = {"ctxextend", "numpy", *sys.stdlib_module_names}
     for name in imports(module):
-        assert name.split(".")[0] in always | ALLOWED.get(package(module), set()), f"{module} imports {name}"
+        assert name.split(".")[0] in always | ALLOWED.get(package(module), set()), (
+            f"{module} imports {name}"
+        )
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_modules_import_heavy_libraries_only_inside_functions(module: str) -> None:
-    if package(module) == "training" or module in ("checkpoints/pytorch_file.py", "checkpoints/nanogpt.py"):
+    if package(module) == "training" or module in (
+        "checkpoints/pytorch_file.py",
+        "checkpoints/nanogpt.py",
+    ):
         return  # they need torch at module level, and are themselves imported inside functions
     tree = ast.parse((PACKAGE / module).read_text())
     for node in tree.body:
@@ -113,7 +130,9 @@ def test_class_names_are_unique() -> None:
 
 
 def test_imports_have_no_cycles() -> None:
-    names = {module: ".".join(("ctxextend", *Path(module).with_suffix("").parts)) for module in MODULES}
+    names = {
+        module: ".".join(("ctxextend", *Path(module).with_suffix("").parts)) for module in MODULES
+    }
     graph = {name: set(imports(module)) & set(names.values()) for module, name in names.items()}
     try:
         TopologicalSorter(graph).prepare()
@@ -122,9 +141,13 @@ def test_imports_have_no_cycles() -> None:
 
 
 def loaded_after(code: str) -> set[str]:
-    """Return the top-level modules that are loaded in a fresh interpreter after running some code."""
+    """Return the top-level modules that are loaded in a fresh interpreter after running some
+    code.
+    """
     report = "import sys; print('\\n', *{name.split('.')[0] for name in sys.modules})"
-    done = subprocess.run([sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True
+    )
     return set(done.stdout.splitlines()[-1].split())
 
 
@@ -141,7 +164,9 @@ def cpu_seconds(command: list[str]) -> float:
     before = os.times()
     subprocess.run(command, check=True, capture_output=True)
     after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    return (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
 
 
 # Modules that help screens, and commands on local files, must not load.
@@ -158,7 +183,12 @@ FILES = {*HEAVY, "huggingface_hub", "safetensors"}
         (command("--version"), SCREEN),
         (command("methods"), HEAVY),
         (command("resize", "tiny-gpt2", "--to", "512", "--dry-run"), FILES),
-        (command("resize", "tiny-gpt2", "--to", "512", "--method", "linear", "-o", "out", "--json"), FILES),
+        (
+            command(
+                "resize", "tiny-gpt2", "--to", "512", "--method", "linear", "-o", "out", "--json"
+            ),
+            FILES,
+        ),
         (command("convert", "tiny-gpt2", "--scheme", "rotary", "--to", "512", "--verify"), FILES),
         (command("verify", "tiny-gpt2-512", "--base", "tiny-gpt2"), FILES),
     ],
@@ -173,7 +203,11 @@ def test_commands_do_not_import_unused_libraries(code: str, unused: set[str]) ->
 
 @pytest.mark.parametrize("arguments", ["resize ti", "families ro", "demo -o x", "resize --method "])
 def test_completion_imports_neither_numpy_nor_torch(arguments: str) -> None:
-    variables = {"_CTXEXTEND_COMPLETE": "complete_bash", "COMP_WORDS": f"ctxextend {arguments}", "COMP_CWORD": "2"}
+    variables = {
+        "_CTXEXTEND_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"ctxextend {arguments}",
+        "COMP_CWORD": "2",
+    }
     loaded = loaded_after(f"import os; os.environ |= {variables}\n{command()}")
     assert "ctxextend" in loaded
     assert not loaded & SCREEN
@@ -189,4 +223,6 @@ def test_help_starts_almost_as_fast_as_its_libraries() -> None:
         help_minimum, libraries_minimum = map(min, zip(*times, strict=True))
         if help_minimum <= libraries_minimum + 0.1:
             return
-    raise AssertionError(f"--help takes {help_minimum:.2f} s, its libraries {libraries_minimum:.2f} s")
+    raise AssertionError(
+        f"--help takes {help_minimum:.2f} s, its libraries {libraries_minimum:.2f} s"
+    )

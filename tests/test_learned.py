@@ -26,8 +26,12 @@ A, B, C, D = np.eye(4, dtype=np.float32)
         ([D, D, D], [0, 0, 0]),
     ],
 )
-def test_learned_rows_finds_unchanged_rows_and_first_copies(after: list[object], learned: list[int]) -> None:
-    assert learned_rows(np.array([A, B, C]), np.array(after)).tolist() == [bool(row) for row in learned]
+def test_learned_rows_finds_unchanged_rows_and_first_copies(
+    after: list[object], learned: list[int]
+) -> None:
+    assert learned_rows(np.array([A, B, C]), np.array(after)).tolist() == [
+        bool(row) for row in learned
+    ]
 
 
 def test_learned_rows_compares_bytes() -> None:
@@ -36,8 +40,12 @@ def test_learned_rows_compares_bytes() -> None:
 
 
 @given(st.sampled_from(sorted(pico.LEARNED_METHODS)), st.integers(8, 12), st.integers(13, 36))
-def test_learned_rows_after_equals_learned_rows_of_a_real_table(method: str, before: int, after: int) -> None:
-    options = MethodOptions(method=method, keep_first=None if METHODS[method].keep_first is None else 2)
+def test_learned_rows_after_equals_learned_rows_of_a_real_table(
+    method: str, before: int, after: int
+) -> None:
+    options = MethodOptions(
+        method=method, keep_first=None if METHODS[method].keep_first is None else 2
+    )
     table = np.random.default_rng(1).normal(size=(before, 6)).astype(np.float32)
     expected = learned_rows(table, resize_table(table, after, options))
     assert learned_rows_after(before, [(after, options)]).tolist() == expected.tolist()
@@ -45,24 +53,42 @@ def test_learned_rows_after_equals_learned_rows_of_a_real_table(method: str, bef
 
 def test_learned_rows_after_tracks_rows_through_several_resizes() -> None:
     steps = [(6, MethodOptions(method="stretch", keep_first=0)), (8, MethodOptions(method="copy"))]
-    assert learned_rows_after(3, steps).tolist() == [True, False, True, False, True, False, False, False]
+    assert learned_rows_after(3, steps).tolist() == [
+        True,
+        False,
+        True,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
     assert learned_rows_after(3, [*steps, (3, MethodOptions())]).tolist() == [True, False, True]
 
 
 def provenance(before: int, after: int) -> Provenance:
-    return Provenance(CheckpointRef("x"), Resize(after - 2, method="copy"), rows={"wpe": (before, after)})
+    return Provenance(
+        CheckpointRef("x"), Resize(after - 2, method="copy"), rows={"wpe": (before, after)}
+    )
 
 
 @pytest.mark.parametrize(
     ("chain", "table", "maximum", "expected"),
     [
-        ((provenance(8, 8), provenance(6, 8), provenance(4, 6)), "wpe", 8, [True] * 2 + [False] * 4),  # newest first
+        (
+            (provenance(8, 8), provenance(6, 8), provenance(4, 6)),
+            "wpe",
+            8,
+            [True] * 2 + [False] * 4,
+        ),  # newest first
         ((), "wpe", 8, None),
         ((provenance(4, 6),), "other", 8, None),
         ((provenance(4, 6),), "wpe", 5, None),  # more rows than the table has
         ((provenance(2, 6),), "wpe", 8, None),  # only reserved rows
     ],
 )
-def test_learned_before_follows_the_recipes(chain: Any, table: str, maximum: int, expected: list[bool] | None) -> None:
+def test_learned_before_follows_the_recipes(
+    chain: Any, table: str, maximum: int, expected: list[bool] | None
+) -> None:
     learned = learned_before(chain, table, 2, maximum)
     assert (learned if learned is None else learned.tolist()) == expected

@@ -106,7 +106,9 @@ def test_resize_edits_length_keys_around_a_text_config(tmp_path: Path) -> None:
         **ROTARY,
     }
     vision = {"image_size": 8, "patch_size": 4, **ROTARY}
-    config = transformers.LlavaConfig(text_config=text, vision_config={"model_type": "clip_vision_model", **vision})
+    config = transformers.LlavaConfig(
+        text_config=text, vision_config={"model_type": "clip_vision_model", **vision}
+    )
     transformers.LlavaForConditionalGeneration(config).save_pretrained(tmp_path / "llava")
     pico.edit_json(
         tmp_path / "llava" / "config.json",
@@ -124,8 +126,12 @@ def test_resize_edits_length_keys_around_a_text_config(tmp_path: Path) -> None:
     assert "vLLM" in readers["text_config.seq_length"]
 
 
-@pytest.mark.parametrize("values", [{"model_max_length": OLD, "n_ctx": OLD}, {"model_max_length": 2 * OLD}])
-def test_extend_model_edits_the_length_keys_that_resize_edits(values: dict[str, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "values", [{"model_max_length": OLD, "n_ctx": OLD}, {"model_max_length": 2 * OLD}]
+)
+def test_extend_model_edits_the_length_keys_that_resize_edits(
+    values: dict[str, int], tmp_path: Path
+) -> None:
     folder = make_llama(tmp_path / "llama", **values)
     output = resize(folder, NEW, output=tmp_path / "out").output
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -156,11 +162,16 @@ def test_inspect_says_who_reads_length_keys(tmp_path: Path) -> None:
     found = {limit.key: limit for limit in inspect(folder).limits}
     assert found["model_max_length"].used_by == "vLLM, SGLang, llama.cpp"
     assert found["max_model_len"].used_by == "none"
-    assert found["n_ctx"].reason == f"max_position_embeddings is {OLD}, and llama.cpp may take {OLD // 2} instead"
+    assert (
+        found["n_ctx"].reason
+        == f"max_position_embeddings is {OLD}, and llama.cpp may take {OLD // 2} instead"
+    )
 
 
 @pytest.mark.parametrize(("to", "expected"), [(32, 32), (128, 128)])
-def test_fix_limits_sets_length_keys_that_disagree(to: int, expected: int, make_pico: MakePico, tmp_path: Path) -> None:
+def test_fix_limits_sets_length_keys_that_disagree(
+    to: int, expected: int, make_pico: MakePico, tmp_path: Path
+) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", max_seq_len=5)
     output = resize(folder, to, fix_limits=True, output=tmp_path / "out").output
@@ -169,7 +180,9 @@ def test_fix_limits_sets_length_keys_that_disagree(to: int, expected: int, make_
 
 
 @pytest.mark.parametrize("to", [8, 32])
-def test_resize_keeps_length_keys_that_disagree_and_warns(to: int, make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_keeps_length_keys_that_disagree_and_warns(
+    to: int, make_pico: MakePico, tmp_path: Path
+) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", max_seq_len=5)
     done = invoke("resize", folder, "--to", to, "-o", tmp_path / "out", "--json")
@@ -187,10 +200,15 @@ def test_resize_keeps_length_keys_that_disagree_and_warns(to: int, make_pico: Ma
         (8 * OLD, "is 256, but max_position_embeddings is 64", "pass --trained-length 256"),
     ],
 )
-def test_resize_warns_that_a_longer_length_may_be_trained(to: int, expected: str, advice: str, tmp_path: Path) -> None:
+def test_resize_warns_that_a_longer_length_may_be_trained(
+    to: int, expected: str, advice: str, tmp_path: Path
+) -> None:
     folder = make_llama(tmp_path / "llama", model_max_length=4 * OLD)
     (warning,) = plan_resize(folder, to).warnings
-    assert f"config.json model_max_length {expected}: if the model was trained at 256 tokens, {advice}" in warning
+    assert (
+        f"config.json model_max_length {expected}: if the model was trained at 256 tokens, {advice}"
+        in warning
+    )
 
 
 def test_inspect_remarks_that_a_longer_length_may_be_trained(tmp_path: Path) -> None:

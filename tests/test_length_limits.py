@@ -22,7 +22,9 @@ TOKENIZER = {
 
 def edits(folder: Path, before: int = 16, after: int = 64) -> dict[str, tuple[Any, Any]]:
     checkpoint = open_checkpoint(Source(str(folder), "folder", folder, folder.name))
-    edits = list(limit_edits(checkpoint, (before, after), "", fix_limits=False, fixed_padding=False))
+    edits = list(
+        limit_edits(checkpoint, (before, after), "", fix_limits=False, fixed_padding=False)
+    )
     (location,) = find_architecture(checkpoint.config).locations
     edits += generation_edits(checkpoint, location, before, after, fix_limits=False)
     return {f"{edit.file} {edit.key}": (edit.before, edit.after) for edit in edits}
@@ -37,23 +39,41 @@ def folder(make_pico: Callable[..., pico.Pico]) -> Path:
     ("file", "content", "expected"),
     [
         *[
-            ("tokenizer_config.json", {"model_max_length": stated}, {"model_max_length": (stated, 64)})
+            (
+                "tokenizer_config.json",
+                {"model_max_length": stated},
+                {"model_max_length": (stated, 64)},
+            )
             for stated in (16, 10**30, 1e30, 4)
         ],
-        ("tokenizer_config.json", {"tokenizer_class": "BertTokenizer"}, {"model_max_length": (None, 64)}),
+        (
+            "tokenizer_config.json",
+            {"tokenizer_class": "BertTokenizer"},
+            {"model_max_length": (None, 64)},
+        ),
         (
             "tokenizer.json",
             TOKENIZER,
             {"truncation.max_length": (8, 64), "padding.strategy": ({"Fixed": 8}, "BatchLongest")},
         ),
-        ("tokenizer.json", TOKENIZER | {"truncation": None, "padding": {"strategy": "BatchLongest"}}, {}),
-        ("sentence_bert_config.json", {"max_seq_length": 8, "do_lower_case": False}, {"max_seq_length": (8, 64)}),
+        (
+            "tokenizer.json",
+            TOKENIZER | {"truncation": None, "padding": {"strategy": "BatchLongest"}},
+            {},
+        ),
+        (
+            "sentence_bert_config.json",
+            {"max_seq_length": 8, "do_lower_case": False},
+            {"max_seq_length": (8, 64)},
+        ),
         ("sentence_xlm-roberta_config.json", {"max_seq_length": 8}, {"max_seq_length": (8, 64)}),
         ("sentence_bert_config.json", {"max_seq_length": None}, {}),
         ("generation_config.json", {"max_length": 8}, {}),
     ],
 )
-def test_limit_edits_of_a_longer_table(file: str, content: Any, expected: dict[str, Any], folder: Path) -> None:
+def test_limit_edits_of_a_longer_table(
+    file: str, content: Any, expected: dict[str, Any], folder: Path
+) -> None:
     (folder / file).write_text(json.dumps(content))
     assert edits(folder) == {f"{file} {key}": values for key, values in expected.items()}
 

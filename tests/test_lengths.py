@@ -1,4 +1,6 @@
-"""First trained, stated and served length of rotary positions, on configs as people publish them."""
+"""First trained, stated and served length of rotary positions, on configs as people publish
+them.
+"""
 
 import json
 from pathlib import Path
@@ -17,7 +19,13 @@ from tests.trainings import invoke
 
 K = 1024
 TRAINED = "original_max_position_embeddings"
-SIZES = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 64, "vocab_size": 64}
+SIZES = {
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "intermediate_size": 64,
+    "vocab_size": 64,
+}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {TRAINED: 8 * K}
 LISTS = {"rope_type": "longrope", "short_factor": [1.0] * 16, "long_factor": [4.0] * 16}
@@ -32,8 +40,14 @@ def make(name: str, model_type: str, limit: float | None = None, **config: Any) 
     """Write a folder with this config, one small tensor and a tokenizer's limit."""
     folder = Path(name)
     folder.mkdir()
-    save_file({"lm_head.weight": np.zeros((4, 4), np.float32)}, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps({"model_type": model_type, **SIZES, "head_dim": 32, **config}))
+    save_file(
+        {"lm_head.weight": np.zeros((4, 4), np.float32)},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": model_type, **SIZES, "head_dim": 32, **config})
+    )
     if limit is not None:
         (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": limit}))
     return folder
@@ -62,7 +76,8 @@ def run(*arguments: object) -> Result:
         ("qwen2", 32 * K, yarn(4.0, 32 * K), 32 * K, 128 * K),  # as the card of Qwen2.5 says
         ("llama", 128 * K, yarn(40.0, 4 * K), 4 * K, 160 * K),
         ("llama", 128 * K, yarn(4.0, 8 * K), 8 * K, 32 * K),  # it states more than it serves
-        ("llama", 4 * K, {"type": "yarn", "factor": 4.0}, 4 * K, 16 * K),  # as transformers reads it
+        # as transformers reads it
+        ("llama", 4 * K, {"type": "yarn", "factor": 4.0}, 4 * K, 16 * K),
         ("llama", 128 * K, LLAMA3, 8 * K, 128 * K),  # Llama 3.1, trained further than 8 x 8,192
         ("llama", 8 * K, LLAMA3, 8 * K, 64 * K),  # the same, with the length lowered to save memory
         ("llama", 128 * K, {**LISTS, TRAINED: 4 * K}, 4 * K, 128 * K),
@@ -70,26 +85,41 @@ def run(*arguments: object) -> Result:
         ("llama", 16 * K, {"type": "linear", "factor": 4.0, TRAINED: 4 * K}, 4 * K, 16 * K),
         ("llama", 4 * K, {"type": "linear", "factor": 4.0, TRAINED: 4 * K}, 4 * K, 16 * K),
         ("llama", 4 * K, {"type": "linear", "factor": 1.0}, 4 * K, 4 * K),
-        ("gemma3_text", 128 * K, {"rope_type": "linear", "factor": 8.0}, 16 * K, 128 * K),  # Gemma 3 as released
+        # Gemma 3 as released
+        ("gemma3_text", 128 * K, {"rope_type": "linear", "factor": 8.0}, 16 * K, 128 * K),
         ("qwen2_vl", 32 * K, {"type": "mrope", "mrope_section": [4, 6, 6]}, 32 * K, 32 * K),
         ("qwen2_5_vl", 125 * K, {**yarn(4.0, 32 * K), "mrope_section": [4, 6, 6]}, 32 * K, 128 * K),
     ],
-)  # fmt: skip
+)
 def test_position_lengths_of_published_settings(
     model_type: str, stated: int, settings: dict[str, Any], first_trained: int, served: int
 ) -> None:
     config = {"model_type": model_type, **SIZES, "head_dim": 32, "max_position_embeddings": stated}
     (location,) = find_architecture({**config, "rope_scaling": settings}).locations
     lengths = position_lengths(location)
-    assert (lengths.first_trained, lengths.stated, lengths.served) == (first_trained, stated, served)
+    assert (lengths.first_trained, lengths.stated, lengths.served) == (
+        first_trained,
+        stated,
+        served,
+    )
     assert not lengths.question
 
 
 def test_position_lengths_of_settings_per_layer_are_those_of_full_attention() -> None:
-    layers = {FULL: {"rope_theta": 1e6, **yarn(4.0, 8 * K)}, SLIDING: {"rope_type": "default", "rope_theta": 1e4}}
-    config = {"model_type": "olmo3", **SIZES, "max_position_embeddings": 16 * K, "rope_parameters": layers}
+    layers = {
+        FULL: {"rope_theta": 1e6, **yarn(4.0, 8 * K)},
+        SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+    }
+    config = {
+        "model_type": "olmo3",
+        **SIZES,
+        "max_position_embeddings": 16 * K,
+        "rope_parameters": layers,
+    }
     (location,) = find_architecture(config).locations
-    assert position_lengths(location) == PositionLengths(first_trained=8 * K, stated=16 * K, served=32 * K)
+    assert position_lengths(location) == PositionLengths(
+        first_trained=8 * K, stated=16 * K, served=32 * K
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,7 +133,9 @@ def test_position_lengths_of_settings_per_layer_are_those_of_full_attention() ->
         (128 * K, LLAMA3, 256 * K, 16.0),
     ],
 )
-def test_resize_scales_only_beyond_the_served_length(stated: int, rope: dict[str, Any], to: int, factor: float) -> None:
+def test_resize_scales_only_beyond_the_served_length(
+    stated: int, rope: dict[str, Any], to: int, factor: float
+) -> None:
     make("source", "llama", to, max_position_embeddings=stated, rope_scaling=rope)
     done = run("resize", "source", "--to", to, "--output", "out", "--verify")
     assert done.exit_code == 0
@@ -139,21 +171,42 @@ def test_inspect_tells_the_three_lengths_and_how_to_state_what_is_served() -> No
 
 
 def test_resize_states_the_first_trained_length_that_raising_the_limit_would_move() -> None:
-    make("source", "llama", max_position_embeddings=4 * K, rope_scaling={"type": "yarn", "factor": 4.0})
+    make(
+        "source",
+        "llama",
+        max_position_embeddings=4 * K,
+        rope_scaling={"type": "yarn", "factor": 4.0},
+    )
     assert run("resize", "source", "--to", 16 * K, "--output", "out").exit_code == 0
     assert rope_of("out") == {**yarn(4.0, 4 * K), "rope_type": "yarn"}
     make("lists", "llama", max_position_embeddings=8 * K, rope_scaling={**LISTS, TRAINED: 4 * K})
-    assert run("resize", "lists", "--to", 16 * K, "--method", "limits", "--output", "limits").exit_code == 0
+    assert (
+        run("resize", "lists", "--to", 16 * K, "--method", "limits", "--output", "limits").exit_code
+        == 0
+    )
     # Without a factor, the attention factor would follow max_position_embeddings.
-    assert (rope_of("limits")["factor"], config_of("limits")["max_position_embeddings"]) == (2.0, 16 * K)
+    assert (rope_of("limits")["factor"], config_of("limits")["max_position_embeddings"]) == (
+        2.0,
+        16 * K,
+    )
 
 
 @pytest.mark.parametrize(
     ("stated", "limit", "first_trained", "served"),
     [
-        (4 * K, 16 * K, 4 * K, 16 * K),  # the length before scaling, as transformers 4.31 asked for (Vicuna)
+        (
+            4 * K,
+            16 * K,
+            4 * K,
+            16 * K,
+        ),  # the length before scaling, as transformers 4.31 asked for (Vicuna)
         (16 * K, 16 * K, 4 * K, 16 * K),  # the length after scaling (deepseek-coder)
-        (16 * K, 4 * K, 4 * K, 16 * K),  # the same, with a tokenizer that still cuts at the old length
+        (
+            16 * K,
+            4 * K,
+            4 * K,
+            16 * K,
+        ),  # the same, with a tokenizer that still cuts at the old length
     ],
 )
 def test_resize_decides_between_two_conventions_of_linear_settings_by_the_tokenizer(
@@ -168,7 +221,9 @@ def test_resize_decides_between_two_conventions_of_linear_settings_by_the_tokeni
     assert done.exit_code == 0
     assert rope_of("out")["factor"] == 2 * served / first_trained
     # A file keeps its convention.
-    assert config_of("out")["max_position_embeddings"] == (stated if stated == first_trained else 2 * served)
+    assert config_of("out")["max_position_embeddings"] == (
+        stated if stated == first_trained else 2 * served
+    )
     (scheme,) = ctxextend.inspect("out").schemes
     assert (scheme.first_trained, scheme.positions) == (first_trained, 2 * served)
     for command in (["verify", "out"], ["inspect", "out", "--check"]):
@@ -181,7 +236,12 @@ def test_resize_decides_between_two_conventions_by_other_keys(key: str) -> None:
     stated = {key: 4 * K if key == TRAINED else 16 * K}
     make("source", "llama", 1e30, max_position_embeddings=4 * K, rope_scaling=rope, **stated)
     (scheme,) = ctxextend.inspect("source").schemes
-    assert (scheme.first_trained, scheme.stated, scheme.served, scheme.positions) == (4 * K, 4 * K, 16 * K, 16 * K)
+    assert (scheme.first_trained, scheme.stated, scheme.served, scheme.positions) == (
+        4 * K,
+        4 * K,
+        16 * K,
+        16 * K,
+    )
     assert run("resize", "source", "--to", 32 * K, "--output", "out").exit_code == 0
     config = config_of("out")
     assert (config["rope_scaling"]["factor"], config["max_position_embeddings"]) == (8.0, 4 * K)
@@ -192,24 +252,59 @@ def test_resize_decides_between_two_conventions_by_other_keys(key: str) -> None:
 
 @pytest.mark.parametrize("kind", ["linear", "dynamic"])
 def test_resize_asks_for_the_trained_length_if_nothing_decides(kind: str) -> None:
-    make("source", "llama", 1e30, max_position_embeddings=8 * K, rope_scaling={"type": kind, "factor": 4.0})
+    make(
+        "source",
+        "llama",
+        1e30,
+        max_position_embeddings=8 * K,
+        rope_scaling={"type": kind, "factor": 4.0},
+    )
     done = run("resize", "source", "--to", 64 * K, "--output", "out")
     assert (done.exit_code, Path("out").exists()) == (1, False)
     message = " ".join(done.stderr.split())
-    assert f"{kind} rotary settings with factor 4 do not say whether max_position_embeddings 8192" in message
-    assert "Pass --trained-length 8192 if it is the one before, --trained-length 2048 if the one after." in message
+    assert (
+        f"{kind} rotary settings with factor 4 do not say whether max_position_embeddings 8192"
+        in message
+    )
+    assert (
+        "Pass --trained-length 8192 if it is the one before, --trained-length 2048 if the one "
+        "after." in message
+    )
     assert "--trained-length 8192" in run("inspect", "source", "--check").stderr.replace("\n", " ")
     for trained, stated in ((8 * K, 8 * K), (2 * K, 64 * K if kind == "linear" else 2 * K)):
         name = f"out-{trained}"
-        done = run("resize", "source", "--to", 64 * K, "--trained-length", trained, "--output", name, "--verify")
+        done = run(
+            "resize",
+            "source",
+            "--to",
+            64 * K,
+            "--trained-length",
+            trained,
+            "--output",
+            name,
+            "--verify",
+        )
         assert done.exit_code == 0
-        assert (rope_of(name)["factor"], config_of(name)["max_position_embeddings"]) == (64 * K / trained, stated)
+        assert (rope_of(name)["factor"], config_of(name)["max_position_embeddings"]) == (
+            64 * K / trained,
+            stated,
+        )
         assert run("verify", name).exit_code == 0
 
 
 def test_resize_with_a_trained_length_scales_from_there_and_records_it() -> None:
     make("source", "qwen3", 128 * K, max_position_embeddings=40 * K)  # it was trained at 32,768
-    done = run("resize", "source", "--to", 128 * K, "--trained-length", 32 * K, "--output", "out", "--verify")
+    done = run(
+        "resize",
+        "source",
+        "--to",
+        128 * K,
+        "--trained-length",
+        32 * K,
+        "--output",
+        "out",
+        "--verify",
+    )
     assert done.exit_code == 0
     assert (rope_of("out")["factor"], rope_of("out")[TRAINED]) == (4.0, 32 * K)
     assert "trained_length: 32768" in Path("out/ctxextend.yaml").read_text()
@@ -240,7 +335,12 @@ def test_resize_with_dynamic_and_a_trained_length_states_that_length() -> None:
     ("config", "arguments", "code", "message"),
     [
         ({}, ["--method", "limits"], 2, "--trained-length has no effect with --method limits"),
-        ({"rope_scaling": LLAMA3}, [], 2, "llama3 settings state 8192, which is part of their formula"),
+        (
+            {"rope_scaling": LLAMA3},
+            [],
+            2,
+            "llama3 settings state 8192, which is part of their formula",
+        ),
         ({"model_type": "bloom", "seq_length": 64}, [], 2, "not to ALiBi ones of bloom"),
     ],
 )
@@ -261,14 +361,20 @@ def test_resize_refuses_a_trained_length_for_a_table_of_rows() -> None:
 
 
 @pytest.mark.parametrize("rope", [None, yarn(4.0, 16 * K), LLAMA3])
-def test_resize_with_limits_changes_no_setting_of_rotary_positions(rope: dict[str, Any] | None) -> None:
+def test_resize_with_limits_changes_no_setting_of_rotary_positions(
+    rope: dict[str, Any] | None,
+) -> None:
     make("source", "llama", 64 * K, max_position_embeddings=32 * K, rope_scaling=rope)
-    done = run("resize", "source", "--to", 256 * K, "--method", "limits", "--output", "out", "--verify")
+    done = run(
+        "resize", "source", "--to", 256 * K, "--method", "limits", "--output", "out", "--verify"
+    )
     assert done.exit_code == 0
     before, after = config_of("source"), config_of("out")
     assert after["rope_scaling"] == before["rope_scaling"]
     assert after["max_position_embeddings"] == 256 * K
-    assert json.loads(Path("out/tokenizer_config.json").read_text()) == {"model_max_length": 256 * K}
+    assert json.loads(Path("out/tokenizer_config.json").read_text()) == {
+        "model_max_length": 256 * K
+    }
     assert "Nothing scales" in done.stderr
     assert "method: limits" in Path("out/ctxextend.yaml").read_text()
     assert run("verify", "out").exit_code == 0
@@ -276,9 +382,16 @@ def test_resize_with_limits_changes_no_setting_of_rotary_positions(rope: dict[st
 
 @pytest.mark.parametrize(
     ("model_type", "key"),
-    [("llama", "max_position_embeddings"), ("t5", "n_positions"), ("bloom", "seq_length"), ("mpt", "max_seq_len")],
+    [
+        ("llama", "max_position_embeddings"),
+        ("t5", "n_positions"),
+        ("bloom", "seq_length"),
+        ("mpt", "max_seq_len"),
+    ],
 )
-def test_resize_with_fix_limits_records_no_method_that_it_does_not_apply(model_type: str, key: str) -> None:
+def test_resize_with_fix_limits_records_no_method_that_it_does_not_apply(
+    model_type: str, key: str
+) -> None:
     make("source", model_type, K, **{key: 2 * K})
     done = run("resize", "source", "--to", 2 * K, "--fix-limits", "--output", "out", "--verify")
     assert done.exit_code == 0
@@ -307,26 +420,50 @@ def test_extend_model_scales_from_the_trained_length() -> None:
 
 @pytest.mark.parametrize("kind", ["linear", "dynamic"])
 def test_resize_with_limits_refuses_what_a_key_before_scaling_cannot_state(kind: str) -> None:
-    make("source", "llama", 64 * K, max_position_embeddings=32 * K, rope_scaling={"type": kind, "factor": 2.0})
+    make(
+        "source",
+        "llama",
+        64 * K,
+        max_position_embeddings=32 * K,
+        rope_scaling={"type": kind, "factor": 2.0},
+    )
     done = run("resize", "source", "--to", 256 * K, "--method", "limits", "--output", "out")
     assert (done.exit_code, Path("out").exists()) == (1, False)
-    assert "max_position_embeddings 32768 is the length before scaling" in " ".join(done.stderr.split())
+    assert "max_position_embeddings 32768 is the length before scaling" in " ".join(
+        done.stderr.split()
+    )
 
 
 @pytest.mark.parametrize(("rope", "method"), [(yarn(4.0, 32 * K), "yarn"), (LLAMA3, "llama3")])
-def test_resize_with_the_own_method_keeps_settings_that_serve_the_length(rope: dict[str, Any], method: str) -> None:
+def test_resize_with_the_own_method_keeps_settings_that_serve_the_length(
+    rope: dict[str, Any], method: str
+) -> None:
     make("source", "llama", max_position_embeddings=8 * K, rope_scaling=rope)
     done = run("resize", "source", "--to", 64 * K, "--method", method, "--output", "out")
     assert done.exit_code == 0
     assert rope_of("out") == rope
-    assert run("resize", "source", "--to", 64 * K, "--method", f"{method}:factor=16", "--output", "more").exit_code == 0
+    assert (
+        run(
+            "resize",
+            "source",
+            "--to",
+            64 * K,
+            "--method",
+            f"{method}:factor=16",
+            "--output",
+            "more",
+        ).exit_code
+        == 0
+    )
     assert rope_of("more")["factor"] == 16.0
 
 
 def test_resize_with_a_longer_trained_length_scales_nothing_up_to_it() -> None:
     make("source", "llama", max_position_embeddings=32 * K)
     for to in (48 * K, 64 * K):
-        done = run("resize", "source", "--to", to, "--trained-length", 64 * K, "--output", f"out-{to}")
+        done = run(
+            "resize", "source", "--to", to, "--trained-length", 64 * K, "--output", f"out-{to}"
+        )
         assert done.exit_code == 0
         assert config_of(f"out-{to}")["max_position_embeddings"] == to
         assert not config_of(f"out-{to}").get("rope_scaling")
@@ -370,7 +507,12 @@ def test_inspect_refuses_numbers_that_overflow(config: dict[str, Any]) -> None:
 
 def test_extend_model_decides_between_two_conventions_as_resize_does() -> None:
     rope: Any = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10_000.0}
-    sizes: dict[str, Any] = {**SIZES, "max_position_embeddings": 32, "num_key_value_heads": 2, "rope_parameters": rope}
+    sizes: dict[str, Any] = {
+        **SIZES,
+        "max_position_embeddings": 32,
+        "num_key_value_heads": 2,
+        "rope_parameters": rope,
+    }
     sizes["max_sequence_length"] = 128
     model = transformers.LlamaModel(transformers.LlamaConfig(**sizes))
     ctxextend.extend_model(model, 256)
@@ -381,8 +523,18 @@ def test_extend_model_decides_between_two_conventions_as_resize_does() -> None:
 
 
 def test_verify_without_a_recipe_names_the_flag_that_decides() -> None:
-    make("source", "llama", max_position_embeddings=8 * K, rope_scaling={"type": "linear", "factor": 4.0})
-    assert run("resize", "source", "--to", 64 * K, "--trained-length", 8 * K, "--output", "out").exit_code == 0
+    make(
+        "source",
+        "llama",
+        max_position_embeddings=8 * K,
+        rope_scaling={"type": "linear", "factor": 4.0},
+    )
+    assert (
+        run(
+            "resize", "source", "--to", 64 * K, "--trained-length", 8 * K, "--output", "out"
+        ).exit_code
+        == 0
+    )
     Path("out/ctxextend.yaml").unlink()
     done = run("verify", "out", "--base", "source")
     assert done.exit_code == 3
@@ -391,7 +543,13 @@ def test_verify_without_a_recipe_names_the_flag_that_decides() -> None:
 
 
 def test_inspect_suggests_a_fix_that_needs_no_answer() -> None:
-    make("source", "llama", 2 * K, max_position_embeddings=16 * K, rope_scaling={"type": "linear", "factor": 4.0})
+    make(
+        "source",
+        "llama",
+        2 * K,
+        max_position_embeddings=16 * K,
+        rope_scaling={"type": "linear", "factor": 4.0},
+    )
     done = run("inspect", "source", "--check")
     assert done.exit_code == 3
     assert "ctxextend resize source --to 16384 --fix-limits" in done.stdout
@@ -401,12 +559,17 @@ def test_inspect_suggests_a_fix_that_needs_no_answer() -> None:
 def test_inspect_refuses_a_trained_length_for_positions_that_do_not_scale() -> None:
     done = run("inspect", "tiny-gpt2", "--trained-length", 64)
     assert done.exit_code == 2
-    assert "--trained-length applies to rotary positions that scale, not to learned ones of gpt2." in done.stderr
+    assert (
+        "--trained-length applies to rotary positions that scale, not to learned ones of gpt2."
+        in done.stderr
+    )
 
 
 def test_inspect_reads_lengths_that_are_written_as_floats() -> None:
     make("source", "llama", max_position_embeddings=4 * K, max_sequence_length=8192.0)
-    (limit,) = [limit for limit in ctxextend.inspect("source").limits if limit.key == "max_sequence_length"]
+    (limit,) = [
+        limit for limit in ctxextend.inspect("source").limits if limit.key == "max_sequence_length"
+    ]
     assert (limit.value, limit.agrees) == (8 * K, False)
     rope = {"type": "linear", "factor": 4.0}
     make("linear", "llama", max_position_embeddings=4 * K, rope_scaling=rope, **{TRAINED: 4096.0})
@@ -415,7 +578,9 @@ def test_inspect_reads_lengths_that_are_written_as_floats() -> None:
 
 
 @pytest.mark.parametrize("stated", [8 * K, 8 * K + 1, 16 * K, 32 * K, 64 * K])
-def test_resize_of_llama3_with_a_lowered_length_multiplies_no_factor_that_serves(stated: int) -> None:
+def test_resize_of_llama3_with_a_lowered_length_multiplies_no_factor_that_serves(
+    stated: int,
+) -> None:
     make("source", "llama", 128 * K, max_position_embeddings=stated, rope_scaling=LLAMA3)
     for to, factor in ((128 * K, 16.0), (64 * K, 8.0)):
         if to > stated:
@@ -424,10 +589,20 @@ def test_resize_of_llama3_with_a_lowered_length_multiplies_no_factor_that_serves
 
 
 def test_resize_takes_the_suggested_trained_length_that_was_rounded() -> None:
-    make("source", "llama", max_position_embeddings=32 * K, rope_scaling={"type": "linear", "factor": 6.0})
+    make(
+        "source",
+        "llama",
+        max_position_embeddings=32 * K,
+        rope_scaling={"type": "linear", "factor": 6.0},
+    )
     assert "--trained-length 5461" in run("resize", "source", "--to", 64 * K).stderr
     assert run("inspect", "source", "--check", "--trained-length", 5461).exit_code == 0
-    assert run("resize", "source", "--to", 64 * K, "--trained-length", 5461, "--output", "out").exit_code == 0
+    assert (
+        run(
+            "resize", "source", "--to", 64 * K, "--trained-length", 5461, "--output", "out"
+        ).exit_code
+        == 0
+    )
     assert rope_of("out")["factor"] == 12.0
 
 
@@ -435,13 +610,25 @@ def test_resize_takes_the_suggested_trained_length_that_was_rounded() -> None:
     "config",
     [
         {"model_type": "llama"},
-        {"model_type": "llava", "text_config": {"model_type": "llama", "max_position_embeddings": 4096}},
-        {"model_type": "llava_next", "text_config": {"model_type": "mistral", "max_position_embeddings": 32768}},
+        {
+            "model_type": "llava",
+            "text_config": {"model_type": "llama", "max_position_embeddings": 4096},
+        },
+        {
+            "model_type": "llava_next",
+            "text_config": {"model_type": "mistral", "max_position_embeddings": 32768},
+        },
     ],
 )
-def test_resize_of_a_config_without_sizes_takes_those_of_transformers(config: dict[str, Any]) -> None:
+def test_resize_of_a_config_without_sizes_takes_those_of_transformers(
+    config: dict[str, Any],
+) -> None:
     Path("source").mkdir()
-    save_file({"lm_head.weight": np.zeros((4, 4), np.float32)}, "source/model.safetensors", metadata={"format": "pt"})
+    save_file(
+        {"lm_head.weight": np.zeros((4, 4), np.float32)},
+        "source/model.safetensors",
+        metadata={"format": "pt"},
+    )
     Path("source/config.json").write_text(json.dumps(config))
     (scheme,) = ctxextend.inspect("source").schemes
     assert scheme.layers[0].wavelengths.shape == (64,)
@@ -454,7 +641,12 @@ ALPHA = {"type": "dynamic", "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "f
 
 def save_hunyuan(name: str) -> None:
     """Save a tiny model with settings as Tencent publishes them."""
-    sizes: dict[str, Any] = {**SIZES, "head_dim": 32, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    sizes: dict[str, Any] = {
+        **SIZES,
+        "head_dim": 32,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+    }
     config = transformers.HunYuanDenseV1Config(**sizes)
     transformers.HunYuanDenseV1ForCausalLM(config).save_pretrained(name)
     values = config_of(name)
@@ -474,7 +666,9 @@ def test_inspect_shows_the_frequencies_of_alpha() -> None:
     assert (layers.slowed, layers.untrained) == (0, 0)
 
 
-@pytest.mark.parametrize("flags", [(), ("--method", "dynamic"), ("--method", "yarn"), ("--method", "dynamic:factor=4")])
+@pytest.mark.parametrize(
+    "flags", [(), ("--method", "dynamic"), ("--method", "yarn"), ("--method", "dynamic:factor=4")]
+)
 def test_resize_does_not_scale_settings_with_alpha(flags: tuple[str, ...]) -> None:
     make("source", "hunyuan_v1_dense", max_position_embeddings=64, rope_scaling=ALPHA)
     done = run("resize", "source", "--to", 256, "--output", "out", *flags)
@@ -500,7 +694,9 @@ def test_resize_raises_only_limits_of_settings_with_alpha() -> None:
 def make_nested(name: str, model_type: str, text: dict[str, Any], outer: dict[str, Any]) -> None:
     """Write a folder with a text config, and keys of it once more around it."""
     make(name, model_type, text_config=text)
-    (Path(name) / "config.json").write_text(json.dumps({"model_type": model_type, "text_config": text, **outer}))
+    (Path(name) / "config.json").write_text(
+        json.dumps({"model_type": model_type, "text_config": text, **outer})
+    )
 
 
 def load_config(name: str) -> Any:
@@ -525,17 +721,28 @@ def load_config(name: str) -> Any:
 def test_resize_changes_copies_around_a_text_config(model_type: str, method: str) -> None:
     text_type = "llama" if model_type == "llava" else f"{model_type}_text"
     rope = {"rope_type": "default", "type": "default"}
-    flat = {**SIZES, "head_dim": 32, "max_position_embeddings": 4 * K, "rope_theta": 1e6, "rope_scaling": rope}
+    flat = {
+        **SIZES,
+        "head_dim": 32,
+        "max_position_embeddings": 4 * K,
+        "rope_theta": 1e6,
+        "rope_scaling": rope,
+    }
     make_nested("source", model_type, {"model_type": text_type, **flat}, flat)
     done = run("resize", "source", "--to", 8 * K, "--method", method, "--output", "out")
     assert done.exit_code == 0, done.stderr
     outer = config_of("out")
     text = outer["text_config"]
     assert outer["max_position_embeddings"] == text["max_position_embeddings"]
-    copied, read = outer["rope_scaling"], text["rope_scaling"] or text["rope_parameters"][FULL]
+    copied = outer["rope_scaling"]
+    read = text["rope_scaling"] or text["rope_parameters"][FULL]
     assert {**copied, "rope_theta": None} == {**read, "rope_theta": None}
     assert (outer["rope_theta"] or copied["rope_theta"]) == text["rope_theta"]
-    for command in (("inspect", "out", "--check"), ("verify", "out"), ("run", "out/ctxextend.yaml", "-o", "again")):
+    for command in (
+        ("inspect", "out", "--check"),
+        ("verify", "out"),
+        ("run", "out/ctxextend.yaml", "-o", "again"),
+    ):
         checked = run(*command)
         assert checked.exit_code == 0, checked.output
     assert load_config("out")
@@ -568,4 +775,7 @@ def test_inspect_refuses_other_settings_around_a_text_config() -> None:
     make_nested("source", "llava", text, {"rope_scaling": yarn(4.0, 4 * K)})
     done = run("inspect", "source", "--check")
     assert done.exit_code == 1
-    assert "rope_type is 'default' in text_config, which transformers reads, but 'yarn' at the top level" in done.stderr
+    assert (
+        "rope_type is 'default' in text_config, which transformers reads, but 'yarn' at the top "
+        "level" in done.stderr
+    )

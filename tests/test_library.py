@@ -49,20 +49,27 @@ def test_unknown_keyword_raises_type_error(call: Callable[[dict[str, Any]], obje
 
 
 @pytest.mark.parametrize(
-    "name", ["save", "base", "dtype", "eval_every", "save_every", "report_to", "copy_code", "no_base"]
+    "name",
+    ["save", "base", "dtype", "eval_every", "save_every", "report_to", "copy_code", "no_base"],
 )
 def test_compare_rejects_training_settings_that_have_no_effect(name: str) -> None:
-    with pytest.raises(TypeError, match=rf"^compare\(\) got an unexpected keyword argument '{name}'"):
+    with pytest.raises(
+        TypeError, match=rf"^compare\(\) got an unexpected keyword argument '{name}'"
+    ):
         ctxextend.compare("tiny-gpt2", 256, "book.txt", steps=2, **{name: "best"})  # type: ignore[arg-type]
 
 
 def test_settings_with_several_values_accept_a_single_one() -> None:
     write_book()
     single = ctxextend.evaluate("tiny-gpt2", "book.txt", measure="context", length=64, tokens=512)
-    several = ctxextend.evaluate("tiny-gpt2", "book.txt", measure=["context"], length=[64], tokens=512)
+    several = ctxextend.evaluate(
+        "tiny-gpt2", "book.txt", measure=["context"], length=[64], tokens=512
+    )
     assert single.contexts is not None
     assert single.to_json() | {"seconds": 0} == several.to_json() | {"seconds": 0}
-    compared = ctxextend.compare("tiny-gpt2", 160, "book.txt", methods="copy", measure="position", tokens=512)
+    compared = ctxextend.compare(
+        "tiny-gpt2", 160, "book.txt", methods="copy", measure="position", tokens=512
+    )
     assert [row.method for row in compared.rows] == ["copy"]
 
 
@@ -71,9 +78,19 @@ def test_results_have_one_line_reprs_and_json_values(tmp_path: Path) -> None:
     resized = ctxextend.resize("tiny-gpt2", 256, output="longer")
     trained = ctxextend.train("longer", "book.txt", 1, batch_size=1, output="trained")
     inspected = ctxextend.inspect("longer")
-    calibrated = ctxextend.calibrate("tiny-gpt2", 136, "book.txt", tokens=1088, method="bands:sigma=2,repeat=2:60")
+    calibrated = ctxextend.calibrate(
+        "tiny-gpt2", 136, "book.txt", tokens=1088, method="bands:sigma=2,repeat=2:60"
+    )
     Path("recipe.yaml").write_text("source: tiny-gpt2\nresize: {to: 160}\n")
-    results: list[Result] = [resized.plan, resized, trained, inspected, inspected.tables[0], EXTENDED, comparison()]
+    results: list[Result] = [
+        resized.plan,
+        resized,
+        trained,
+        inspected,
+        inspected.tables[0],
+        EXTENDED,
+        comparison(),
+    ]
     results += [ctxextend.verify("longer"), calibrated, ctxextend.run("recipe.yaml")]
     for result in results:
         text = repr(result)
@@ -84,5 +101,8 @@ def test_results_have_one_line_reprs_and_json_values(tmp_path: Path) -> None:
         assert next(iter(values)) == "warnings"
         assert len(values) > 3
         json.dumps(values, allow_nan=False)
-    assert repr(resized.plan) == "ResizePlan(model_type='gpt2', method='bands', max_len_before=128, max_len_after=256)"
+    assert (
+        repr(resized.plan)
+        == "ResizePlan(model_type='gpt2', method='bands', max_len_before=128, max_len_after=256)"
+    )
     assert trained.to_json()["loss_after"] == trained.loss_after

@@ -29,13 +29,24 @@ DTYPES = [torch.float64, torch.float16, torch.bfloat16]
     ("model_type", "settings", "dtype"),
     [
         *(("gpt2", settings, torch.float32) for settings in SETTINGS),
-        *(("gpt2", {"to": NEW, "method": method}, dtype) for method in ("copy", "linear") for dtype in DTYPES),
-        *((encoder, {"to": NEW, "method": "linear"}, torch.float32) for encoder in ("bert", "roberta")),
+        *(
+            ("gpt2", {"to": NEW, "method": method}, dtype)
+            for method in ("copy", "linear")
+            for dtype in DTYPES
+        ),
+        *(
+            (encoder, {"to": NEW, "method": "linear"}, torch.float32)
+            for encoder in ("bert", "roberta")
+        ),
     ],
     ids=str,
 )
 def test_extend_model_equals_resize(
-    model_type: str, settings: dict[str, Any], dtype: torch.dtype, make_pico: MakePico, tmp_path: Path
+    model_type: str,
+    settings: dict[str, Any],
+    dtype: torch.dtype,
+    make_pico: MakePico,
+    tmp_path: Path,
 ) -> None:
     source = make_pico(model_type, dtype=dtype)
     resize(source.folder, output=tmp_path / "out", **settings)
@@ -46,11 +57,15 @@ def test_extend_model_equals_resize(
     for name, value in expected.items():
         assert value.dtype == found[name].dtype == dtype
         assert torch.equal(found[name], value), name
-    for (name, value), (other_name, other) in zip(extended.named_buffers(), resized.named_buffers(), strict=True):
+    for (name, value), (other_name, other) in zip(
+        extended.named_buffers(), resized.named_buffers(), strict=True
+    ):
         assert name == other_name
         assert torch.equal(value, other)
         assert value.dtype == other.dtype
-    assert extended.config.to_dict() | {"_name_or_path": ""} == resized.config.to_dict() | {"_name_or_path": ""}
+    assert extended.config.to_dict() | {"_name_or_path": ""} == resized.config.to_dict() | {
+        "_name_or_path": ""
+    }
     length = settings["to"]
     assert torch.equal(pico.logits(extended, length), pico.logits(resized, length))
     with pytest.raises((IndexError, RuntimeError)):
@@ -80,12 +95,18 @@ def test_extend_model_keeps_tied_tables_tied(tmp_path: Path) -> None:
 
 def test_extend_model_updates_copies_of_the_config() -> None:
     config = transformers.ProphetNetConfig(
-        hidden_size=8, num_encoder_layers=1, num_decoder_layers=1, vocab_size=32, max_position_embeddings=17
+        hidden_size=8,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        vocab_size=32,
+        max_position_embeddings=17,
     )
     config.num_encoder_attention_heads = config.num_decoder_attention_heads = 2
     model: Any = transformers.ProphetNetModel(config)
     extend_model(model, to=NEW)
-    assert {model.config.max_position_embeddings, model.encoder.config.max_position_embeddings} == {NEW + 2}
+    assert {model.config.max_position_embeddings, model.encoder.config.max_position_embeddings} == {
+        NEW + 2
+    }
 
 
 def test_extend_model_keeps_attributes_set_after_loading(make_pico: MakePico) -> None:
@@ -101,8 +122,15 @@ def test_extend_model_keeps_attributes_set_after_loading(make_pico: MakePico) ->
 
 
 def test_extend_model_keeps_the_random_state() -> None:
-    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 32}
-    model = transformers.IBertModel(transformers.IBertConfig(**sizes, intermediate_size=8, max_position_embeddings=18))
+    sizes: dict[str, Any] = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "vocab_size": 32,
+    }
+    model = transformers.IBertModel(
+        transformers.IBertConfig(**sizes, intermediate_size=8, max_position_embeddings=18)
+    )
     state = torch.random.get_rng_state()
     extend_model(model, to=NEW)
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -110,8 +138,15 @@ def test_extend_model_keeps_the_random_state() -> None:
 
 def test_extend_model_changes_nothing_if_it_fails(make_pico: MakePico) -> None:
     model = make_pico("bert").load()
-    before = {name: value.clone() for name, value in model.state_dict().items()}, model.config.to_dict()
-    for settings in ({"to": 0}, {"to": 8, "method": "copy"}, {"to": 40, "method": "linear", "keep_first": 16}):
+    before = (
+        {name: value.clone() for name, value in model.state_dict().items()},
+        model.config.to_dict(),
+    )
+    for settings in (
+        {"to": 0},
+        {"to": 8, "method": "copy"},
+        {"to": 40, "method": "linear", "keep_first": 16},
+    ):
         with pytest.raises(ResizeError):
             extend_model(model, **settings)
     assert all(torch.equal(value, before[0][name]) for name, value in model.state_dict().items())
@@ -127,7 +162,9 @@ SMALL_GPT2 = transformers.GPT2Config(**pico.CONFIGS["gpt2"])
 
 
 def make_mamba() -> Any:
-    return transformers.MambaModel(transformers.MambaConfig(hidden_size=8, vocab_size=16, num_hidden_layers=1))
+    return transformers.MambaModel(
+        transformers.MambaConfig(hidden_size=8, vocab_size=16, num_hidden_layers=1)
+    )
 
 
 def make_wrapped() -> Any:
@@ -142,12 +179,22 @@ def make_wrapped() -> Any:
         (make_mamba, UnsupportedModelError, "uses no position embeddings"),
         (make_wrapped, CheckpointError, "This ModuleDict: no position table found.*not a wrapper"),
         (lambda: transformers.GPT2Model(SMALL_GPT2).to("meta"), ResizeError, "meta device"),  # type: ignore[arg-type]
-        (lambda: CustomModel(SMALL_GPT2), CheckpointError, "CustomModel is not a transformers class"),
-        (lambda: torch.nn.Linear(2, 2), CheckpointError, "Linear has no transformers config.*not a wrapper"),
+        (
+            lambda: CustomModel(SMALL_GPT2),
+            CheckpointError,
+            "CustomModel is not a transformers class",
+        ),
+        (
+            lambda: torch.nn.Linear(2, 2),
+            CheckpointError,
+            "Linear has no transformers config.*not a wrapper",
+        ),
         (lambda: None, CheckpointError, "NoneType has no transformers config"),
     ],
 )
-def test_extend_model_rejects_unsupported_models(make: Callable[[], Any], error: type[Exception], message: str) -> None:
+def test_extend_model_rejects_unsupported_models(
+    make: Callable[[], Any], error: type[Exception], message: str
+) -> None:
     model = make()
     with pytest.raises(error, match=message):
         extend_model(model, to=NEW)

@@ -1,4 +1,6 @@
-"""Peculiarities of single model types, on small models built by transformers; see also test_conformance."""
+"""Peculiarities of single model types, on small models built by transformers; see also
+test_conformance.
+"""
 
 import json
 from collections.abc import Callable
@@ -42,9 +44,14 @@ def output(source: pico.Pico, tmp_path: Path, **settings: Any) -> dict[str, torc
 
 def save_pair(folder: Path, encoder: str, decoder: str, **changes: Any) -> Any:
     """Save a small encoder-decoder model of any two types, and return it."""
-    parts = {"encoder": tiny.make_config(encoder).to_dict(), "decoder": tiny.make_config(decoder).to_dict()}
+    parts = {
+        "encoder": tiny.make_config(encoder).to_dict(),
+        "decoder": tiny.make_config(decoder).to_dict(),
+    }
     parts["decoder"] |= {"add_cross_attention": True, "is_decoder": True, **changes}
-    model: Any = transformers.EncoderDecoderModel(tiny.shrink(transformers.EncoderDecoderConfig(**parts)))
+    model: Any = transformers.EncoderDecoderModel(
+        tiny.shrink(transformers.EncoderDecoderConfig(**parts))
+    )
     model.save_pretrained(folder)
     return model
 
@@ -66,7 +73,8 @@ BIRD = {KEY: 64, "block_size": 64}
         ("LukeModel", {KEY: 18}, 40, {KEY: [18, 42]}),
         # The key of ProphetNet includes a reserved row and one after the last position.
         ("ProphetNetModel", {KEY: 17}, 40, {KEY: [17, 42]}),
-        # Grounding DINO has a second limit, max_text_len, which is raised with the key, or lowered to it.
+        # Grounding DINO has a second limit, max_text_len, which is raised with the key, or lowered
+        # to it.
         ("GroundingDinoModel", DINO, 40, {TEXT: [16, 40], "max_text_len": [12, 40]}),
         ("GroundingDinoModel", DINO, 14, {TEXT: [16, 14]}),
         ("GroundingDinoModel", DINO, 8, {TEXT: [16, 8], "max_text_len": [12, 8]}),
@@ -81,27 +89,45 @@ def test_plan_resize_edits_all_keys_of_the_length(
 ) -> None:
     plan = plan_resize(save(model_class, sizes).folder, to=to)
     assert to_json(plan)["config"] == edits
-    assert any("short inputs attend to different blocks" in note for note in plan.notes) == (model_class == "MraModel")
+    assert any("short inputs attend to different blocks" in note for note in plan.notes) == (
+        model_class == "MraModel"
+    )
 
 
 @pytest.mark.parametrize(
     ("model_class", "sizes", "options", "message"),
     [
-        ("LEDModel", LED, {"to": 42}, r"a multiple of 8 \(attention_window.* 42. Use --to 40 or 48"),
+        (
+            "LEDModel",
+            LED,
+            {"to": 42},
+            r"a multiple of 8 \(attention_window.* 42. Use --to 40 or 48",
+        ),
         (
             "LEDModel",
             LED,
             {"to": 22},
-            "extend encoder.* \\(from 16\\) and shrink decoder.* \\(from 24\\).*--part encoder or --part dec",
+            "extend encoder.* \\(from 16\\) and shrink decoder.* \\(from 24\\).*--part encoder "
+            "or --part dec",
         ),
-        ("BigBirdModel", BIRD, {"to": 2000}, r"a multiple of 64 \(block_size.*Use --to 1984 or 2048"),
+        (
+            "BigBirdModel",
+            BIRD,
+            {"to": 2000},
+            r"a multiple of 64 \(block_size.*Use --to 1984 or 2048",
+        ),
         (
             "BartModel",
             {KEY: 16},
             {"to": 40, "part": "encoder"},
             f"decoder.* shares the config key {KEY}.*Remove --part.$",
         ),
-        ("BartModel", {KEY: 16}, {"to": 40, "part": "text"}, "no such part.*Use --part encoder or --part decoder"),
+        (
+            "BartModel",
+            {KEY: 16},
+            {"to": 40, "part": "text"},
+            "no such part.*Use --part encoder or --part decoder",
+        ),
         ("GPT2Model", {}, {"to": 40, "part": "text"}, "one position table: remove --part"),
     ],
 )
@@ -122,14 +148,19 @@ def test_plan_resize_uses_the_default_block_size_of_transformers(save: Save) -> 
 def test_resize_gpt2_prefers_the_alias_if_both_are_stated(save: Save, tmp_path: Path) -> None:
     source = save("GPT2Model", {"n_positions": 16})
     pico.edit_json(source.folder / "config.json", n_positions=8, max_position_embeddings=16)
-    assert to_json(plan_resize(source.folder, to=NEW))["config"] == {"n_positions": [8, NEW], KEY: [16, NEW]}
+    assert to_json(plan_resize(source.folder, to=NEW))["config"] == {
+        "n_positions": [8, NEW],
+        KEY: [16, NEW],
+    }
     output(source, tmp_path)
 
 
 def test_plan_resize_adds_a_missing_text_config_and_rejects_other_values(save: Save) -> None:
     source = save("CLIPModel", {})
     pico.edit_json(source.folder / "config.json", text_config=None)
-    assert to_json(plan_resize(source.folder, to=100))["config"] == {"text_config": [None, {KEY: 100}]}
+    assert to_json(plan_resize(source.folder, to=100))["config"] == {
+        "text_config": [None, {KEY: 100}]
+    }
     for value in ([1], "text"):
         pico.edit_json(source.folder / "config.json", text_config=value)
         with pytest.raises(CheckpointError, match="config.json: text_config is .*, not an object"):
@@ -137,8 +168,12 @@ def test_plan_resize_adds_a_missing_text_config_and_rejects_other_values(save: S
 
 
 @pytest.mark.parametrize("model_class", ["DebertaModel", "DebertaV2Model"])
-def test_resize_deberta_keeps_the_size_of_its_relative_embeddings(model_class: str, save: Save, tmp_path: Path) -> None:
-    source = save(model_class, RELATIVE | {"max_relative_positions": -1, "pos_att_type": ["c2p", "p2c"]})
+def test_resize_deberta_keeps_the_size_of_its_relative_embeddings(
+    model_class: str, save: Save, tmp_path: Path
+) -> None:
+    source = save(
+        model_class, RELATIVE | {"max_relative_positions": -1, "pos_att_type": ["c2p", "p2c"]}
+    )
     edits = to_json(plan_resize(source.folder, to=NEW))["config"]
     assert edits == {"max_position_embeddings": [16, NEW], "max_relative_positions": [-1, 16]}
     weights = output(source, tmp_path)
@@ -151,17 +186,26 @@ def test_resize_deberta_keeps_the_size_of_its_relative_embeddings(model_class: s
 def test_resize_luke_resizes_both_tables_of_the_shared_key(save: Save, tmp_path: Path) -> None:
     source = save("LukeModel", {KEY: 18})
     plan = plan_resize(source.folder, to=NEW)
-    found = {table.part: (table.rows_after, table.max_len_after, table.reserved_rows) for table in plan.tables}
+    found = {
+        table.part: (table.rows_after, table.max_len_after, table.reserved_rows)
+        for table in plan.tables
+    }
     assert found == {"text": (42, NEW, 2), "entity": (42, 42, 0)}
     assert (to_json(plan)["max_len_before"], to_json(plan)["max_len_after"]) == (None, None)
-    assert "Inputs up to 16 (text) and 18 (entity) tokens give identical outputs" in plan.consequences
+    assert (
+        "Inputs up to 16 (text) and 18 (entity) tokens give identical outputs" in plan.consequences
+    )
     output(source, tmp_path)
 
 
 def test_resize_clip_also_edits_the_copy_that_transformers_uses(save: Save, tmp_path: Path) -> None:
     source = save("CLIPModel", {TEXT: 16})
     text = source.load().config.text_config.to_dict()
-    pico.edit_json(source.folder / "config.json", text_config={"max_position_embeddings": 999}, text_config_dict=text)
+    pico.edit_json(
+        source.folder / "config.json",
+        text_config={"max_position_embeddings": 999},
+        text_config_dict=text,
+    )
     assert to_json(plan_resize(source.folder, to=NEW))["config"] == {
         TEXT: [999, NEW],
         "text_config_dict.max_position_embeddings": [16, NEW],
@@ -173,8 +217,13 @@ def test_resize_part_resizes_one_table_if_keys_are_separate(save: Save, tmp_path
     source = save("LEDModel", LED)
     (source.folder / "tokenizer_config.json").write_text('{"model_max_length": 16}')
     encoder = plan_resize(source.folder, to=NEW, part="encoder")
-    decoder = plan_resize(source.folder, to=42, part="decoder")  # not a multiple of the attention window, 8
-    assert [table.part for plan in (encoder, decoder) for table in plan.tables] == ["encoder", "decoder"]
+    decoder = plan_resize(
+        source.folder, to=42, part="decoder"
+    )  # not a multiple of the attention window, 8
+    assert [table.part for plan in (encoder, decoder) for table in plan.tables] == [
+        "encoder",
+        "decoder",
+    ]
     assert to_json(decoder)["config"] == {"max_decoder_position_embeddings": [24, 42]}
     # The tokenizer truncates the encoder's input.
     assert [edit.after for edit in encoder.edits if edit.is_limit] == [NEW]
@@ -198,7 +247,11 @@ def test_resize_part_resizes_one_table_if_keys_are_separate(save: Save, tmp_path
     ],
 )
 def test_resize_rebuilds_persistent_buffers(
-    model_class: str, changes: dict[str, Any], buffers: dict[str, list[int]], save: Save, tmp_path: Path
+    model_class: str,
+    changes: dict[str, Any],
+    buffers: dict[str, list[int]],
+    save: Save,
+    tmp_path: Path,
 ) -> None:
     source = save(model_class, changes)
     plan = plan_resize(source.folder, to=NEW)
@@ -211,7 +264,10 @@ def test_resize_rebuilds_persistent_buffers(
 
 
 def test_resize_bark_rebuilds_its_causal_masks(save: Save, tmp_path: Path) -> None:
-    sizes = {f"{part}_config.block_size": 16 for part in ("semantic", "coarse_acoustics", "fine_acoustics")}
+    sizes = {
+        f"{part}_config.block_size": 16
+        for part in ("semantic", "coarse_acoustics", "fine_acoustics")
+    }
     source = save("BarkModel", sizes)
     mask = output(source, tmp_path)["semantic.layers.0.attn.bias"]
     assert torch.equal(mask, torch.ones(NEW, NEW, dtype=torch.bool).tril()[None, None])
@@ -238,18 +294,29 @@ def test_resize_rejects_a_composite_without_position_tables(tmp_path: Path) -> N
     source = pico.make(tmp_path / "source", "bert")
     config = {"model_type": "blip-2", "text_config": {"model_type": "mamba"}}
     (source.folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UnsupportedModelError, match="its text: this mamba model has no position table"):
+    with pytest.raises(
+        UnsupportedModelError, match="its text: this mamba model has no position table"
+    ):
         plan_resize(source.folder, to=NEW)
 
 
 def test_resize_suggests_flags_for_a_known_part_of_an_unsupported_model(tmp_path: Path) -> None:
     source = pico.make(tmp_path / "source", "gpt2")
-    config = {"model_type": "nemo_speechlm", "text_config": {"model_type": "gpt2", "n_positions": 16}}
+    config = {
+        "model_type": "nemo_speechlm",
+        "text_config": {"model_type": "gpt2", "n_positions": 16},
+    }
     (source.folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UnsupportedModelError, match="contains a part of a known type: gpt2") as caught:
+    with pytest.raises(
+        UnsupportedModelError, match="contains a part of a known type: gpt2"
+    ) as caught:
         plan_resize(source.folder, to=NEW)
-    assert "--tensor transformer.wpe.weight --config-key text_config.n_positions" in (caught.value.hint or "")
-    named = plan_resize(source.folder, to=NEW, tensor="transformer.wpe.weight", config_key="text_config.n_positions")
+    assert "--tensor transformer.wpe.weight --config-key text_config.n_positions" in (
+        caught.value.hint or ""
+    )
+    named = plan_resize(
+        source.folder, to=NEW, tensor="transformer.wpe.weight", config_key="text_config.n_positions"
+    )
     assert to_json(named)["config"] == {"text_config.n_positions": [16, NEW]}
 
 
@@ -262,16 +329,30 @@ def test_resize_keeps_the_tokenizer_limits_of_a_part_without_a_table(tmp_path: P
 
 
 def test_resize_raises_the_limits_of_each_tokenizer(tmp_path: Path) -> None:
-    parts = {"question_encoder": tiny.make_config("dpr").to_dict(), "generator": tiny.make_config("bart").to_dict()}
-    transformers.RagModel(tiny.shrink(transformers.RagConfig(**parts))).save_pretrained(tmp_path / "source")
+    parts = {
+        "question_encoder": tiny.make_config("dpr").to_dict(),
+        "generator": tiny.make_config("bart").to_dict(),
+    }
+    transformers.RagModel(tiny.shrink(transformers.RagConfig(**parts))).save_pretrained(
+        tmp_path / "source"
+    )
     for name, limit in (("question_encoder", 512), ("generator", 1024)):
         (tmp_path / "source" / f"{name}_tokenizer").mkdir()
         text = json.dumps({"model_max_length": limit})
         (tmp_path / "source" / f"{name}_tokenizer" / "tokenizer_config.json").write_text(text)
-    limits = {edit.file: edit.after for edit in plan_resize(tmp_path / "source", to=2000).edits if edit.is_limit}
-    assert limits == {f"{name}_tokenizer/tokenizer_config.json": 2000 for name in ("question_encoder", "generator")}
+    limits = {
+        edit.file: edit.after
+        for edit in plan_resize(tmp_path / "source", to=2000).edits
+        if edit.is_limit
+    }
+    assert limits == {
+        f"{name}_tokenizer/tokenizer_config.json": 2000
+        for name in ("question_encoder", "generator")
+    }
     one = plan_resize(tmp_path / "source", to=2000, part="generator")
-    assert [edit.file for edit in one.edits if edit.is_limit] == ["generator_tokenizer/tokenizer_config.json"]
+    assert [edit.file for edit in one.edits if edit.is_limit] == [
+        "generator_tokenizer/tokenizer_config.json"
+    ]
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -280,7 +361,9 @@ def test_resize_of_pickles_keeps_tied_weights_across_models(tied: bool, tmp_path
     (tmp_path / "source" / "model.safetensors").unlink()
     state = dict(model.state_dict())
     shared = state["encoder.embeddings.word_embeddings.weight"]
-    state |= dict.fromkeys(("decoder.model.decoder.embed_tokens.weight", "decoder.lm_head.weight"), shared)
+    state |= dict.fromkeys(
+        ("decoder.model.decoder.embed_tokens.weight", "decoder.lm_head.weight"), shared
+    )
     torch.save(state, tmp_path / "source" / "pytorch_model.bin")
     resize(tmp_path / "source", to=2000, output=tmp_path / "out")
     loaded = pico.Pico(tmp_path / "out", transformers.EncoderDecoderModel).load()

@@ -1,4 +1,6 @@
-"""Run the notebooks of the site; `python -m tests.test_notebooks` updates the outputs that they contain."""
+"""Run the notebooks of the site; `python -m tests.test_notebooks` updates the outputs that they
+contain.
+"""
 
 import re
 import tempfile
@@ -16,7 +18,9 @@ SIZE = 150_000  # bytes of a notebook with its outputs
 
 
 def run(path: Path, folder: Path) -> Any:
-    """Return a notebook with new outputs, run in a folder; progress and warnings on stderr are left out."""
+    """Return a notebook with new outputs, run in a folder; progress and warnings on stderr are left
+    out.
+    """
     notebook = nbformat.read(path, 4)
     NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(folder)}}).execute()
     notebook.metadata = nbformat.from_dict(KERNEL)
@@ -28,13 +32,20 @@ def run(path: Path, folder: Path) -> Any:
 
 
 def texts(notebook: Any) -> list[str]:
-    """Return the text that each code cell printed; decimals differ between machines and Python versions."""
+    """Return the text that each code cell printed; decimals differ between machines and Python
+    versions.
+    """
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    return [NUMBER.sub("N", "".join(output.get("text", "") for output in cell.outputs)) for cell in cells]
+    return [
+        NUMBER.sub("N", "".join(output.get("text", "") for output in cell.outputs))
+        for cell in cells
+    ]
 
 
 def images(notebook: Any) -> int:
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    outputs = [
+        output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
+    ]
     return sum("image/png" in output.get("data", {}) for output in outputs)
 
 

@@ -8,7 +8,14 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from ctxextend.errors import UnsupportedModelError
 from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, TextTokenizer, position_base
+from ctxextend.evaluation.eval_model import (
+    CAUSAL,
+    ENCODER,
+    MASKED,
+    EvalModel,
+    TextTokenizer,
+    position_base,
+)
 from ctxextend.training.memory import checkpoint_layers, disable_dropout
 from ctxextend.training.objectives import LanguageModeling
 from ctxextend.training.train_data import IGNORE_INDEX
@@ -16,7 +23,17 @@ from tests.tiny import make_config, shrink
 
 CAUSAL_TYPES = ("gpt2", "gpt_neo", "opt", "biogpt", "bert-generation", "gpt_bigcode", "openai-gpt")
 MASKED_TYPES = (
-    *("bert", "roberta", "distilbert", "electra", "albert", "big_bird", "mobilebert", "esm", "convbert"),
+    *(
+        "bert",
+        "roberta",
+        "distilbert",
+        "electra",
+        "albert",
+        "big_bird",
+        "mobilebert",
+        "esm",
+        "convbert",
+    ),
     *("deberta-v2", "mpnet", "xlm", "ibert", "nystromformer", "layoutlm", "longformer"),
 )
 BASE_2_TYPES = ("roberta", "esm", "mpnet", "ibert", "nystromformer", "longformer")
@@ -26,12 +43,23 @@ RESERVED_ROWS = {**dict.fromkeys(BASE_2_TYPES, 2), "opt": 2, "biogpt": 2}
 def make_model(model_type: str, kind: str | None = None) -> EvalModel:
     """Return a model with random weights, as if it had been loaded."""
     kind = kind or (CAUSAL if model_type in CAUSAL_TYPES else MASKED)
-    auto_class: Any = {CAUSAL: AutoModelForCausalLM, MASKED: AutoModelForMaskedLM, ENCODER: AutoModel}[kind]
+    auto_class: Any = {
+        CAUSAL: AutoModelForCausalLM,
+        MASKED: AutoModelForMaskedLM,
+        ENCODER: AutoModel,
+    }[kind]
     torch.manual_seed(0)
     model = auto_class.from_config(shrink(make_config(model_type))).train(False)
     reserved = RESERVED_ROWS.get(model_type, 0)
     return EvalModel(
-        f"my-{model_type}", Path(), model_type, kind, model, TextTokenizer(None), 64, reserved_rows=reserved
+        f"my-{model_type}",
+        Path(),
+        model_type,
+        kind,
+        model,
+        TextTokenizer(None),
+        64,
+        reserved_rows=reserved,
     )
 
 
@@ -45,9 +73,13 @@ def loss(objective: LanguageModeling, *inputs: torch.Tensor) -> torch.Tensor:
 
 
 def training_mode(objective: LanguageModeling) -> LanguageModeling:
-    """Switch an objective to training mode, with gradient checkpointing if supported, and without dropout."""
+    """Switch an objective to training mode, with gradient checkpointing if supported, and without
+    dropout.
+    """
     disable_dropout(objective.train())
-    assert checkpoint_layers(objective.model) == (objective.model.config.model_type != "xlm")  # does not support it
+    assert checkpoint_layers(objective.model) == (
+        objective.model.config.model_type != "xlm"
+    )  # does not support it
     return objective
 
 
@@ -64,11 +96,15 @@ def test_language_modeling_loss_equals_that_of_the_model(model_type: str) -> Non
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "bert", "esm"])
-def test_language_modeling_gradients_equal_those_of_the_model_with_gradient_checkpointing(model_type: str) -> None:
+def test_language_modeling_gradients_equal_those_of_the_model_with_gradient_checkpointing(
+    model_type: str,
+) -> None:
     model, ids = make_model(model_type), text()
     labels = torch.where(ids % 3 > 0, ids, IGNORE_INDEX)
     parameters = [parameter for parameter in model.model.parameters() if parameter.requires_grad]
-    expected_loss = model.model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss
+    expected_loss = model.model(
+        input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels
+    ).loss
     expected = torch.autograd.grad(expected_loss, parameters, allow_unused=True)
     objective = training_mode(LanguageModeling(model))
     found = torch.autograd.grad(loss(objective, ids, labels), parameters, allow_unused=True)
@@ -76,12 +112,16 @@ def test_language_modeling_gradients_equal_those_of_the_model_with_gradient_chec
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "opt", "bert", "electra", "xlm", "nystromformer"])
-def test_disable_dropout_gives_equal_losses_in_training_and_evaluation_mode(model_type: str) -> None:
+def test_disable_dropout_gives_equal_losses_in_training_and_evaluation_mode(
+    model_type: str,
+) -> None:
     objective, ids = LanguageModeling(make_model(model_type)), text()
     with torch.no_grad():
         expected = loss(objective, ids, ids)
         assert not torch.equal(loss(objective.train(), ids, ids), expected)
-        torch.testing.assert_close(loss(training_mode(objective), ids, ids), expected, rtol=1e-5, atol=0)
+        torch.testing.assert_close(
+            loss(training_mode(objective), ids, ids), expected, rtol=1e-5, atol=0
+        )
 
 
 def test_language_modeling_shifts_the_labels_of_a_decoder_that_does_not() -> None:
@@ -92,7 +132,9 @@ def test_language_modeling_shifts_the_labels_of_a_decoder_that_does_not() -> Non
     torch.testing.assert_close(loss(LanguageModeling(model), ids, ids), expected)
 
 
-@pytest.mark.parametrize(("model_type", "base"), [("bert", 0), ("roberta", 2), ("opt", 0), ("gpt2", 0)])
+@pytest.mark.parametrize(
+    ("model_type", "base"), [("bert", 0), ("roberta", 2), ("opt", 0), ("gpt2", 0)]
+)
 def test_position_base_of_encoders_without_a_head(model_type: str, base: int) -> None:
     assert position_base(make_model(model_type, ENCODER), "--window") == base
 
@@ -101,14 +143,19 @@ def test_position_base_of_encoders_without_a_head(model_type: str, base: int) ->
 def test_position_base_rejects_models_that_compute_positions_themselves(model_type: str) -> None:
     model = make_model(model_type, MASKED if model_type == "mra" else CAUSAL)
     with pytest.raises(
-        UnsupportedModelError, match=f"{model_type} models compute positions themselves. Remove --window."
+        UnsupportedModelError,
+        match=f"{model_type} models compute positions themselves. Remove --window.",
     ):
         LanguageModeling(model, position_ids=True)
     assert LanguageModeling(model).position_base == 0
 
 
-def test_position_base_rejects_models_that_do_not_attend_across_a_jump(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_mask(model: Any, ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> dict[str, Any]:
+def test_position_base_rejects_models_that_do_not_attend_across_a_jump(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_mask(
+        model: Any, ids: torch.Tensor, position_ids: torch.Tensor | None = None
+    ) -> dict[str, Any]:
         return {"input_ids": ids, "position_ids": position_ids, "use_cache": False}
 
     monkeypatch.setattr(eval_model, "prepare_inputs", without_mask)
@@ -122,6 +169,13 @@ def test_language_modeling_trains_the_rows_of_its_position_ids(model_type: str) 
     objective = LanguageModeling(model, position_ids=True)
     positions = torch.tensor([[*range(3, 7), *range(40, 44)]])
     loss(objective, ids, ids, positions).backward()  # type: ignore[no-untyped-call]
-    (table,) = [value for name, value in model.model.named_parameters() if "wpe" in name or "position" in name]
-    used = {row - RESERVED_ROWS.get(model_type, 0) for row in table.grad.any(1).nonzero().flatten().tolist()}
+    (table,) = [
+        value
+        for name, value in model.model.named_parameters()
+        if "wpe" in name or "position" in name
+    ]
+    used = {
+        row - RESERVED_ROWS.get(model_type, 0)
+        for row in table.grad.any(1).nonzero().flatten().tolist()
+    }
     assert used == set(positions[0].tolist()) - ({43} if model.kind == CAUSAL else set())

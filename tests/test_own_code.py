@@ -27,18 +27,27 @@ SIZES: dict[str, Any] = {
 }
 
 
-def write(name: str, config: dict[str, Any], tensors: dict[str, torch.Tensor] | None = None) -> Path:
+def write(
+    name: str, config: dict[str, Any], tensors: dict[str, torch.Tensor] | None = None
+) -> Path:
     """Write a folder with a config and a few tensors."""
     folder = Path(name)
     folder.mkdir()
-    save_file(tensors or {"lm_head.weight": torch.zeros(32, 8)}, folder / SINGLE, metadata={"format": "pt"})
+    save_file(
+        tensors or {"lm_head.weight": torch.zeros(32, 8)},
+        folder / SINGLE,
+        metadata={"format": "pt"},
+    )
     (folder / "config.json").write_text(json.dumps(SIZES | config))
     return folder
 
 
 def with_code(file: str, model: str, **config: Any) -> dict[str, Any]:
     """Return a config whose model is a class in a file of its folder."""
-    auto_map = {"AutoConfig": f"configuration_{file}.Config", "AutoModelForCausalLM": f"modeling_{file}.{model}"}
+    auto_map = {
+        "AutoConfig": f"configuration_{file}.Config",
+        "AutoModelForCausalLM": f"modeling_{file}.{model}",
+    }
     return {"auto_map": auto_map, **config}
 
 
@@ -50,10 +59,13 @@ LENGTH = {"max_position_embeddings": OLD}
 ROTARY = {**LENGTH, "rope_theta": 10_000.0, "num_key_value_heads": 2}
 TRAINED = {"original_max_position_embeddings": OLD}
 
-# Configs as they are published, with small sizes: the class that is named, and keys that say what the positions are.
+# Configs as they are published, with small sizes: the class that is named, and keys that say what
+# the positions are.
 PUBLISHED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "dnabert2": (
-        with_code("bert_layers", "BertForMaskedLM", model_type="bert", alibi_starting_size=512, **LENGTH),
+        with_code(
+            "bert_layers", "BertForMaskedLM", model_type="bert", alibi_starting_size=512, **LENGTH
+        ),
         ("modeling_bert_layers.BertForMaskedLM", "alibi_starting_size 512", "ALiBi"),
     ),
     "mosaicbert": (
@@ -68,15 +80,30 @@ PUBLISHED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("modeling_bert.BertForMaskedLM", "alibi_starting_size 128", "ALiBi"),
     ),
     "jina-bert-v2": (
-        with_code("bert", "JinaBertModel", model_type="bert", position_embedding_type="alibi", **LENGTH),
+        with_code(
+            "bert", "JinaBertModel", model_type="bert", position_embedding_type="alibi", **LENGTH
+        ),
         ("modeling_bert.JinaBertModel", "position_embedding_type alibi", "ALiBi"),
     ),
     "gte": (
-        with_code("gte", "NewModel", model_type="new", position_embedding_type="rope", rope_theta=500_000, **LENGTH),
+        with_code(
+            "gte",
+            "NewModel",
+            model_type="new",
+            position_embedding_type="rope",
+            rope_theta=500_000,
+            **LENGTH,
+        ),
         ("modeling_gte.NewModel", "position_embedding_type rope", "rope_theta 500000"),
     ),
     "nomic-1": (
-        with_code("nomic", "NomicBertModel", model_type="nomic_bert", rotary_emb_fraction=1.0, n_positions=OLD),
+        with_code(
+            "nomic",
+            "NomicBertModel",
+            model_type="nomic_bert",
+            rotary_emb_fraction=1.0,
+            n_positions=OLD,
+        ),
         ("modeling_nomic.NomicBertModel", "rotary_emb_fraction 1.0"),
     ),
     "baichuan-13b": (
@@ -84,19 +111,35 @@ PUBLISHED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("modeling_baichuan.BaichuanForCausalLM",),
     ),
     "qwen-1": (
-        with_code("qwen", "QWenLMHeadModel", model_type="qwen", rotary_pct=1.0, rotary_emb_base=10_000, seq_length=OLD),
+        with_code(
+            "qwen",
+            "QWenLMHeadModel",
+            model_type="qwen",
+            rotary_pct=1.0,
+            rotary_emb_base=10_000,
+            seq_length=OLD,
+        ),
         ("modeling_qwen.QWenLMHeadModel", "rotary_emb_base 10000"),
     ),
     "chatglm2": (
-        with_code("chatglm", "ChatGLMForConditionalGeneration", model_type="chatglm", **{"original_rope": True}),
+        with_code(
+            "chatglm",
+            "ChatGLMForConditionalGeneration",
+            model_type="chatglm",
+            **{"original_rope": True},
+        ),
         ("modeling_chatglm.ChatGLMForConditionalGeneration", "original_rope true"),
     ),
     "internlm2": (
-        with_code("internlm2", "InternLM2ForCausalLM", model_type="internlm2", **ROTARY, rope_scaling=None),
+        with_code(
+            "internlm2", "InternLM2ForCausalLM", model_type="internlm2", **ROTARY, rope_scaling=None
+        ),
         ("modeling_internlm2.InternLM2ForCausalLM", "rope_theta 10000.0"),
     ),
     "mpt": (
-        with_code("mpt", "MPTForCausalLM", model_type="mpt", max_seq_len=OLD, attn_config={"alibi": True}),
+        with_code(
+            "mpt", "MPTForCausalLM", model_type="mpt", max_seq_len=OLD, attn_config={"alibi": True}
+        ),
         ("modeling_mpt.MPTForCausalLM", "attn_config.alibi true", "--model-type mpt"),
     ),
     "falcon": (
@@ -115,8 +158,14 @@ PUBLISHED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         with_code("t5", "T5Model", model_type="t5", n_positions=OLD),
         ("modeling_t5.T5Model", "--model-type t5"),
     ),
-    "no type": (with_code("mine", "Model", **ROTARY), ("modeling_mine.Model", "It has no model_type.")),
-    "mamba": (with_code("mamba", "MambaForCausalLM", model_type="mamba"), ("modeling_mamba.MambaForCausalLM",)),
+    "no type": (
+        with_code("mine", "Model", **ROTARY),
+        ("modeling_mine.Model", "It has no model_type."),
+    ),
+    "mamba": (
+        with_code("mamba", "MambaForCausalLM", model_type="mamba"),
+        ("modeling_mamba.MambaForCausalLM",),
+    ),
 }
 
 
@@ -127,7 +176,12 @@ def test_resize_names_the_own_code_of_a_folder(name: str) -> None:
     refused = invoke("resize", name, "--to", NEW, "--output", "out")
     assert (refused.exit_code, Path("out").exists()) == (1, False)
     text = words(refused.stderr)
-    for part in ("config.json has auto_map", "the folder's own code", "trust_remote_code=True", *expected):
+    for part in (
+        "config.json has auto_map",
+        "the folder's own code",
+        "trust_remote_code=True",
+        *expected,
+    ):
         assert part in text
     assert "Check that the weights match" not in text
     assert "--tensor" not in text
@@ -142,7 +196,9 @@ def test_inspect_and_resize_name_own_code_in_the_same_words(name: str) -> None:
     assert sentence in words(shown.stdout + shown.stderr)
 
 
-@pytest.mark.parametrize("name", [name for name, (_, expected) in PUBLISHED.items() if "--model-type" in expected[-1]])
+@pytest.mark.parametrize(
+    "name", [name for name, (_, expected) in PUBLISHED.items() if "--model-type" in expected[-1]]
+)
 def test_resize_of_own_code_with_the_suggested_model_type(name: str) -> None:
     write(name, PUBLISHED[name][0])
     flags = shlex.split(PUBLISHED[name][1][-1])
@@ -155,7 +211,10 @@ def test_resize_of_own_code_with_the_suggested_model_type(name: str) -> None:
 def test_resize_of_a_table_in_the_weights_notes_own_code(make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", **with_code("x", "Model"))
-    sentence = "config.json has auto_map: the positions are those of the folder's own code (modeling_x.Model)"
+    sentence = (
+        "config.json has auto_map: the positions are those of the folder's own code "
+        "(modeling_x.Model)"
+    )
     plan = plan_resize(folder, to=NEW)
     assert any(note.startswith(sentence) for note in plan.notes)
     assert any(note.startswith(sentence) for note in inspect(folder).notes)
@@ -164,7 +223,9 @@ def test_resize_of_a_table_in_the_weights_notes_own_code(make_pico: MakePico) ->
 
 @pytest.mark.parametrize("key", ["AutoTokenizer", "AutoProcessor", "AutoImageProcessor"])
 def test_own_tokenizers_are_not_own_models(key: str) -> None:
-    folder = write("llama", {"model_type": "llama", **ROTARY, "auto_map": {key: "tokenization_x.Tokenizer"}})
+    folder = write(
+        "llama", {"model_type": "llama", **ROTARY, "auto_map": {key: "tokenization_x.Tokenizer"}}
+    )
     assert not any("auto_map" in note for note in plan_resize(folder, to=NEW).notes)
     pico.edit_json(folder / "config.json", model_type="mine")
     plan = plan_resize(folder, to=NEW, model_type="llama")
@@ -196,11 +257,17 @@ PROJECTIONS = {
     ("config", "found"),
     [
         ({"rope_theta": 10_000.0}, "rotary (rope_theta 10000.0)"),
-        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, "rotary (rope_parameters {"),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+            "rotary (rope_parameters {",
+        ),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rotary (rope_scaling {"),
         ({"rope_scaling": None}, "rotary (rope_scaling null)"),
         ({"rotary_dim": 4}, "rotary (rotary_dim 4)"),
-        ({"rotary_pct": 0.25, "rotary_emb_base": 10_000}, "rotary (rotary_pct 0.25, rotary_emb_base 10000)"),
+        (
+            {"rotary_pct": 0.25, "rotary_emb_base": 10_000},
+            "rotary (rotary_pct 0.25, rotary_emb_base 10000)",
+        ),
         ({"text_config": {"rope_theta": 10_000.0}}, "rotary (text_config.rope_theta 10000.0)"),
         ({"llm": {"inner": {"rotary_pct": 1.0}}}, "rotary (llm.inner.rotary_pct 1.0)"),
         ({"alibi": True}, "ALiBi (alibi true)"),
@@ -208,7 +275,9 @@ PROJECTIONS = {
         ({"position_embedding_type": "rope"}, "rotary (position_embedding_type rope)"),
     ],
 )
-def test_resize_of_an_unknown_type_with_other_positions_offers_no_tensor(config: dict[str, Any], found: str) -> None:
+def test_resize_of_an_unknown_type_with_other_positions_offers_no_tensor(
+    config: dict[str, Any], found: str
+) -> None:
     vision = {"vision.embeddings.position_embedding.weight": torch.zeros(OLD, 8)}
     write("mine", {"model_type": "mine", **LENGTH, **config}, PROJECTIONS | vision)
     for command in (("resize", "mine", "--to", str(NEW)), ("inspect", "mine")):
@@ -237,7 +306,12 @@ def test_resize_of_an_unknown_type_never_offers_other_matrices() -> None:
 
 
 def test_resize_offers_a_table_if_the_config_says_that_positions_are_learned() -> None:
-    config = {"model_type": "mine", "position_embedding_type": "learned_absolute", "rope_theta": 10_000, **LENGTH}
+    config = {
+        "model_type": "mine",
+        "position_embedding_type": "learned_absolute",
+        "rope_theta": 10_000,
+        **LENGTH,
+    }
     write("mine", config, PROJECTIONS | {"transformer.wpe.weight": torch.zeros(OLD, 8)})
     refused = invoke("resize", "mine", "--to", NEW)
     command = shlex.split(refused.stderr.strip().splitlines()[-1].partition("Specify it: ")[2])
@@ -254,7 +328,11 @@ def suggested(stderr: str) -> list[str]:
 
 
 def test_resize_suggests_a_rotary_type_by_the_class_of_the_weights() -> None:
-    write("mine", {"model_type": "llamma", "architectures": ["LlamaForCausalLM"], **ROTARY}, PROJECTIONS)
+    write(
+        "mine",
+        {"model_type": "llamma", "architectures": ["LlamaForCausalLM"], **ROTARY},
+        PROJECTIONS,
+    )
     refused = invoke("resize", "mine", "--to", NEW)
     assert "Did you mean llama?" in refused.stderr
     done = invoke(*suggested(refused.stderr), "--output", "out")
@@ -272,7 +350,9 @@ def test_resize_suggests_a_rotary_type_by_the_class_of_the_weights() -> None:
         ("bertt", {"architectures": ["BertModel"], **LENGTH}),
     ],
 )
-def test_resize_suggests_no_type_that_leads_to_a_second_error(model_type: str, config: dict[str, Any]) -> None:
+def test_resize_suggests_no_type_that_leads_to_a_second_error(
+    model_type: str, config: dict[str, Any]
+) -> None:
     write("mine", {"model_type": model_type, **config}, PROJECTIONS)
     refused = invoke("resize", "mine", "--to", NEW)
     assert (refused.exit_code, "Did you mean" in refused.stderr) == (1, False)
@@ -285,7 +365,9 @@ def test_resize_suggests_the_type_whose_table_is_in_the_weights(make_pico: MakeP
     assert "in a gpt2 model it is" in refused.stderr
     done = invoke(*suggested(refused.stderr), "--output", "out")
     assert done.exit_code == 0
-    assert "config.json keeps model_type gpt2: transformers loads the output as gpt2." in done.stderr
+    assert (
+        "config.json keeps model_type gpt2: transformers loads the output as gpt2." in done.stderr
+    )
 
 
 # ---- --model-type over another type
@@ -300,12 +382,18 @@ def test_resize_says_what_model_type_rewrites(make_pico: MakePico) -> None:
 
     pico.edit_json(folder / "config.json", model_type="xlm-roberta")
     done = invoke("resize", folder, "--to", NEW, "--model-type", "roberta", "--output", "known")
-    assert "config.json keeps model_type xlm-roberta: transformers loads the output as xlm-roberta." in done.stderr
+    assert (
+        "config.json keeps model_type xlm-roberta: transformers loads the output as xlm-roberta."
+        in done.stderr
+    )
     assert json.loads(Path("known/config.json").read_text())["model_type"] == "xlm-roberta"
 
     pico.edit_json(folder / "config.json", model_type="mine", **with_code("x", "Model"))
     done = invoke("resize", folder, "--to", NEW, "--model-type", "roberta", "--output", "code")
-    assert "config.json keeps model_type mine and auto_map: its own code loads the output." in done.stderr
+    assert (
+        "config.json keeps model_type mine and auto_map: its own code loads the output."
+        in done.stderr
+    )
     assert json.loads(Path("code/config.json").read_text())["model_type"] == "mine"
 
 
@@ -313,8 +401,16 @@ def test_resize_says_what_model_type_rewrites(make_pico: MakePico) -> None:
     ("model_type", "message"),
     [
         ("bert", "no position table found; in a bert model it is"),
-        ("llama", "the weights have transformer.wpe.weight, the position table of a gpt2 model, but llama has rotary"),
-        ("bloom", "the weights have transformer.wpe.weight, the position table of a gpt2 model, but bloom has ALiBi"),
+        (
+            "llama",
+            "the weights have transformer.wpe.weight, the position table of a gpt2 model, but "
+            "llama has rotary",
+        ),
+        (
+            "bloom",
+            "the weights have transformer.wpe.weight, the position table of a gpt2 model, but "
+            "bloom has ALiBi",
+        ),
     ],
 )
 def test_resize_refuses_a_model_type_whose_positions_the_weights_do_not_have(
@@ -329,7 +425,10 @@ def test_resize_refuses_a_model_type_whose_positions_the_weights_do_not_have(
 def test_resize_refuses_a_model_type_whose_settings_the_config_does_not_have() -> None:
     write("mine", {"model_type": "mine", "n_ctx": OLD}, PROJECTIONS)
     refused = invoke("resize", "mine", "--to", NEW, "--model-type", "llama")
-    message = "--model-type llama: config.json has no max_position_embeddings, the context length of llama."
+    message = (
+        "--model-type llama: config.json has no max_position_embeddings, the context length of "
+        "llama."
+    )
     assert (refused.exit_code, message in refused.stderr) == (1, True)
 
     file = Path("weights.safetensors")
@@ -341,20 +440,28 @@ def test_resize_refuses_a_model_type_whose_settings_the_config_does_not_have() -
 
 def test_inspect_raises_the_error_of_own_code_before_a_download(make_pico: MakePico) -> None:
     folder = make_pico("bert").folder
-    pico.edit_json(folder / "config.json", position_embedding_type="alibi", **with_code("bert", "JinaBertModel"))
+    pico.edit_json(
+        folder / "config.json",
+        position_embedding_type="alibi",
+        **with_code("bert", "JinaBertModel"),
+    )
     (folder / SINGLE).unlink()
     with pytest.raises(UnsupportedModelError, match="the folder's own code"):
         inspect(folder)
 
 
-def test_resize_of_weights_without_a_table_names_the_positions_that_the_config_states(make_pico: MakePico) -> None:
+def test_resize_of_weights_without_a_table_names_the_positions_that_the_config_states(
+    make_pico: MakePico,
+) -> None:
     folder = make_pico("bert", base=True).folder
     tensors = load_file(folder / SINGLE)
     tensors.pop("embeddings.position_embeddings.weight")
     save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
     pico.edit_json(folder / "config.json", alibi_starting_size=512)
     text = words(invoke("resize", folder, "--to", NEW).stderr)
-    assert "The config states alibi_starting_size 512, which transformers' class may not read." in text
+    assert (
+        "The config states alibi_starting_size 512, which transformers' class may not read." in text
+    )
 
 
 def test_resize_of_own_code_leaves_the_type_of_an_output_to_verify() -> None:
@@ -368,9 +475,15 @@ def test_inspect_suggests_a_fix_that_resize_accepts_for_own_code(tmp_path: Path)
     folder.mkdir()
     sizes = {"hidden_size": 64, "num_attention_heads": 2, "max_position_embeddings": 64}
     auto_map = {"AutoModelForCausalLM": "modeling_mistral_yarn.MistralForCausalLM"}
-    (folder / "config.json").write_text(json.dumps({"model_type": "mistral", **sizes, "auto_map": auto_map}))
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "mistral", **sizes, "auto_map": auto_map})
+    )
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 32}')
-    save_file({"lm_head.weight": torch.zeros(4, 4)}, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        {"lm_head.weight": torch.zeros(4, 4)},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     (fix,) = {limit.fix for limit in inspect(folder).limits if limit.fix}
     assert fix.endswith("--to 64 --fix-limits")
     done = invoke(*shlex.split(fix)[1:], "--output", tmp_path / "out")

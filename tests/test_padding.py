@@ -28,11 +28,18 @@ def siglip(folder: Path, model_type: str = "siglip", *, is_fixed: bool = False) 
         values = json.loads((folder / "tokenizer.json").read_text())
         padding = {"strategy": {"Fixed": OLD}, "direction": "Right", "pad_id": 0, "pad_type_id": 0}
         values["padding"] = padding | {"pad_to_multiple_of": None, "pad_token": "[PAD]"}
-        values["truncation"] = {"max_length": OLD, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+        values["truncation"] = {
+            "max_length": OLD,
+            "strategy": "LongestFirst",
+            "stride": 0,
+            "direction": "Right",
+        }
         (folder / "tokenizer.json").write_text(json.dumps(values))
     name = model_type.title()
     images = getattr(transformers, f"{name}ImageProcessorPil")()
-    getattr(transformers, f"{name}Processor")(images, AutoTokenizer.from_pretrained(folder)).save_pretrained(folder)
+    getattr(transformers, f"{name}Processor")(
+        images, AutoTokenizer.from_pretrained(folder)
+    ).save_pretrained(folder)
     return folder
 
 
@@ -40,7 +47,11 @@ def features(folder: Path, words: int, **padding: Any) -> torch.Tensor:
     """Return the pooled output of a text, padded by the folder's own processor."""
     processor: Any = AutoProcessor.from_pretrained(folder)  # type: ignore[no-untyped-call]
     model = AutoModel.from_pretrained(folder)
-    inputs = processor(text=[text_of([*range(words)])], return_tensors="pt", **({"padding": "max_length"} | padding))
+    inputs = processor(
+        text=[text_of([*range(words)])],
+        return_tensors="pt",
+        **({"padding": "max_length"} | padding),
+    )
     with torch.no_grad():
         pooled: torch.Tensor = model.text_model(input_ids=inputs["input_ids"]).pooler_output
     return pooled
@@ -55,20 +66,32 @@ def test_resize_keeps_the_padding_of_a_model_that_pools_the_last_position(
     result = resize(source, to=NEW, output=tmp_path / "out")
     flags: dict[str, Any]
     for flags in ({}, {"truncation": True}, {"max_length": OLD}):
-        if model_type == "siglip" or is_fixed or "max_length" in flags:  # by itself, Siglip2Processor pads to 64
+        if (
+            model_type == "siglip" or is_fixed or "max_length" in flags
+        ):  # by itself, Siglip2Processor pads to 64
             old, new = (features(folder, 5, **flags) for folder in (source, result.output))
             assert torch.equal(old, new)
     assert features(result.output, NEW - 2, truncation=True, max_length=NEW).isfinite().all()
     moved = features(result.output, 5, max_length=NEW) - features(source, 5, max_length=OLD)
     assert moved.abs().max() > 1e-3  # why the padding length is kept
     (warning,) = result.warnings
-    assert warning.startswith(f"{model_type}_text_model pools the last position, padding included: short texts give ")
-    assert f"with padding='max_length', max_length={OLD}. Tokenizer files stay as they are: for longer texts" in warning
-    assert "Inputs up to 16 tokens give identical outputs if padded as before; " in result.plan.consequences
+    assert warning.startswith(
+        f"{model_type}_text_model pools the last position, padding included: short texts give "
+    )
+    assert (
+        f"with padding='max_length', max_length={OLD}. Tokenizer files stay as they are: for "
+        "longer texts" in warning
+    )
+    assert (
+        "Inputs up to 16 tokens give identical outputs if padded as before; "
+        in result.plan.consequences
+    )
     assert warning in (result.output / "README.md").read_text()
     assert {edit.file for edit in result.plan.edits} == {"config.json"}
     assert inspect(result.output).agrees
-    fixed = {edit.key: edit.after for edit in plan_resize(result.output, NEW, fix_limits=True).edits}
+    fixed = {
+        edit.key: edit.after for edit in plan_resize(result.output, NEW, fix_limits=True).edits
+    }
     assert fixed["model_max_length"] == NEW
 
 
@@ -87,7 +110,10 @@ def test_verify_deep_pads_texts_as_processor_and_tokenizer_do(tmp_path: Path) ->
     out = resize(source, to=NEW, output=tmp_path / "out").output
     outputs = verify(out, deep=True).checks[-1]
     assert outputs.passed
-    assert "a text padded by the processor (text), a text padded by the tokenizer (text)" in outputs.evidence[0]
+    assert (
+        "a text padded by the processor (text), a text padded by the tokenizer (text)"
+        in outputs.evidence[0]
+    )
     pico.edit_json(out / "tokenizer_config.json", model_max_length=NEW)
     checks = {check.name: check for check in verify(out, deep=True).checks}
     assert not checks["files"].passed
@@ -109,14 +135,21 @@ def test_list_families_notes_that_a_model_pools_the_last_position() -> None:
 
 
 def last_hidden_states(model_type: str, length: int) -> list[torch.Tensor]:
-    """Return the outputs of a random model for the same text padded to a length, with an attention mask."""
+    """Return the outputs of a random model for the same text padded to a length, with an attention
+    mask.
+    """
     torch.manual_seed(0)
-    model: Any = tiny.model_classes(model_type)[0](tiny.shrink(tiny.make_config(model_type))).train(False)
+    model: Any = tiny.model_classes(model_type)[0](tiny.shrink(tiny.make_config(model_type))).train(
+        False
+    )
     for parameter in model.parameters():
         parameter.data = torch.randn(parameter.shape) * 0.3
     tokens = torch.full((1, length), 1)
     tokens[0, :WORDS] = 8 + torch.arange(WORDS)
-    inputs = {"input_ids": tokens, "attention_mask": (torch.arange(length).unsqueeze(0) < WORDS).long()}
+    inputs = {
+        "input_ids": tokens,
+        "attention_mask": (torch.arange(length).unsqueeze(0) < WORDS).long(),
+    }
     with torch.no_grad():
         output = model(**inputs)
     pooled = [output.pooler_output] if output.get("pooler_output") is not None else []
@@ -134,7 +167,10 @@ def test_registry_states_every_encoder_whose_outputs_depend_on_the_padding_lengt
         except Exception:  # needs other inputs, or cannot be built here
             continue
         ran.add(model_type)
-        if any((one - other).abs().max() > 1e-3 * one.abs().max() for one, other in zip(short, long, strict=True)):
+        if any(
+            (one - other).abs().max() > 1e-3 * one.abs().max()
+            for one, other in zip(short, long, strict=True)
+        ):
             found.add(model_type)
     assert len(ran) > 50
     assert found == {name for name, family in FAMILIES.items() if family.padding_effect}

@@ -120,7 +120,9 @@ REPORTS: dict[str, tuple[Found, int]] = {
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return {name: page_of(found, tmp_path_factory.mktemp(name)) for name, (found, _) in REPORTS.items()}
+    return {
+        name: page_of(found, tmp_path_factory.mktemp(name)) for name, (found, _) in REPORTS.items()
+    }
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -150,10 +152,27 @@ def test_report_contains_the_ranking(tmp_path: Path) -> None:
     ]
     assert head == ["#", "method", *(f"{score} ± 95 %" for score in scores), "learned rows"]
     assert [row[1] for row in rows] == list(METHODS)
-    best = ("bands", "19.75 ± 0.87", "2.983 ± 0.044", "best", "-0.185 ± 0.012", "+0.0300 ± 0.0080", "changed")
+    best = (
+        "bands",
+        "19.75 ± 0.87",
+        "2.983 ± 0.044",
+        "best",
+        "-0.185 ± 0.012",
+        "+0.0300 ± 0.0080",
+        "changed",
+    )
     assert rows[0] == ["1", *best]
     assert rows[1][4] == "+0.052 ± 0.069 tied"
-    assert rows[5] == ["6", "copy", "28.7 ± 1.3", "3.356 ± 0.044", "+0.373 ± 0.031", "+0.187 ± 0.012", "0", "kept"]
+    assert rows[5] == [
+        "6",
+        "copy",
+        "28.7 ± 1.3",
+        "3.356 ± 0.044",
+        "+0.373 ± 0.031",
+        "+0.187 ± 0.012",
+        "0",
+        "kept",
+    ]
     assert base[1:4] == ["base, sliding windows of 128", "23.8 ± 1.0", "3.169 ± 0.042"]
 
 
@@ -200,7 +219,9 @@ def test_report_contains_all_losses_recipes_and_notes(tmp_path: Path) -> None:
 def test_report_labels_every_plot_and_uses_css_variables_as_colours(pages: dict[str, str]) -> None:
     page = pages["plain"]
     tags = PageParser(page).tags
-    labels = [str(attributes["aria-label"]) for _, attributes in tags if attributes.get("role") == "img"]
+    labels = [
+        str(attributes["aria-label"]) for _, attributes in tags if attributes.get("role") == "img"
+    ]
     assert "Passkey retrieval accuracy (%): copy" in labels
     assert "Loss by position. Data in the table below." in labels
     assert page.count('<section class="panel') == 4
@@ -244,18 +265,26 @@ def test_report_omits_passkey_plots_at_chance_level(tmp_path: Path) -> None:
     assert passkey is not None
     at_chance = replace(passkey, accuracy=((0.1,) * len(passkey.depths),) * len(passkey.lengths))
     evaluation = replace(found.rows[1].final.evaluation, passkey=at_chance)
-    page = page_of(with_outcome(found, replace(found.rows[1].untrained, evaluation=evaluation)), tmp_path)
+    page = page_of(
+        with_outcome(found, replace(found.rows[1].untrained, evaluation=evaluation)), tmp_path
+    )
     assert "not above chance: copy" in page
     assert "Passkey retrieval accuracy (%): linear" in page
     assert "Passkey retrieval accuracy (%): copy" not in page
     write_report(evaluation, tmp_path / "evaluation.html")
-    assert "Not above chance, so no heat map is shown." in (tmp_path / "evaluation.html").read_text("utf-8")
+    assert "Not above chance, so no heat map is shown." in (tmp_path / "evaluation.html").read_text(
+        "utf-8"
+    )
 
 
 def test_report_escapes_all_values(tmp_path: Path) -> None:
     found = comparison(("linear", "copy"))
-    rows = tuple(replace(row, method=HOSTILE, recipe=yaml.safe_dump({"to": HOSTILE})) for row in found.rows)
-    fields: dict[str, Any] = dict.fromkeys(("model_type", "table", "kind", "trainable", "precision"), HOSTILE)
+    rows = tuple(
+        replace(row, method=HOSTILE, recipe=yaml.safe_dump({"to": HOSTILE})) for row in found.rows
+    )
+    fields: dict[str, Any] = dict.fromkeys(
+        ("model_type", "table", "kind", "trainable", "precision"), HOSTILE
+    )
     fields |= {
         "source": HOSTILE.replace("/", ""),
         "rows": rows,
@@ -274,21 +303,40 @@ def test_report_escapes_all_values(tmp_path: Path) -> None:
 
 HOME = "/home/alice/secret"
 SHARED = (
-    "minilm is /home/alice/secret/minilm/model.bin; ~/alice/x, ../alice/y, C:\\alice\\z, alice/b.txt; </s>, a/b, 1 / 2"
+    "minilm is /home/alice/secret/minilm/model.bin; ~/alice/x, ../alice/y, C:\\alice\\z, "
+    "alice/b.txt; </s>, a/b, 1 / 2"
 )
 
 
-@pytest.mark.parametrize("source", [f"{HOME}/minilm", f"{HOME}/minilm/", "../alice/minilm", "alice/minilm", "./minilm"])
+@pytest.mark.parametrize(
+    "source", [f"{HOME}/minilm", f"{HOME}/minilm/", "../alice/minilm", "alice/minilm", "./minilm"]
+)
 def test_report_contains_no_folder_names(source: str, tmp_path: Path) -> None:
     Path("alice").mkdir()
     compared = comparison(("linear", "copy"))
-    rows = [replace(row, recipe=f"source: {source}\ntrain:\n  data: [alice/b.txt]\n") for row in compared.rows]
-    texts: dict[str, Any] = {"source": source, "notes": (SHARED,), "warnings": (f"In {source}: few windows.",)}
+    rows = [
+        replace(row, recipe=f"source: {source}\ntrain:\n  data: [alice/b.txt]\n")
+        for row in compared.rows
+    ]
+    texts: dict[str, Any] = {
+        "source": source,
+        "notes": (SHARED,),
+        "warnings": (f"In {source}: few windows.",),
+    }
     (table,) = inspect("tiny-gpt2").tables
-    limit = replace(inspect("tiny-gpt2").limits[0], reason="too short", fix=f"ctxextend resize {source} --to 512")
-    inspections = [replace(inspect("tiny-gpt2"), source=path, limits=(limit,)) for path in (source, f"{HOME}/x/minilm")]
+    limit = replace(
+        inspect("tiny-gpt2").limits[0],
+        reason="too short",
+        fix=f"ctxextend resize {source} --to 512",
+    )
+    inspections = [
+        replace(inspect("tiny-gpt2"), source=path, limits=(limit,))
+        for path in (source, f"{HOME}/x/minilm")
+    ]
     found: list[Found] = [
-        replace(compared, **texts, rows=tuple(rows), skipped={"mean": f"{HOME}/minilm has no mean."}),
+        replace(
+            compared, **texts, rows=tuple(rows), skipped={"mean": f"{HOME}/minilm has no mean."}
+        ),
         replace(EXTENDED, **texts, base=f"{HOME}/tiny-gpt2"),
         inspections,
     ]
@@ -303,10 +351,14 @@ def test_report_contains_no_folder_names(source: str, tmp_path: Path) -> None:
     assert "minilm (2)" in page  # two models of the same name
 
 
-def test_report_contains_date_versions_and_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_contains_date_versions_and_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     page = page_of(EXTENDED, tmp_path, "ctxextend evaluate gpt2-512 --data 'a b.txt'")
-    libraries = [f"{name} {version(name)}" for name in ("ctxextend", "torch", "transformers", "numpy")]
+    libraries = [
+        f"{name} {version(name)}" for name in ("ctxextend", "torch", "transformers", "numpy")
+    ]
     python = ".".join(map(str, sys.version_info[:3]))
     texts = PageParser(page).texts
     assert " · ".join(["2023-11-14", *libraries, f"Python {python}"]) in texts
@@ -316,17 +368,25 @@ def test_report_contains_date_versions_and_command(tmp_path: Path, monkeypatch: 
     assert "2023-11-14" not in page_of(EXTENDED, tmp_path)
 
 
-def test_report_of_an_evaluation_contains_verdict_and_numbers_without_script(tmp_path: Path) -> None:
+def test_report_of_an_evaluation_contains_verdict_and_numbers_without_script(
+    tmp_path: Path,
+) -> None:
     page = page_of(EXTENDED, tmp_path)
     assert "script" not in page
     texts = [text.strip() for text in PageParser(page).texts]
     assert any(
-        text.startswith("Longer context helps: -0.284 ± 0.012 nats/token at 512 vs. 128; better") for text in texts
+        text.startswith("Longer context helps: -0.284 ± 0.012 nats/token at 512 vs. 128; better")
+        for text in texts
     )
     assert EXTENDED.contexts is not None
     assert {NUMBERS.estimate(point.loss) for point in EXTENDED.contexts.points} <= set(texts)
     assert "0.571 ± 0.061" in texts  # mean reciprocal rank
-    headings = {"Loss by position", "Loss by context length", "Passkey retrieval accuracy (%)", "Document retrieval"}
+    headings = {
+        "Loss by position",
+        "Loss by context length",
+        "Passkey retrieval accuracy (%)",
+        "Document retrieval",
+    }
     assert headings <= set(texts)
     assert EXTENDED.passkey is not None
     at_chance = replace(EXTENDED.passkey, accuracy=((0.1, 0.1, 0.1, 0.1, 0.1),) * 4)
@@ -350,10 +410,16 @@ def test_report_of_tables_contains_limits_and_findings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["evaluate", "inspect"])
-def test_command_writes_a_report_with_its_command_line(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_writes_a_report_with_its_command_line(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("book.txt").write_text("The quick brown fox jumps over the lazy dog. " * 200)
     resize("tiny-gpt2", 256, output="alice/longer")
-    data = ["--data", Path("book.txt").absolute(), "--measure", "position"] if command == "evaluate" else []
+    data = (
+        ["--data", Path("book.txt").absolute(), "--measure", "position"]
+        if command == "evaluate"
+        else []
+    )
     arguments = [command, Path("alice/longer").absolute(), *data, "--report=alice/page.html"]
     monkeypatch.setattr(sys, "argv", ["/usr/bin/ctxextend", *map(str, arguments)])
     assert invoke(*arguments).exit_code == 0
@@ -364,8 +430,12 @@ def test_command_writes_a_report_with_its_command_line(command: str, monkeypatch
 
 
 @pytest.mark.parametrize(("mean", "error"), EXTREMES)
-def test_report_and_figure_of_extreme_numbers(mean: float, error: float | None, tmp_path: Path) -> None:
-    found = with_outcome(without_small_plots(comparison(("linear", "copy", "last"))), extreme_outcome(mean, error))
+def test_report_and_figure_of_extreme_numbers(
+    mean: float, error: float | None, tmp_path: Path
+) -> None:
+    found = with_outcome(
+        without_small_plots(comparison(("linear", "copy", "last"))), extreme_outcome(mean, error)
+    )
     found = replace(found, base=Estimate(mean, error, 0, 9), source=HOSTILE)
     page = page_of(found, tmp_path)
     PageParser(page)
@@ -380,7 +450,9 @@ def test_report_of_an_unfinished_evaluation(tmp_path: Path) -> None:
     evaluation = replace(found.rows[-1].final.evaluation, positions=None, contexts=None)
     nothing = Outcome(Estimate(3.0, None, 1, 9), None, None, evaluation)
     PageParser(page_of(with_outcome(found, nothing), tmp_path))
-    page = page_of(replace(found, rows=tuple(replace(row, untrained=nothing) for row in found.rows)), tmp_path)
+    page = page_of(
+        replace(found, rows=tuple(replace(row, untrained=nothing) for row in found.rows)), tmp_path
+    )
     assert "passkey-heading" not in page
     assert "by position" not in page
 
@@ -388,35 +460,62 @@ def test_report_of_an_unfinished_evaluation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (comparison(), "`bands` is best at 512 tokens: perplexity 19.75 ± 0.87; `stretch --keep-first 20` is tied"),
         (
             comparison(),
-            "tied with it; the other 11 are worse by at least 0.072 ± 0.012 nats/token. The base in sliding",
+            "`bands` is best at 512 tokens: perplexity 19.75 ± 0.87; `stretch --keep-first 20` "
+            "is tied",
         ),
-        (comparison(), "tokens: perplexity 23.8 ± 1.0; `bands` is better than the base by 0.185 ± 0.012 nats/token."),
+        (
+            comparison(),
+            "tied with it; the other 11 are worse by at least 0.072 ± 0.012 nats/token. The base "
+            "in sliding",
+        ),
+        (
+            comparison(),
+            "tokens: perplexity 23.8 ± 1.0; `bands` is better than the base by 0.185 ± 0.012 "
+            "nats/token.",
+        ),
         (
             comparison(("copy", "last")),
             "; `last` is worse by 0.158 ± 0.018 nats/token. The base in sliding windows of 128",
         ),
-        (comparison(("copy", "last", "random")), "`last` and `random` are worse by 0.158 ± 0.018 and 0.810 ± 0.057"),
+        (
+            comparison(("copy", "last", "random")),
+            "`last` and `random` are worse by 0.158 ± 0.018 and 0.810 ± 0.057",
+        ),
         (comparison(("copy",)), "`copy` is worse than the base by 0.187 ± 0.012 nats/token."),
-        (comparison(steps=1), "at 512 tokens after 1 step of training the position table: perplexity"),
+        (
+            comparison(steps=1),
+            "at 512 tokens after 1 step of training the position table: perplexity",
+        ),
         (encoders(), "`bands` is best at 512 tokens: mean reciprocal rank 0.620 ± 0.061;"),
         (
             encoders(),
-            "worse by at least 0.060 ± 0.035. The base in chunks of 128 tokens: mean reciprocal rank 0.522 ± 0.063.",
+            "worse by at least 0.060 ± 0.035. The base in chunks of 128 tokens: mean reciprocal "
+            "rank 0.522 ± 0.063.",
         ),
-        (replace(comparison(("copy",)), base=None), "`copy` is best at 512 tokens: perplexity 28.7 ± 1.3."),
+        (
+            replace(comparison(("copy",)), base=None),
+            "`copy` is best at 512 tokens: perplexity 28.7 ± 1.3.",
+        ),
         (
             with_outcome(comparison(("random",)), extreme_outcome(math.nan, None)),
             "No method has a finite loss at 512 tokens.",
         ),
         (
             single_window(),
-            "worse by 0.500 nats/token; the ranking is based on one window or document, so it may be due to chance. ",
+            "worse by 0.500 nats/token; the ranking is based on one window or document, so it "
+            "may be due to chance. ",
         ),
-        (INTERRUPTED, "`bands` is best at 512 tokens after 100 steps of training the position table: perplexity 20.54"),
-        (replace(INTERRUPTED, rows=INTERRUPTED.rows[2:]), "`copy` is best at 512 tokens: perplexity 28.7 ± 1.3."),
+        (
+            INTERRUPTED,
+            "`bands` is best at 512 tokens after 100 steps of training the position table: "
+            "perplexity 20.54",
+        ),
+        (
+            replace(INTERRUPTED, rows=INTERRUPTED.rows[2:]),
+            "`copy` is best at 512 tokens: perplexity 28.7 ± 1.3.",
+        ),
     ],
 )
 def test_comparison_verdict(found: Comparison, expected: str) -> None:

@@ -22,15 +22,20 @@ TEXT = "The lobster lives in the sea, and is seldom seen by day. It sleeps under
 @pytest.fixture(scope="module")
 def models(minilm: EvalModel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, EvalModel]:
     """Return a model of each kind."""
-    folder, tokenizer = tmp_path_factory.mktemp("masked"), minilm.tokenizer.tokenizer
+    folder = tmp_path_factory.mktemp("masked")
+    tokenizer = minilm.tokenizer.tokenizer
     pico.make(folder, "bert", max_position_embeddings=128, vocab_size=len(tokenizer))
     tokenizer.save_pretrained(folder)
-    causal, masked = (open_eval_model(CheckpointRef(str(source)), "fp32") for source in ("tiny-gpt2", folder))
+    causal, masked = (
+        open_eval_model(CheckpointRef(str(source)), "fp32") for source in ("tiny-gpt2", folder)
+    )
     return {"causal": causal, "masked": masked, "encoder": minilm}
 
 
 def plan(model: EvalModel, *lengths: int, **settings: Any) -> PasskeyTask:
-    """Return a passkey task; the scorer skips the checks of `open_scorer`, which a mock model fails."""
+    """Return a passkey task; the scorer skips the checks of `open_scorer`, which a mock model
+    fails.
+    """
     evaluator = open_embedder(model) if model.kind == ENCODER else Scorer(model, None, False)
     return plan_passkey(evaluator, model.tokenizer.encode(TEXT * 9), lengths, **settings)
 
@@ -44,18 +49,26 @@ def report(task: PasskeyTask) -> Passkey:
 
 
 @pytest.mark.parametrize("name", ["causal", "masked"])
-def test_window_has_given_length_and_number_at_given_depth(name: str, models: dict[str, EvalModel]) -> None:
-    tokenizer, task = models[name].tokenizer, plan(models[name], 100)
+def test_window_has_given_length_and_number_at_given_depth(
+    name: str, models: dict[str, EvalModel]
+) -> None:
+    tokenizer = models[name].tokenizer
+    task = plan(models[name], 100)
     numbers = [tokenizer.tokenizer.decode([token]).strip() for token in task.numbers]
     assert len({*numbers}) == NUMBERS
     assert all(text.isdecimal() and (name == "causal" or len(text) == 3) for text in numbers)
     for trial, depth in enumerate(DEPTHS):
         window, answer = task.window(100, depth, trial), task.answer(100, depth, trial)
-        ids, hidden = list(window.input_ids), task.numbers[answer]
+        ids = list(window.input_ids)
+        hidden = task.numbers[answer]
         text = tokenizer.tokenizer.decode(ids)
         assert len(ids) == 100
-        assert [ids.count(token) for token in task.numbers] == [int(token == hidden) for token in task.numbers]
-        assert f"pass key is {numbers[answer]}. remember it." in text.lower().replace(" .", ".").replace('"', "")
+        assert [ids.count(token) for token in task.numbers] == [
+            int(token == hidden) for token in task.numbers
+        ]
+        assert f"pass key is {numbers[answer]}. remember it." in text.lower().replace(
+            " .", "."
+        ).replace('"', "")
         before, after = len(tokenizer.before), len(tokenizer.after)
         assert tuple(ids[:before]) == tokenizer.before
         end = len(task.question) + after if name == "masked" else list(task.question).index(-1)
@@ -86,8 +99,12 @@ def test_plan_passkey_uses_digits_with_character_tokenizer(models: dict[str, Eva
     assert sorted(task.numbers) == [ord(digit) for digit in "0123456789"]
 
 
-def counting_model(model: EvalModel, tokens: slice = slice(None), value: float | None = None) -> EvalModel:
-    """Return a mock model that scores tokens by their counts in a slice of the text, or all with `value`."""
+def counting_model(
+    model: EvalModel, tokens: slice = slice(None), value: float | None = None
+) -> EvalModel:
+    """Return a mock model that scores tokens by their counts in a slice of the text, or all with
+    `value`.
+    """
     vocab_size = len(model.tokenizer.tokenizer)
 
     def answer(ids: torch.Tensor) -> torch.Tensor:
@@ -113,7 +130,11 @@ def counting_model(model: EvalModel, tokens: slice = slice(None), value: float |
     ],
 )
 def test_mock_model_retrieves_number_inside_its_slice(
-    name: str, length: int, visible: dict[str, Any], expected: tuple[float, ...], models: dict[str, EvalModel]
+    name: str,
+    length: int,
+    visible: dict[str, Any],
+    expected: tuple[float, ...],
+    models: dict[str, EvalModel],
 ) -> None:
     found = report(plan(counting_model(models[name], **visible), length))
     assert found.accuracy == (expected,)
@@ -148,6 +169,8 @@ def test_numbers_and_windows_depend_on_seed(models: dict[str, EvalModel]) -> Non
     windows = [task.window(100, 0.5, 3).input_ids.tolist() for task in (one, same, other)]
     assert windows[0] == windows[1] != windows[2]
     for depth in DEPTHS:
-        assert sorted(one.answer(100, depth, trial) for trial in range(NUMBERS)) == list(range(NUMBERS))
+        assert sorted(one.answer(100, depth, trial) for trial in range(NUMBERS)) == list(
+            range(NUMBERS)
+        )
     # Depths hide different numbers first, so that a favourite number does not fill a column.
     assert len({one.answer(100, depth, 0) for depth in DEPTHS}) == len(DEPTHS)

@@ -1,4 +1,6 @@
-"""`resize` and `plan_resize`, end to end on pico models, checked with transformers and byte by byte."""
+"""`resize` and `plan_resize`, end to end on pico models, checked with transformers and byte by
+byte.
+"""
 
 import hashlib
 import json
@@ -18,7 +20,16 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 import ctxextend
-from ctxextend import CheckpointError, OutputError, ResizeError, inspect, plan_resize, resize, run, verify
+from ctxextend import (
+    CheckpointError,
+    OutputError,
+    ResizeError,
+    inspect,
+    plan_resize,
+    resize,
+    run,
+    verify,
+)
 from ctxextend.json_output import to_json
 from ctxextend.tables.methods import METHODS
 from tests import pico
@@ -32,7 +43,8 @@ WPE, MASK = "transformer.wpe.weight", "transformer.h.0.attn.bias"
 
 @pytest.mark.parametrize("shards", [False, True])
 @pytest.mark.parametrize(
-    ("model_type", "changes"), [("gpt2", {}), ("roberta", {"pad_token_id": 4, "max_position_embeddings": 21})]
+    ("model_type", "changes"),
+    [("gpt2", {}), ("roberta", {"pad_token_id": 4, "max_position_embeddings": 21})],
 )
 def test_resize_changes_only_the_table_and_keeps_the_source(
     model_type: str, changes: dict[str, Any], shards: bool, make_pico: MakePico, tmp_path: Path
@@ -44,21 +56,27 @@ def test_resize_changes_only_the_table_and_keeps_the_source(
     plan = plan_resize(source, to=NEW)
     result = plan.execute(tmp_path / "out")
     assert pico.contents(source) == files
-    before, after, table = pico.tensor_bytes(source), pico.tensor_bytes(result.output), plan.tables[0].name
+    before = pico.tensor_bytes(source)
+    after = pico.tensor_bytes(result.output)
+    table = plan.tables[0].name
     assert list(after) == list(before)
     assert {name for name in before if after[name] != before[name]} == {table}
     offset = before[table][1][0] - OLD
     assert after[table][:2] == (before[table][0], (NEW + offset, pico.WIDTH))
     assert after[table][2].startswith(before[table][2])
     out = pico.contents(result.output)
-    rewritten = {name for name in files if name.endswith(".safetensors") and files[name] != out[name]}
+    rewritten = {
+        name for name in files if name.endswith(".safetensors") and files[name] != out[name]
+    }
     assert rewritten == set(plan.files["rewritten"])
     assert len(rewritten) == 1
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "roberta"])
 @pytest.mark.parametrize("to", [1, 5, OLD, 17])
-def test_resize_supports_any_length(model_type: str, to: int, make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_supports_any_length(
+    model_type: str, to: int, make_pico: MakePico, tmp_path: Path
+) -> None:
     source = make_pico(model_type)
     result = resize(source.folder, to=to, output=tmp_path / "out")
     new = source.load(tmp_path / "out")
@@ -99,7 +117,10 @@ def test_resize_updates_the_shard_index(make_pico: MakePico, tmp_path: Path) -> 
     values = json.loads(index.read_text())
     pico.edit_json(index, metadata=values["metadata"] | {"note": "kept"})
     resize(source.folder, to=NEW, output=tmp_path / "out")
-    new, tensors = json.loads((tmp_path / "out" / index.name).read_text()), pico.tensor_bytes(tmp_path / "out")
+    new, tensors = (
+        json.loads((tmp_path / "out" / index.name).read_text()),
+        pico.tensor_bytes(tmp_path / "out"),
+    )
     assert new["weight_map"] == values["weight_map"]
     assert new["metadata"] == {
         "total_parameters": source.load(tmp_path / "out").num_parameters(),
@@ -108,14 +129,18 @@ def test_resize_updates_the_shard_index(make_pico: MakePico, tmp_path: Path) -> 
     }
 
 
-def test_resize_edits_config_in_place_and_keeps_its_formatting(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_edits_config_in_place_and_keeps_its_formatting(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
     source = make_pico("gpt2").folder
     text = (source / "config.json").read_text().rstrip().removesuffix("}").rstrip()
     text += ',\n  "n_ctx" : 16,\n\n\t"max_position_embeddings":16\n}'
     (source / "config.json").write_text(text)
     result = resize(source, to=NEW, output=tmp_path / "out")
     expected = text.replace('"n_positions": 16', '"n_positions": 40')
-    expected = expected.replace('"n_ctx" : 16', '"n_ctx" : 40').replace('embeddings":16', 'embeddings":40')
+    expected = expected.replace('"n_ctx" : 16', '"n_ctx" : 40').replace(
+        'embeddings":16', 'embeddings":40'
+    )
     assert (tmp_path / "out" / "config.json").read_text() == expected
     keys = ("n_positions", "max_position_embeddings", "n_ctx")
     assert to_json(result.plan)["config"] == {key: [OLD, NEW] for key in keys}
@@ -125,13 +150,20 @@ def test_resize_adds_a_missing_length_to_the_config(make_pico: MakePico, tmp_pat
     source = make_pico("bert", max_position_embeddings=512)
     pico.edit_json(source.folder / "config.json", max_position_embeddings=None)
     resize(source.folder, to=600, output=tmp_path / "out")
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 600
+    assert (
+        json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 600
+    )
     pico.logits(source.load(tmp_path / "out"), 600)
 
 
 def test_resize_copies_other_files_and_keeps_modes(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("bert").folder
-    files = {"vocab.txt": b"\x00\xff words", "1_Pooling/config.json": b"{}", "LICENSE": b"mine", "a/b/c.bin": b"deep"}
+    files = {
+        "vocab.txt": b"\x00\xff words",
+        "1_Pooling/config.json": b"{}",
+        "LICENSE": b"mine",
+        "a/b/c.bin": b"deep",
+    }
     for name, data in files.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(data)
@@ -145,10 +177,17 @@ def test_resize_copies_other_files_and_keeps_modes(make_pico: MakePico, tmp_path
     assert {name: (tmp_path / "out" / name).stat().st_mode & 0o777 for name in modes} == modes
 
 
-@pytest.mark.parametrize("method", [*pico.LEARNED_METHODS, "hierarchical:alpha=0.25", "random:seed=7"])
-def test_resize_recipe_reproduces_the_output_of_every_method(method: str, make_pico: MakePico, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "method", [*pico.LEARNED_METHODS, "hierarchical:alpha=0.25", "random:seed=7"]
+)
+def test_resize_recipe_reproduces_the_output_of_every_method(
+    method: str, make_pico: MakePico, tmp_path: Path
+) -> None:
     source = make_pico("gpt2").folder
-    settings = {**pico.resize_settings(method), "drop_last": int(METHODS[method.partition(":")[0]].reads_learned_rows)}
+    settings = {
+        **pico.resize_settings(method),
+        "drop_last": int(METHODS[method.partition(":")[0]].reads_learned_rows),
+    }
     out = resize(source, to=NEW, **settings, output=tmp_path / "out").output
     recipe = yaml.safe_load((out / "ctxextend.yaml").read_text())
     full_method = recipe["resize"].pop("method")
@@ -159,16 +198,25 @@ def test_resize_recipe_reproduces_the_output_of_every_method(method: str, make_p
         **{key: value for key, value in settings.items() if key != "method" and value},
     }
     optional = {"repeat", "radius", "high_gain"}
-    assert {*METHODS[method].settings} - optional == {*re.findall(r"(\w+)=", full_method)} - optional
+    assert {*METHODS[method].settings} - optional == {
+        *re.findall(r"(\w+)=", full_method)
+    } - optional
     assert recipe["provenance"]["method"] == full_method
     run(out / "ctxextend.yaml", tmp_path / "again")
     assert pico.contents(tmp_path / "again") == pico.contents(out)
     assert verify(out, source).passed
     provenance = recipe["provenance"]
     table = provenance["tables"][0]
-    assert (table["rows_before"], table["rows_after"], provenance["versions"]["numpy"]) == (OLD, NEW, np.__version__)
+    assert (table["rows_before"], table["rows_after"], provenance["versions"]["numpy"]) == (
+        OLD,
+        NEW,
+        np.__version__,
+    )
     for folder, when in ((source, "before"), (out, "after")):
-        assert table[f"sha256_{when}"] == hashlib.sha256(pico.tensor_bytes(folder)[table["name"]][2]).hexdigest()
+        assert (
+            table[f"sha256_{when}"]
+            == hashlib.sha256(pico.tensor_bytes(folder)[table["name"]][2]).hexdigest()
+        )
 
 
 @pytest.mark.parametrize(
@@ -176,7 +224,11 @@ def test_resize_recipe_reproduces_the_output_of_every_method(method: str, make_p
     [
         ({"to": 300, "method": "stretch"}, {"keep_first": 20}, "stretch"),
         ({"to": 300, "method": "copy"}, {"keep_first": 0}, "copy"),
-        ({"to": 300, "method": "random"}, {"method": "random:seed=0", "keep_first": 0}, "random:seed=0"),
+        (
+            {"to": 300, "method": "random"},
+            {"method": "random:seed=0", "keep_first": 0},
+            "random:seed=0",
+        ),
         ({"to": 5}, {"method": "truncate"}, "truncate"),
         ({"to": 128, "fix_limits": True}, {}, None),  # what it does not do, it does not record
     ],
@@ -207,7 +259,9 @@ def test_resize_to_the_same_length_copies_and_warns(make_pico: MakePico, tmp_pat
     source = make_pico("gpt2").folder
     pico.add_tensors(source, {MASK: torch.ones(1, 1, OLD, OLD)})  # dropped if the length changes
     result = resize(source, to=OLD, method="linear", output=tmp_path / "out")
-    assert "already has 16 positions: the output is a copy. No effect: --method." in result.warnings[0]
+    assert (
+        "already has 16 positions: the output is a copy. No effect: --method." in result.warnings[0]
+    )
     out = pico.contents(tmp_path / "out")
     assert all(out[name] == data for name, data in pico.contents(source).items())
     assert (result.plan.dropped, result.plan.files["rewritten"]) == ((), ())
@@ -215,16 +269,22 @@ def test_resize_to_the_same_length_copies_and_warns(make_pico: MakePico, tmp_pat
 
 def test_resize_appends_to_the_model_card(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
-    (source / "README.md").write_text("---\nlicense: mit\nbase_model: someone/else\n---\n# Mine\n\nKept.\n")
+    (source / "README.md").write_text(
+        "---\nlicense: mit\nbase_model: someone/else\n---\n# Mine\n\nKept.\n"
+    )
     card = (resize(source, to=NEW, output=tmp_path / "out").output / "README.md").read_text()
     assert card.startswith(
-        "---\nlicense: mit\nbase_model: someone/else\nbase_model_relation: finetune\n---\n# Mine\n\nKept.\n\n## Context"
+        "---\nlicense: mit\nbase_model: someone/else\nbase_model_relation: finetune\n---\n# "
+        "Mine\n\nKept.\n\n## Context"
     )
     (source / "README.md").unlink()
     card = (resize(source, to=NEW, output=tmp_path / "out2").output / "README.md").read_text()
     assert card.startswith("# pico-gpt2-40\n\n## Context length 40\n")
     assert "resized from 16 to 40 positions with method `copy` by ctxextend" in card
-    assert "Not yet trained at 40. Inputs up to 16 tokens give identical outputs; beyond that, " in card
+    assert (
+        "Not yet trained at 40. Inputs up to 16 tokens give identical outputs; beyond that, "
+        in card
+    )
     assert str(source) not in card
 
 
@@ -252,8 +312,15 @@ def test_plan_resize_writes_nothing_and_predicts_the_size(
         steps.append((advance, total))
 
     result = plan.execute(tmp_path / "out", progress=progress)
-    assert sum(advance for advance, _ in steps) == result.bytes_written == plan.bytes_to_write == steps[0][1]
-    assert result.bytes_written == sum(len(data) for data in pico.contents(tmp_path / "out").values())
+    assert (
+        sum(advance for advance, _ in steps)
+        == result.bytes_written
+        == plan.bytes_to_write
+        == steps[0][1]
+    )
+    assert result.bytes_written == sum(
+        len(data) for data in pico.contents(tmp_path / "out").values()
+    )
 
 
 # ---- warnings
@@ -265,12 +332,17 @@ def test_resize_warns_about_rows_with_nan(make_pico: MakePico, tmp_path: Path) -
     table[3, 1], table[7, 0] = math.nan, math.inf
     pico.add_tensors(source, {WPE: table})
     result = resize(source, to=NEW, output=tmp_path / "out")
-    assert result.warnings[-1] == f"{WPE} contains NaN or infinity in rows 3, 7; so do 6 of the 40 rows of the output."
+    assert (
+        result.warnings[-1]
+        == f"{WPE} contains NaN or infinity in rows 3, 7; so do 6 of the 40 rows of the output."
+    )
     after = resize(source, to=NEW, method="sinusoidal", output=tmp_path / "waves").warnings[-1]
     assert "so do 26 of the 40 rows" in after
 
 
-def test_resize_warns_about_new_rows_that_overflow_the_dtype(make_pico: MakePico, tmp_path: Path) -> None:
+def test_resize_warns_about_new_rows_that_overflow_the_dtype(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
     source = make_pico("gpt2", dtype=torch.float16).folder
     rows = 60000.0 * (-1) ** torch.arange(OLD)
     pico.add_tensors(source, {WPE: rows.half()[:, None].repeat(1, pico.WIDTH)})
@@ -282,15 +354,32 @@ def test_resize_warns_about_new_rows_that_overflow_the_dtype(make_pico: MakePico
     ("options", "expected"),
     [
         ({"method": "linear"}, f"{MOVED}; beyond 16, "),
-        ({"method": "linear", "keep_first": 3}, f"{MOVED} (the first 3 rows are kept); beyond 16, "),
-        ({"method": "sinusoidal:scope=all"}, "Learned rows are replaced, so outputs for short inputs change too; "),
-        ({"method": "sinusoidal:scope=all", "keep_first": 3}, "inputs change too (the first 3 rows are kept); "),
-        ({"method": "sinusoidal", "keep_first": 3}, "Inputs up to 16 tokens give identical outputs; beyond that, "),
-        ({"to": 7}, "Inputs up to 7 tokens give identical outputs; longer inputs are not supported."),
+        (
+            {"method": "linear", "keep_first": 3},
+            f"{MOVED} (the first 3 rows are kept); beyond 16, ",
+        ),
+        (
+            {"method": "sinusoidal:scope=all"},
+            "Learned rows are replaced, so outputs for short inputs change too; ",
+        ),
+        (
+            {"method": "sinusoidal:scope=all", "keep_first": 3},
+            "inputs change too (the first 3 rows are kept); ",
+        ),
+        (
+            {"method": "sinusoidal", "keep_first": 3},
+            "Inputs up to 16 tokens give identical outputs; beyond that, ",
+        ),
+        (
+            {"to": 7},
+            "Inputs up to 7 tokens give identical outputs; longer inputs are not supported.",
+        ),
         ({"to": OLD}, "The position table is unchanged."),
     ],
 )
-def test_consequences_are_true_for_every_option(options: dict[str, Any], expected: str, make_pico: MakePico) -> None:
+def test_consequences_are_true_for_every_option(
+    options: dict[str, Any], expected: str, make_pico: MakePico
+) -> None:
     found = plan_resize(make_pico("gpt2").folder, **{"to": NEW, **options}).consequences
     assert found.startswith("Not yet trained at 40. ") == ("to" not in options)
     assert expected in found
@@ -312,34 +401,53 @@ def assert_rejected(source: Path, error: type[Exception], message: str, **option
     [
         ({"to": 0}, "--to must be at least 1, got 0"),
         ({"to": 4.5}, "--to must be an integer, got 4.5"),
-        ({"keep_first": 16, "method": "copy"}, "--keep-first 16: copy keeps all 16 already. Remove --keep-first."),
-        ({"drop_last": 16}, "--drop-last 16 with --method auto: none of the 16 learned positions is left"),
+        (
+            {"keep_first": 16, "method": "copy"},
+            "--keep-first 16: copy keeps all 16 already. Remove --keep-first.",
+        ),
+        (
+            {"drop_last": 16},
+            "--drop-last 16 with --method auto: none of the 16 learned positions is left",
+        ),
         (
             {"keep_first": 8, "drop_last": 8},
             "--keep-first 8 and --drop-last 8 with .* none of the 16 learned positions",
         ),
-        ({"method": "hierarchical", "to": 257}, "extends 16 learned positions to at most 256, .*--to 256 or fewer"),
+        (
+            {"method": "hierarchical", "to": 257},
+            "extends 16 learned positions to at most 256, .*--to 256 or fewer",
+        ),
         (
             {"method": "hierarchical", "to": 102, "keep_first": 3, "drop_last": 4},
             "extends 9 learned positions to at most 81, .*--to 84 or fewer",
         ),
-        ({"method": "hierarchical", "drop_last": 14}, "extends 2 learned positions to at most 4, .*Use another method"),
-        ({"method": "stretch"}, "--keep-first 20 with --method stretch: none of the 16 .*--keep-first 8"),
+        (
+            {"method": "hierarchical", "drop_last": 14},
+            "extends 2 learned positions to at most 4, .*Use another method",
+        ),
+        (
+            {"method": "stretch"},
+            "--keep-first 20 with --method stretch: none of the 16 .*--keep-first 8",
+        ),
         (
             {"to": NEW, "method": "truncate"},
             "--method truncate creates no new rows, and .* more than the 16 learned ones",
         ),
         (
             {"to": 8, "method": "linear"},
-            f"--method does not apply when shrinking {WPE} from 16 to 8 positions: the first 8 are kept. Remove --met",
+            f"--method does not apply when shrinking {WPE} from 16 to 8 positions: the first 8 "
+            "are kept. Remove --met",
         ),
         (
             {"to": 8, "keep_first": 1, "drop_last": 1},
-            "--keep-first, --drop-last do not apply when shrinking .*Remove --keep-first, --drop-last.",
+            "--keep-first, --drop-last do not apply when shrinking .*Remove --keep-first, "
+            "--drop-last.",
         ),
     ],
 )
-def test_resize_rejects_invalid_options(options: dict[str, Any], message: str, make_pico: MakePico) -> None:
+def test_resize_rejects_invalid_options(
+    options: dict[str, Any], message: str, make_pico: MakePico
+) -> None:
     assert_rejected(make_pico("gpt2").folder, ResizeError, message, **options)
 
 
@@ -350,11 +458,23 @@ def test_resize_rejects_invalid_options(options: dict[str, Any], message: str, m
         ({"max_position_embeddings": 24}, {}, "max_position_embeddings is 24, so"),
         ({"n_positions": "16"}, {}, "n_positions must be an integer for a gpt2 model, got '16'"),
         ({"model_type": ["gpt2"]}, {}, "has no model_type. Pass it, for example --model-type"),
-        ({"model_type": "bert"}, {}, "no position table found; in a bert model it is embeddings.position_emb"),
-        ({}, {"wpe.weight": torch.ones(OLD, 8)}, f"two candidate position tables, wpe.weight and {WPE}"),
+        (
+            {"model_type": "bert"},
+            {},
+            "no position table found; in a bert model it is embeddings.position_emb",
+        ),
+        (
+            {},
+            {"wpe.weight": torch.ones(OLD, 8)},
+            f"two candidate position tables, wpe.weight and {WPE}",
+        ),
         ({}, {WPE: torch.ones(OLD)}, "has shape"),
         ({}, {WPE: torch.ones(OLD, 0)}, "has shape"),
-        ({}, {WPE: torch.ones(OLD, 8, dtype=torch.int8)}, f"{WPE} has dtype I8, which is not supported"),
+        (
+            {},
+            {WPE: torch.ones(OLD, 8, dtype=torch.int8)},
+            f"{WPE} has dtype I8, which is not supported",
+        ),
     ],
 )
 def test_resize_rejects_a_config_that_does_not_match_the_table(
@@ -370,7 +490,9 @@ def test_resize_rejects_a_table_without_positions(make_pico: MakePico) -> None:
     source = make_pico("roberta").folder
     pico.edit_json(source / "config.json", pad_token_id=17)
     assert_rejected(
-        source, CheckpointError, "18 rows, of which 18 are reserved: no position is left. Check pad_token_id"
+        source,
+        CheckpointError,
+        "18 rows, of which 18 are reserved: no position is left. Check pad_token_id",
     )
 
 
@@ -392,7 +514,9 @@ def test_resize_rejects_an_output_that_exists_or_overlaps_the_source(make_pico: 
     assert json.loads((out / "config.json").read_text())["max_position_embeddings"] == 24
 
 
-def test_resize_reports_too_little_memory(make_pico: MakePico, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resize_reports_too_little_memory(
+    make_pico: MakePico, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*arguments: Any) -> None:
         raise MemoryError
 
@@ -402,7 +526,9 @@ def test_resize_reports_too_little_memory(make_pico: MakePico, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("name", "mode"), [("model.safetensors", 0o600), ("1_Pooling", 0o700)])
-def test_resize_reports_missing_permissions(name: str, mode: int, make_pico: MakePico, public_path: Path) -> None:
+def test_resize_reports_missing_permissions(
+    name: str, mode: int, make_pico: MakePico, public_path: Path
+) -> None:
     source = Path(shutil.copytree(make_pico("gpt2").folder, public_path / "model"))
     (source / "1_Pooling").mkdir()
     (source / "1_Pooling" / "config.json").write_text("{}")
@@ -417,7 +543,9 @@ def test_resize_reports_missing_permissions(name: str, mode: int, make_pico: Mak
     assert pico.contents(public_path) == before
 
 
-def test_execute_rejects_a_source_that_changed_after_planning(make_pico: MakePico, tmp_path: Path) -> None:
+def test_execute_rejects_a_source_that_changed_after_planning(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
     source = make_pico("gpt2").folder
     plan = plan_resize(source, to=NEW)
     (source / "generation_config.json").write_text("{}")
@@ -445,7 +573,9 @@ def test_public_names_exist_and_have_docstrings() -> None:
         _ = ctxextend.nothing  # type: ignore[attr-defined]
 
 
-def test_resize_of_an_untrained_table_warns_as_inspect_does_and_gives_no_reason(tmp_path: Path) -> None:
+def test_resize_of_an_untrained_table_warns_as_inspect_does_and_gives_no_reason(
+    tmp_path: Path,
+) -> None:
     source = pico.make(tmp_path / "gpt2", "gpt2", n_embd=64, n_positions=64).folder
     (table,) = inspect(source).tables
     (finding,) = [text for text in table.findings() if text.startswith("looks untrained")]
@@ -458,13 +588,24 @@ def test_resize_of_an_untrained_table_warns_as_inspect_does_and_gives_no_reason(
 
 
 def test_resize_leaves_a_stored_table_that_transformers_ignores(tmp_path: Path) -> None:
-    sizes: dict[str, Any] = {"vocab_size": 32, "d_model": 64, "ffn_dim": 16, "num_layers": 1, "attention_heads": 2}
-    model = transformers.XGLMForCausalLM(transformers.XGLMConfig(max_position_embeddings=64, **sizes))
+    sizes: dict[str, Any] = {
+        "vocab_size": 32,
+        "d_model": 64,
+        "ffn_dim": 16,
+        "num_layers": 1,
+        "attention_heads": 2,
+    }
+    model = transformers.XGLMForCausalLM(
+        transformers.XGLMConfig(max_position_embeddings=64, **sizes)
+    )
     model.save_pretrained(tmp_path / "xglm")
     name = "model.embed_positions.weights"
     pico.add_tensors(tmp_path / "xglm", {name: torch.randn(66, 64)})  # as in files of old versions
     result = resize(tmp_path / "xglm", 128, output=tmp_path / "out")
-    note = f"transformers computes the rows of {name} and ignores the stored ones, which stay as they are."
+    note = (
+        f"transformers computes the rows of {name} and ignores the stored ones, which stay as "
+        "they are."
+    )
     assert note in result.plan.notes
     assert note in inspect(tmp_path / "xglm").notes
     assert result.plan.methods == {name: "formula"}

@@ -30,7 +30,10 @@ def plot_lines(lines: list[Pieces]) -> list[str]:
 
 def drawn_columns(lines: list[Pieces]) -> list[bool]:
     """Return whether each column of a braille plot has a dot."""
-    return [any(ord(character) in BRAILLE for character in column) for column in zip(*plot_lines(lines), strict=True)]
+    return [
+        any(ord(character) in BRAILLE for character in column)
+        for column in zip(*plot_lines(lines), strict=True)
+    ]
 
 
 @settings(max_examples=40, deadline=None)

@@ -14,7 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from ctxextend.checkpoints.pytorch_file import DTYPES, PytorchFile, as_tensor_file, find_tensors, unpickle
+from ctxextend.checkpoints.pytorch_file import (
+    DTYPES,
+    PytorchFile,
+    as_tensor_file,
+    find_tensors,
+    unpickle,
+)
 from ctxextend.checkpoints.safetensors_file import open_safetensors
 from ctxextend.errors import CheckpointError
 from tests import pico
@@ -29,11 +35,23 @@ def open_pytorch_file(path: Path, *, ties: bool = True) -> PytorchFile:
 
 
 ENCODER_DECODER = {
-    **{"d_model": 8, "vocab_size": 32, "max_position_embeddings": 16, "encoder_layers": 1, "decoder_layers": 1},
-    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16},
+    **{
+        "d_model": 8,
+        "vocab_size": 32,
+        "max_position_embeddings": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+    },
+    **{
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 16,
+        "decoder_ffn_dim": 16,
+    },
 }
 GPT = {"n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 32}
-# Models with all variants of tying in transformers: the head, encoder and decoder, biases, and none.
+# Models with all variants of tying in transformers: the head, encoder and decoder, biases, and
+# none.
 TIED: dict[str, dict[str, Any]] = {
     "AlbertForMaskedLM": {**BERT, "embedding_size": 8},
     "BartForConditionalGeneration": ENCODER_DECODER,
@@ -43,7 +61,13 @@ TIED: dict[str, dict[str, Any]] = {
     "ElectraForMaskedLM": {**BERT, "embedding_size": 8},
     "GPT2LMHeadModel": GPT,
     "RobertaForMaskedLM": pico.CONFIGS["roberta"],
-    "T5ForConditionalGeneration": {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2},
+    "T5ForConditionalGeneration": {
+        "d_model": 8,
+        "d_kv": 4,
+        "d_ff": 16,
+        "num_layers": 1,
+        "num_heads": 2,
+    },
 }
 
 
@@ -66,7 +90,10 @@ def save(content: Any, path: Path, write: Callable[[Any, Path], None] = write_zi
 
 def tensor_bytes(file: PytorchFile) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     """Return dtype, shape and bytes of all tensors, as `pico.tensor_bytes` does."""
-    return {name: (e.dtype, e.shape, file.read_bytes(name).tobytes()) for name, e in file.entries.items()}
+    return {
+        name: (e.dtype, e.shape, file.read_bytes(name).tobytes())
+        for name, e in file.entries.items()
+    }
 
 
 @pytest.mark.parametrize("name", TIED)
@@ -103,14 +130,22 @@ def test_open_pytorch_file_reads_no_tensor(tmp_path: Path) -> None:
     assert in_memory() - before < 8_000
     assert not file.is_in_memory
     assert file.read_bytes("a")[-4:].tobytes() == np.float32(1).tobytes()
-    assert open_pytorch_file(save({"a": torch.ones(1)}, tmp_path / "b.bin", write_legacy)).is_in_memory
+    assert open_pytorch_file(
+        save({"a": torch.ones(1)}, tmp_path / "b.bin", write_legacy)
+    ).is_in_memory
 
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_read_bytes_equals_safetensors(name: str, tmp_path: Path) -> None:
-    values = torch.arange(24, dtype=torch.uint8).view(getattr(torch, name)) if name != "bool" else torch.eye(3) > 0
+    values = (
+        torch.arange(24, dtype=torch.uint8).view(getattr(torch, name))
+        if name != "bool"
+        else torch.eye(3) > 0
+    )
     save_file({"a": values}, tmp_path / "a.safetensors")
-    assert tensor_bytes(open_pytorch_file(save({"a": values}, tmp_path / "a.bin"))) == pico.tensor_bytes(tmp_path)
+    assert tensor_bytes(
+        open_pytorch_file(save({"a": values}, tmp_path / "a.bin"))
+    ) == pico.tensor_bytes(tmp_path)
 
 
 @given(
@@ -120,12 +155,16 @@ def test_read_bytes_equals_safetensors(name: str, tmp_path: Path) -> None:
     transposed=st.booleans(),
 )
 @settings(max_examples=40, deadline=None)
-def test_read_bytes_of_any_strides(shape: list[int], steps: list[int], copies: int, transposed: bool) -> None:
+def test_read_bytes_of_any_strides(
+    shape: list[int], steps: list[int], copies: int, transposed: bool
+) -> None:
     values = torch.randn(shape)[tuple(slice(None, None, step) for step in steps[: len(shape)])]
     values = values.expand(copies, *values.shape)
     values = values.permute(*reversed(range(values.ndim))) if transposed else values
     with tempfile.TemporaryDirectory() as folder:
-        file = open_pytorch_file(save({"first": torch.ones(3), "a": values}, Path(folder) / "a.bin"))
+        file = open_pytorch_file(
+            save({"first": torch.ones(3), "a": values}, Path(folder) / "a.bin")
+        )
         assert file.entries["a"].shape == values.shape
         assert file.read_bytes("a").tobytes() == values.numpy().tobytes()
 
@@ -136,12 +175,32 @@ def test_open_pytorch_file_ties_names_of_one_tensor_but_not_views_or_copies(
 ) -> None:
     table = torch.randn(4, 4)
     state = {
-        **{"lm_head.weight": table, "table": table, "again": table[:], "transposed": table.T, "rows": table[:2]},
-        **{"others": table[2:], "copy": table.clone(), "none": torch.empty(0), "nothing": torch.empty(0)},
+        **{
+            "lm_head.weight": table,
+            "table": table,
+            "again": table[:],
+            "transposed": table.T,
+            "rows": table[:2],
+        },
+        **{
+            "others": table[2:],
+            "copy": table.clone(),
+            "none": torch.empty(0),
+            "nothing": torch.empty(0),
+        },
     }
     path = save(state, tmp_path / "a.bin", write)
     file = open_pytorch_file(path)
-    assert list(file.tensors) == ["table", "again", "transposed", "rows", "others", "copy", "none", "nothing"]
+    assert list(file.tensors) == [
+        "table",
+        "again",
+        "transposed",
+        "rows",
+        "others",
+        "copy",
+        "none",
+        "nothing",
+    ]
     assert file.read_bytes("others").tobytes() == table[2:].numpy().tobytes()
     assert list(open_pytorch_file(path, ties=False).tensors) == list(state)
 
@@ -161,7 +220,10 @@ def test_open_pytorch_file_ties_names_of_one_tensor_but_not_views_or_copies(
             {"x.LayerNorm.gamma": torch.ones(1), "x.LayerNorm.beta": torch.ones(1)},
             ["x.LayerNorm.weight", "x.LayerNorm.bias"],
         ),
-        ({"ls1.gamma": torch.ones(1), "LayerNorm.gammas": torch.ones(1)}, ["ls1.gamma", "LayerNorm.gammas"]),
+        (
+            {"ls1.gamma": torch.ones(1), "LayerNorm.gammas": torch.ones(1)},
+            ["ls1.gamma", "LayerNorm.gammas"],
+        ),
     ],
 )
 def test_find_tensors_returns_transformers_names(content: Any, names: list[str]) -> None:
@@ -182,10 +244,19 @@ REJECTED: list[tuple[Callable[[], Any], str]] = [
     (lambda: {"LayerNorm.beta": torch.ones(1), "LayerNorm.bias": torch.ones(1)}, "twice"),
     (lambda: {"a": torch.eye(2).to_sparse()}, "'a' is not a dense tensor .*sparse"),
     (lambda: {"a": torch.eye(2).to_sparse_csr()}, "'a' is not a dense tensor .*sparse"),
-    (lambda: {"a": torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])}, "'a' is not a dense tensor"),
+    (
+        lambda: {"a": torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])},
+        "'a' is not a dense tensor",
+    ),
     (lambda: {"a": torch.empty(2, device="meta")}, "'a' is not a dense tensor .*meta"),
-    (lambda: {"a": torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)}, "'a' is .*qint8"),
-    (lambda: {"a": torch.ones(2, dtype=torch.complex64).conj()}, "'a' is a conjugate or negative view"),
+    (
+        lambda: {"a": torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)},
+        "'a' is .*qint8",
+    ),
+    (
+        lambda: {"a": torch.ones(2, dtype=torch.complex64).conj()},
+        "'a' is a conjugate or negative view",
+    ),
     (lambda: {"a": torch.ones(2, dtype=torch.complex128)}, "'a' is of dtype torch.complex128"),
     (lambda: {"a": torch.ones(1).expand(1 << 40)}, "'a' is expanded from 4 bytes"),
 ]
@@ -203,31 +274,46 @@ def test_open_pytorch_file_rejects_what_safetensors_cannot_store(
     assert "torch.save(model.state_dict(), NAME)" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html><html></html>", b"PK\x03\x04" + bytes(100)])
+@pytest.mark.parametrize(
+    "content", [b"", b"<!DOCTYPE html><html></html>", b"PK\x03\x04" + bytes(100)]
+)
 def test_open_pytorch_file_rejects_broken_files(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=f"{path} is not a valid PyTorch file with only tensors"):
+    with pytest.raises(
+        CheckpointError, match=f"{path} is not a valid PyTorch file with only tensors"
+    ):
         open_pytorch_file(path)
 
 
-@given(position=st.integers(0, 2000), value=st.integers(0, 255), cut=st.booleans(), is_zip=st.booleans())
+@given(
+    position=st.integers(0, 2000),
+    value=st.integers(0, 255),
+    cut=st.booleans(),
+    is_zip=st.booleans(),
+)
 @settings(max_examples=60, deadline=None)
 def test_open_pytorch_file_of_mutated_bytes_succeeds_or_raises(
     position: int, value: int, cut: bool, is_zip: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = save(
-            {"x": torch.ones(3, 5), "y": torch.zeros(2)}, Path(folder) / "a", write_zip if is_zip else write_legacy
+            {"x": torch.ones(3, 5), "y": torch.zeros(2)},
+            Path(folder) / "a",
+            write_zip if is_zip else write_legacy,
         )
         data = bytearray(path.read_bytes())
         position %= len(data)
-        path.write_bytes(data[:position] if cut else data[:position] + bytes([value]) + data[position + 1 :])
+        path.write_bytes(
+            data[:position] if cut else data[:position] + bytes([value]) + data[position + 1 :]
+        )
         try:
             file = open_pytorch_file(path)
         except CheckpointError:
             return
-        assert all(file.read_bytes(name).nbytes == entry.size for name, entry in file.entries.items())
+        assert all(
+            file.read_bytes(name).nbytes == entry.size for name, entry in file.entries.items()
+        )
 
 
 def test_read_bytes_raises_for_a_file_that_was_truncated(tmp_path: Path) -> None:
@@ -241,7 +327,9 @@ def test_read_bytes_raises_for_a_file_that_was_truncated(tmp_path: Path) -> None
 
 
 def change_records(
-    path: Path, change: Callable[[str, bytes], tuple[str, bytes]], compression: int = zipfile.ZIP_STORED
+    path: Path,
+    change: Callable[[str, bytes], tuple[str, bytes]],
+    compression: int = zipfile.ZIP_STORED,
 ) -> None:
     """Rewrite a zip file with changed names or bytes of its records."""
     with zipfile.ZipFile(path) as archive:

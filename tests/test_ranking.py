@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctxextend.comparison.compare import Candidate, Compare, Measurement, MethodSpec, rank, read_methods
+from ctxextend.comparison.compare import (
+    Candidate,
+    Compare,
+    Measurement,
+    MethodSpec,
+    rank,
+    read_methods,
+)
 from ctxextend.comparison.comparison_result import LOSS
 from ctxextend.errors import ResizeError
 from ctxextend.recipe import Resize
@@ -20,13 +27,20 @@ EVERY = [name for name in METHODS if name != "auto"]
 
 def candidate(name: str, *stages: list[float]) -> Candidate:
     """A method with the losses of its windows, untrained and trained."""
-    measured = [Measurement(WITHOUT_BASE, tuple(np.array([loss]) for loss in losses)) for losses in stages]
+    measured = [
+        Measurement(WITHOUT_BASE, tuple(np.array([loss]) for loss in losses)) for losses in stages
+    ]
     return Candidate(name, recipe="source: x\n", measured=measured)
 
 
 def test_rank_uses_trained_scores_and_deltas_per_stage() -> None:
-    first, second = candidate("linear", [1.0, 1.0], [0.9, 0.9]), candidate("copy", [2.0, 2.0], [0.5, 0.5])
-    best, other, untrained = rank([first, candidate("last", [1.5, 1.5]), second, candidate("mean")], LOSS)
+    first, second = (
+        candidate("linear", [1.0, 1.0], [0.9, 0.9]),
+        candidate("copy", [2.0, 2.0], [0.5, 0.5]),
+    )
+    best, other, untrained = rank(
+        [first, candidate("last", [1.5, 1.5]), second, candidate("mean")], LOSS
+    )
     assert (best.method, other.method, untrained.method) == ("copy", "linear", "last")
     assert best.final.delta is None
     assert best.untrained.delta is not None
@@ -39,7 +53,9 @@ def test_rank_uses_trained_scores_and_deltas_per_stage() -> None:
 
 
 def test_rank_puts_nan_last() -> None:
-    first, second = rank([candidate("linear", [math.nan, 1.0]), candidate("copy", [7.0, 7.0])], LOSS)
+    first, second = rank(
+        [candidate("linear", [math.nan, 1.0]), candidate("copy", [7.0, 7.0])], LOSS
+    )
     assert (first.method, second.method) == ("copy", "linear")
     assert first.untrained.is_tied
     assert not second.untrained.is_tied
@@ -56,7 +72,9 @@ def test_rank_puts_nan_last() -> None:
     ],
 )
 def test_read_methods_parses_like_resize(spec: str, method: str, settings: dict[str, Any]) -> None:
-    assert read_methods([spec], 64) == (MethodSpec(spec, Resize(64, method=method, **settings), is_named=True),)
+    assert read_methods([spec], 64) == (
+        MethodSpec(spec, Resize(64, method=method, **settings), is_named=True),
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,9 +85,13 @@ def test_read_methods_parses_like_resize(spec: str, method: str, settings: dict[
         (["all", "last", "last", "copy:drop_last=1"], ["last", "copy:drop-last=1"]),
     ],
 )
-def test_read_methods_expands_all_and_removes_duplicates(specs: list[str], named: list[str]) -> None:
+def test_read_methods_expands_all_and_removes_duplicates(
+    specs: list[str], named: list[str]
+) -> None:
     found = read_methods(specs, 64)
-    assert [spec.name for spec in found] == list(dict.fromkeys([*EVERY, *ROTARY_METHOD_NAMES, *named]))
+    assert [spec.name for spec in found] == list(
+        dict.fromkeys([*EVERY, *ROTARY_METHOD_NAMES, *named])
+    )
     assert [spec.name for spec in found if spec.is_named] == named
 
 

@@ -1,7 +1,7 @@
 """Resizing the complete folder of a pretrained sentence encoder, all-MiniLM-L6-v2.
 
-Its table has 512 rows, sentence_bert_config.json limits texts to 256 tokens, and tokenizer.json truncates and pads to
-128 tokens.
+Its table has 512 rows, sentence_bert_config.json limits texts to 256 tokens, and tokenizer.json
+truncates and pads to 128 tokens.
 """
 
 import json
@@ -19,27 +19,49 @@ from tokenizers import Tokenizer
 from ctxextend import plan_resize, resize
 from tests import pico
 
-# One method per kind: unchanged rows, moved rows, unchanged first rows, LAPACK. Small models test all methods.
+# One method per kind: unchanged rows, moved rows, unchanged first rows, LAPACK. Small models test
+# all methods.
 CHOSEN = ("copy", "linear", "stretch", "spectral")
 SOURCE = Path(get_model_path())
 NEW = 2048
-WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "seven", "wizards", "sing"]
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "while",
+    "seven",
+    "wizards",
+    "sing",
+]
 
 
 def text(tokens: int) -> str:
-    """Return a text with the given number of tokens, [CLS] and [SEP] included; each word is one token."""
+    """Return a text with the given number of tokens, [CLS] and [SEP] included; each word is one
+    token.
+    """
     return " ".join(WORDS[i % len(WORDS)] for i in range(tokens - 2))
 
 
 def embed(encoder: SentenceTransformer, *texts: str) -> torch.Tensor:
     # One at a time, because padding in a batch changes the last bits of sums.
-    return torch.stack([encoder.encode(one, convert_to_tensor=True, show_progress_bar=False) for one in texts])
+    return torch.stack(
+        [encoder.encode(one, convert_to_tensor=True, show_progress_bar=False) for one in texts]
+    )
 
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("minilm")
-    return {method: resize(SOURCE, to=NEW, method=method, output=folder / method).output for method in CHOSEN}
+    return {
+        method: resize(SOURCE, to=NEW, method=method, output=folder / method).output
+        for method in CHOSEN
+    }
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +70,9 @@ def base() -> Iterator[SentenceTransformer]:
 
 
 @pytest.mark.parametrize("method", CHOSEN)
-def test_resize_real_encoder_embeds_long_texts_in_full(method: str, outputs: dict[str, Path]) -> None:
+def test_resize_real_encoder_embeds_long_texts_in_full(
+    method: str, outputs: dict[str, Path]
+) -> None:
     encoder = SentenceTransformer(str(outputs[method]), device="cpu")
     assert encoder.max_seq_length == NEW
     long = text(2000)
@@ -60,7 +84,9 @@ def test_resize_real_encoder_embeds_long_texts_in_full(method: str, outputs: dic
 
 
 @pytest.mark.parametrize("method", CHOSEN)
-def test_resize_real_encoder_loads_in_transformers_with_equal_weights(method: str, outputs: dict[str, Path]) -> None:
+def test_resize_real_encoder_loads_in_transformers_with_equal_weights(
+    method: str, outputs: dict[str, Path]
+) -> None:
     model: Any = pico.Pico(SOURCE, transformers.BertModel).load(outputs[method])
     pico.logits(model, NEW)
     with pytest.raises((IndexError, RuntimeError)):
@@ -84,7 +110,9 @@ def test_resize_real_encoder_copy_keeps_embeddings_of_short_texts(
     assert not torch.equal(embed(encoder, long), embed(base, long))
 
 
-def test_resize_real_encoder_copy_keeps_hidden_states_of_short_texts(outputs: dict[str, Path]) -> None:
+def test_resize_real_encoder_copy_keeps_hidden_states_of_short_texts(
+    outputs: dict[str, Path],
+) -> None:
     loader = pico.Pico(SOURCE, transformers.BertModel)
     old, new = loader.load(), loader.load(outputs["copy"])
     for length in (2, 300, 512):
@@ -126,7 +154,9 @@ def test_resize_real_encoder_warns_of_lower_limits() -> None:
 
 
 def test_resize_real_encoder_tokenizer_truncates_at_new_length(outputs: dict[str, Path]) -> None:
-    old, new = (Tokenizer.from_file(str(folder / "tokenizer.json")) for folder in (SOURCE, outputs["copy"]))
+    old, new = (
+        Tokenizer.from_file(str(folder / "tokenizer.json")) for folder in (SOURCE, outputs["copy"])
+    )
     assert len(old.encode(text(3000)).ids) == 128
     assert len(new.encode(text(3000)).ids) == NEW
     assert len(new.encode(text(9)).ids) == 9

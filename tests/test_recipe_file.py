@@ -81,14 +81,19 @@ def test_parse_recipe_reads_every_section() -> None:
         lr=st.floats(1e-9, 1),
         seed=st.integers(0, MAX_INT),
     ),
-    st.none() | st.builds(Evaluate, st.just(("./null", "./c: d")), length=st.just((8, 9)), no_base=st.booleans()),
+    st.none()
+    | st.builds(
+        Evaluate, st.just(("./null", "./c: d")), length=st.just((8, 9)), no_base=st.booleans()
+    ),
 )
 def test_parse_recipe_round_trips_with_yaml_text(
     ref: CheckpointRef, settings: Resize, train: Train | None, evaluate: Evaluate | None
 ) -> None:
     recipe = Recipe(ref, settings, train, evaluate)
     text = yaml_text(recipe_values(recipe) | {"provenance": {"method": "stretch"}}, Path())
-    assert parse_recipe(text, "recipe.yaml") == RecipeFile(recipe, {"method": "stretch"}, yaml.safe_load(text))
+    assert parse_recipe(text, "recipe.yaml") == RecipeFile(
+        recipe, {"method": "stretch"}, yaml.safe_load(text)
+    )
 
 
 def test_parse_recipe_reports_all_errors_with_line_and_nearest_key() -> None:
@@ -134,7 +139,10 @@ to: 4
         ("to: null", "resize.to is missing"),
         ("to: 64\n  fix_limits: 1", "resize.fix_limits must be true or false, got an integer"),
         ("to: 64\n  part: 1", "resize.part must be a string, got an integer: put it in quotes"),
-        ("to: 64\n  method: hierarchical:alpha=high", "--method hierarchical: alpha must be between 0 and 1"),
+        (
+            "to: 64\n  method: hierarchical:alpha=high",
+            "--method hierarchical: alpha must be between 0 and 1",
+        ),
         ("to: 64\n  method: copy:alpha=0.3", "--method copy has no setting 'alpha'."),
         ("to: 64\n  method: 5", "resize.method must be a string, got an integer: put it in quotes"),
         ("to: 64\n  alpha: 0.3", "unknown key resize.alpha"),
@@ -160,12 +168,18 @@ def test_parse_recipe_rejects_a_value_or_key_of_a_section(line: str, message: st
         ("source: a", "recipe.yaml: no steps: add one or more of convert, resize, train, evaluate"),
         ("source: a\nresize:\ntrain: null", "recipe.yaml: no steps: add"),
         ("source: a\nresize: 64", "recipe.yaml, line 2: resize must be a mapping, got an integer"),
-        ("source: ''\nresize: {to: 2}\nfoo: {a: 1}", "recipe.yaml, line 3: unknown key foo; use one of source"),
+        (
+            "source: ''\nresize: {to: 2}\nfoo: {a: 1}",
+            "recipe.yaml, line 3: unknown key foo; use one of source",
+        ),
         ("a: b: c", "recipe.yaml, line 1: invalid YAML: mapping values are not allowed here."),
         ("a: &x 1\nb: *x", "recipe.yaml, line 2: invalid YAML: aliases are not supported."),
         ("a: 1\n---\nb: 1", "recipe.yaml, line 2: invalid YAML: but found another document."),
         ("\x00", "recipe.yaml: invalid YAML: unacceptable character"),
-        ("a: !!python/name:os.system x", "line 1: invalid YAML: could not determine a constructor for the tag"),
+        (
+            "a: !!python/name:os.system x",
+            "line 1: invalid YAML: could not determine a constructor for the tag",
+        ),
         ("a: !!int b", "invalid YAML: invalid literal for int()"),
         ("a: " + "9" * 5_000, "invalid YAML: Exceeds the limit"),
         ("[" * 1_000, "recipe.yaml: invalid YAML: nested too deeply."),
@@ -193,9 +207,18 @@ def test_parse_recipe_reports_invalid_combinations_but_no_follow_up_errors() -> 
     [
         (["resize.to=32", "train.lr=null"], ("a", Resize(32), Train(("b",), 9), Evaluate(("c",)))),
         (["resize=null", "train="], ("a", None, None, Evaluate(("c",)))),
-        (["source=d", "train={data: [e], steps: 1}"], ("d", Resize(64), Train(("e",), 1), Evaluate(("c",)))),
-        (["resize.keep-first=2", "resize.method=stretch", "train=null", "evaluate=null"], ("a", STRETCHED, None, None)),
-        (["evaluate=null", "train=null", "evaluate.data=[f, g=h]"], ("a", Resize(64), None, Evaluate(("f", "g=h")))),
+        (
+            ["source=d", "train={data: [e], steps: 1}"],
+            ("d", Resize(64), Train(("e",), 1), Evaluate(("c",))),
+        ),
+        (
+            ["resize.keep-first=2", "resize.method=stretch", "train=null", "evaluate=null"],
+            ("a", STRETCHED, None, None),
+        ),
+        (
+            ["evaluate=null", "train=null", "evaluate.data=[f, g=h]"],
+            ("a", Resize(64), None, Evaluate(("f", "g=h"))),
+        ),
     ],
 )
 def test_parse_recipe_applies_changes(changes: list[str], expected: tuple[Any, ...]) -> None:
@@ -206,9 +229,15 @@ def test_parse_recipe_applies_changes(changes: list[str], expected: tuple[Any, .
 
 def test_parse_recipe_reports_errors_of_changes_but_not_of_replaced_values() -> None:
     text = "source: 1\nresize: {to: long}\ntrain: {setps: 1}\n"
-    assert read(text, "source=a", "resize.to=64", "train=null") == Recipe(CheckpointRef("a"), resize=Resize(64))
+    assert read(text, "source=a", "resize.to=64", "train=null") == Recipe(
+        CheckpointRef("a"), resize=Resize(64)
+    )
     lines = error_lines(text, "source=a", "train=null", "resize.too=3", "steps", "resize.to=0")
-    assert [line.split(": ", 1)[0] for line in lines] == ["--set resize.to", "--set resize.too", "--set steps"]
+    assert [line.split(": ", 1)[0] for line in lines] == [
+        "--set resize.to",
+        "--set resize.too",
+        "--set steps",
+    ]
     assert "did you mean resize.to?" in lines[1]
     assert error_lines(text, "resize.part=[")[0].startswith("--set resize.part: invalid YAML")
 
@@ -223,10 +252,23 @@ def test_read_recipe_reports_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_parse_recipe_reports_value_errors_next_to_type_errors() -> None:
-    text = "source: a\noutput: 5\nresize: {to: [8], method: foo, keep_first: -1}\ntrain: {seq_len: 4}"
-    expected = ["line 2: output must", "line 3: --keep-first", "line 3: Unknown method", "line 3: resize.to must"]
-    expected += ["line 4: --seq-len", "line 4: train.data is missing", "line 4: train.steps is missing"]
-    assert [line for line, start in zip(error_lines(text), expected, strict=True) if start not in line] == []
+    text = (
+        "source: a\noutput: 5\nresize: {to: [8], method: foo, keep_first: -1}\ntrain: {seq_len: 4}"
+    )
+    expected = [
+        "line 2: output must",
+        "line 3: --keep-first",
+        "line 3: Unknown method",
+        "line 3: resize.to must",
+    ]
+    expected += [
+        "line 4: --seq-len",
+        "line 4: train.data is missing",
+        "line 4: train.steps is missing",
+    ]
+    assert [
+        line for line, start in zip(error_lines(text), expected, strict=True) if start not in line
+    ] == []
 
 
 def test_parse_provenance_rejects_deeply_nested_recipes() -> None:
@@ -241,7 +283,9 @@ def test_parse_recipe_keeps_the_provenance_if_only_the_tokenizer_changes() -> No
     assert parse_recipe(text, "recipe.yaml", ["source=b"]).provenance == {}
 
 
-def test_parse_recipe_expands_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parse_recipe_expands_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     text = "source: ~/a\ntokenizer: ~/b\nevaluate: {data: [~/c.txt, d.txt]}\n"
     recipe = parse_recipe(text, "recipe.yaml", folder=Path.cwd()).recipe
@@ -253,18 +297,26 @@ def test_recipes_support_windows_paths_and_drives(monkeypatch: pytest.MonkeyPatc
     windows = SimpleNamespace(path=ntpath, sep="\\", curdir=".", pardir="..")
     monkeypatch.setattr(recipe_file, "os", windows)
     monkeypatch.setattr(recipe_file, "Path", PureWindowsPath)
-    values = {"source": r"D:\models\a", "tokenizer": r"C:\out\b\c", "evaluate": {"data": [r"C:\texts\d.txt"]}}
+    values = {
+        "source": r"D:\models\a",
+        "tokenizer": r"C:\out\b\c",
+        "evaluate": {"data": [r"C:\texts\d.txt"]},
+    }
     folder: Any = PureWindowsPath(r"C:\out\e")
     text = yaml_text(values, folder)
     assert yaml.safe_load(text) == {
         **{"source": "D:/models/a", "tokenizer": "../b/c"},
         "evaluate": {"data": ["../../texts/d.txt"]},
     }
-    recipe = parse_recipe(text, "recipe.yaml", folder=folder).recipe  # the current folder has no drive
+    recipe = parse_recipe(
+        text, "recipe.yaml", folder=folder
+    ).recipe  # the current folder has no drive
     assert recipe.checkpoint == CheckpointRef("D:/models/a", tokenizer="C:/out/b/c")
 
 
-def test_builtin_recipes_ignore_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_builtin_recipes_ignore_other_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recipe_file, "__file__", str(tmp_path / "ctxextend" / "recipe_file.py"))
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "soup.yaml").write_text("soup: hot\n")

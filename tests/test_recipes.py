@@ -1,4 +1,6 @@
-"""Every file in recipes/: recipes on pico models of their model type, and training scripts for a few steps."""
+"""Every file in recipes/: recipes on pico models of their model type, and training scripts for a
+few steps.
+"""
 
 import json
 import math
@@ -27,13 +29,20 @@ from tests import pico
 from tests.trainings import make_encoder, make_source
 from tests.word_tokenizer import add_tokenizer, text_of
 
-RECIPES = {path.stem: path for path in sorted((Path(__file__).parents[1] / "recipes").glob("**/*.yaml"))}
+RECIPES = {
+    path.stem: path for path in sorted((Path(__file__).parents[1] / "recipes").glob("**/*.yaml"))
+}
 
 
 def make_clip(folder: Path) -> Path:
     """Save a randomly initialised CLIP model with 24 text positions."""
     torch.manual_seed(0)
-    tower = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tower = {
+        "hidden_size": 8,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     config = transformers.CLIPConfig(
         text_config={**tower, "max_position_embeddings": 24, "vocab_size": 32, "eos_token_id": 3},
         vision_config={**tower, "image_size": 8, "patch_size": 4},
@@ -61,12 +70,20 @@ ENCODER = BERT.removeprefix("bert.")
 CLIP = "text_model.embeddings.position_embedding.weight"
 CASES = {
     "bert-2048": Case(partial(make_source, model_type="bert"), BERT, 32, lengths(32)),
-    "gpt2-4096": Case(partial(make_source, model_type="gpt2"), "transformer.wpe.weight", 32, lengths(32)),
+    "gpt2-4096": Case(
+        partial(make_source, model_type="gpt2"), "transformer.wpe.weight", 32, lengths(32)
+    ),
     "hierarchical-bert-1536": Case(partial(make_source, model_type="bert"), BERT, 48, lengths(48)),
     "long-clip-text-248": Case(make_clip, CLIP, 36, ("resize.to=36",)),
-    "longembed-e5-4096": Case(make_encoder, ENCODER, 64, ("resize.to=64", "train.window=16", "train.batch_size=2")),
-    "longformer-roberta-4096": Case(partial(make_source, model_type="roberta"), f"roberta.{ENCODER}", 34, lengths(32)),
-    "minilm-2048": Case(make_encoder, ENCODER, 32, ("resize.to=32", "train.window=16", "train.batch_size=2")),
+    "longembed-e5-4096": Case(
+        make_encoder, ENCODER, 64, ("resize.to=64", "train.window=16", "train.batch_size=2")
+    ),
+    "longformer-roberta-4096": Case(
+        partial(make_source, model_type="roberta"), f"roberta.{ENCODER}", 34, lengths(32)
+    ),
+    "minilm-2048": Case(
+        make_encoder, ENCODER, 32, ("resize.to=32", "train.window=16", "train.batch_size=2")
+    ),
 }
 CONVERSIONS: dict[str, tuple[str, Any]] = {
     "bert-rotary-2048": ("bert", transformers.RoFormerForMaskedLM),
@@ -77,18 +94,32 @@ CONVERSIONS: dict[str, tuple[str, Any]] = {
 def test_every_recipe_is_tested_and_packaged() -> None:
     assert {*CASES, *CONVERSIONS} == set(RECIPES) == set(builtin_recipes())
     packed = (Path(__file__).parents[1] / "pyproject.toml").read_text()
-    assert all(f'"recipes/{name}.yaml" = "ctxextend/recipes/{name}.yaml"' in packed for name in RECIPES)
+    assert all(
+        f'"recipes/{name}.yaml" = "ctxextend/recipes/{name}.yaml"' in packed for name in RECIPES
+    )
 
 
 def test_recipes_command_lists_all_and_prints_one() -> None:
     lines = CliRunner().invoke(build_app(), ["recipes"], env={"COLUMNS": "120"}).stdout.splitlines()
     assert [line.split()[0] for line in lines] == list(RECIPES)
-    assert CliRunner().invoke(build_app(), ["recipes", "gpt2-4096"]).stdout == RECIPES["gpt2-4096"].read_text()
+    assert (
+        CliRunner().invoke(build_app(), ["recipes", "gpt2-4096"]).stdout
+        == RECIPES["gpt2-4096"].read_text()
+    )
 
 
 def test_run_finds_a_builtin_recipe_by_name_unless_a_file_exists(tmp_path: Path) -> None:
     source = make_source(tmp_path / "source", "gpt2")
-    command = ["run", "gpt2-4096", "--set", f"source={source}", "--set", "train=null", "--set", "evaluate=null"]
+    command = [
+        "run",
+        "gpt2-4096",
+        "--set",
+        f"source={source}",
+        "--set",
+        "train=null",
+        "--set",
+        "evaluate=null",
+    ]
     command += ["--set", "resize.to=32"]
     assert CliRunner().invoke(build_app(), command).stdout == "gpt2-4096\n"
     assert Path("gpt2-4096", "config.json").is_file()
@@ -128,7 +159,9 @@ def run_recipe(name: str, source: Path, output: Path, book: Path, changes: tuple
     if "train:" in RECIPES[name].read_text():
         changes += (f"train.data={book}", "train.steps=2", "train.save=last")
     set_flags = [word for change in changes for word in ("--set", change)]
-    done = CliRunner().invoke(build_app(), ["run", str(RECIPES[name]), *set_flags, "-o", str(output), "--json"])
+    done = CliRunner().invoke(
+        build_app(), ["run", str(RECIPES[name]), *set_flags, "-o", str(output), "--json"]
+    )
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
     assert (result["command"], result["output"]) == ("run", str(output))
@@ -136,12 +169,20 @@ def run_recipe(name: str, source: Path, output: Path, book: Path, changes: tuple
 
 @pytest.mark.parametrize("name", CASES)
 def test_recipe_runs_on_a_pico_model(name: str, tmp_path: Path, book: Path) -> None:
-    case, recipe = CASES[name], yaml.safe_load(RECIPES[name].read_text())
-    source, output = case.make(tmp_path / "source"), tmp_path / "output"
+    case = CASES[name]
+    recipe = yaml.safe_load(RECIPES[name].read_text())
+    source = case.make(tmp_path / "source")
+    output = tmp_path / "output"
     run_recipe(name, source, output, book, case.changes)
-    before, after = (load_file(next(folder.rglob("model.safetensors"))) for folder in (source, output))
+    before, after = (
+        load_file(next(folder.rglob("model.safetensors"))) for folder in (source, output)
+    )
     assert len(after[case.table]) == case.rows > len(before[case.table])
-    changed = {key for key in before if before[key].shape != after[key].shape or not before[key].equal(after[key])}
+    changed = {
+        key
+        for key in before
+        if before[key].shape != after[key].shape or not before[key].equal(after[key])
+    }
     if "train" not in recipe or recipe["train"].get("trainable") in ("new", "positions"):
         assert changed == {case.table}
     else:
@@ -153,7 +194,8 @@ def test_recipe_runs_on_a_pico_model(name: str, tmp_path: Path, book: Path) -> N
 @pytest.mark.parametrize("name", CONVERSIONS)
 def test_conversion_recipe_runs_on_a_pico_model(name: str, tmp_path: Path, book: Path) -> None:
     model_type, model_class = CONVERSIONS[name]
-    source, output = make_source(tmp_path / "source", model_type), tmp_path / "output"
+    source = make_source(tmp_path / "source", model_type)
+    output = tmp_path / "output"
     run_recipe(name, source, output, book, lengths(32, "convert"))
     model = model_class.from_pretrained(output)
     assert model.config.max_position_embeddings == 32
@@ -203,7 +245,9 @@ def test_rotary_lm_script_trains_a_llama(
     few_documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(corpus.CORPORA, "code", lambda: few_documents)
-    monkeypatch.setattr("sys.argv", ["rotary_lm.py", str(tmp_path / "llama"), "--steps", "3", "--context", "64"])
+    monkeypatch.setattr(
+        "sys.argv", ["rotary_lm.py", str(tmp_path / "llama"), "--steps", "3", "--context", "64"]
+    )
     rotary_lm.main()
     assert "| 32 to 63 |" in (tmp_path / "llama" / "README.md").read_text()
     output = resize(tmp_path / "llama", to=128, output=tmp_path / "out").output

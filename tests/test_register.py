@@ -1,4 +1,6 @@
-"""User-defined methods, and methods with recorded settings: their recipes, and reproducing their rows."""
+"""User-defined methods, and methods with recorded settings: their recipes, and reproducing their
+rows.
+"""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +25,8 @@ WPE = "transformer.wpe.weight"
 
 def fade(rows: Any, length: int, *, power: float = 1.0) -> Any:
     """Fade new rows from the last learned row to the mean."""
-    new, mean = np.arange(len(rows), length)[:, None] / len(rows), rows.mean(axis=0)
+    new = np.arange(len(rows), length)[:, None] / len(rows)
+    mean = rows.mean(axis=0)
     return np.vstack([rows, mean + (rows[-1] - mean) / new**power])
 
 
@@ -49,10 +52,17 @@ def test_register_method_adds_a_method_to_resize_extend_model_and_compare() -> N
     model = GPT2LMHeadModel.from_pretrained(ctxextend.plan_resize("tiny-gpt2", 256).checkpoint.root)
     ctxextend.extend_model(model, 256, "fade:power=2", keep_first=1)
     assert model.transformer.wpe.weight.detach().numpy().tobytes() == table.tobytes()
-    settings: dict[str, Any] = {"methods": ["fade:power=2", "copy"], "tokens": 512, "measure": ["position"]}
+    settings: dict[str, Any] = {
+        "methods": ["fade:power=2", "copy"],
+        "tokens": 512,
+        "measure": ["position"],
+    }
     rows = ctxextend.compare("tiny-gpt2", 256, write_texts(300, 4), **settings).rows
     assert {row.method for row in rows} == {"fade:power=2", "copy"}
-    assert {yaml.safe_load(row.recipe)["resize"]["method"] for row in rows} == {"fade:power=2", "copy"}
+    assert {yaml.safe_load(row.recipe)["resize"]["method"] for row in rows} == {
+        "fade:power=2",
+        "copy",
+    }
     assert "fade" in [method.name for method in ctxextend.list_methods()]
 
 
@@ -66,13 +76,19 @@ def test_run_and_verify_need_the_method_to_be_registered() -> None:
     assert again is not None
     assert pico.contents(again) == pico.contents(out)
     METHODS.pop("fade")
-    with pytest.raises(RecipeError, match=r"line 4: Unknown method 'fade'\. .*ctxextend\.register_method"):
+    with pytest.raises(
+        RecipeError, match=r"line 4: Unknown method 'fade'\. .*ctxextend\.register_method"
+    ):
         ctxextend.run(out / "ctxextend.yaml", "again", force=True)
     done = invoke("verify", out)
     assert done.exit_code == 3
-    assert done.stdout.startswith("Not verified: method fade:power=1 is not registered (not checked: table).\npassed ")
+    assert done.stdout.startswith(
+        "Not verified: method fade:power=1 is not registered (not checked: table).\npassed "
+    )
     assert "FAILED" not in done.stdout
-    assert f"{WPE}: rows not checked, method 'fade:power=1' is not registered" in " ".join(done.stdout.split())
+    assert f"{WPE}: rows not checked, method 'fade:power=1' is not registered" in " ".join(
+        done.stdout.split()
+    )
     found = {check.name: check.passed for check in ctxextend.verify(out).checks}
     assert found == {"tensors": True, "table": False, "files": True}
     assert json.loads(invoke("inspect", out, "--json").stdout)["models"][0]["method"] == "fade"
@@ -87,9 +103,13 @@ def test_evaluate_finds_the_base_if_the_method_is_not_registered() -> None:
     assert "sliding" in found.positions.losses  # measured on the base
 
 
-@pytest.mark.parametrize("name", ["linear", "yarn", "truncate", "all", "Fade", "fade it", "fade:x", "1st", ""])
+@pytest.mark.parametrize(
+    "name", ["linear", "yarn", "truncate", "all", "Fade", "fade it", "fade:x", "1st", ""]
+)
 def test_register_method_rejects_names_that_are_in_use_or_invalid(name: str) -> None:
-    with pytest.raises(ResizeError, match=f"The method name {name!r} is in use or invalid. Choose another"):
+    with pytest.raises(
+        ResizeError, match=f"The method name {name!r} is in use or invalid. Choose another"
+    ):
         ctxextend.register_method(name, fade)
 
 
@@ -104,7 +124,9 @@ def test_register_method_rejects_defaults_that_cannot_be_typed(default: Any) -> 
     def custom(rows: Any, length: int, *, mode: Any = default) -> Any:
         return np.resize(rows, (length, rows.shape[1]))
 
-    with pytest.raises(ResizeError, match=r"Method custom: mode=.* is not a valid default\. Use 0 or 1 for a bool"):
+    with pytest.raises(
+        ResizeError, match=r"Method custom: mode=.* is not a valid default\. Use 0 or 1 for a bool"
+    ):
         ctxextend.register_method("custom", custom)
     assert "custom" not in METHODS
 
@@ -132,12 +154,20 @@ def test_register_method_passes_text_settings_unchanged() -> None:
     ("function", "message"),
     [
         (lambda rows, length: rows, r"returned shape \(128, \d+\), not \(256, \d+\)"),
-        (lambda rows, length: np.zeros((length, 3)), r"returned shape \(256, 3\), not \(256, \d+\)"),
+        (
+            lambda rows, length: np.zeros((length, 3)),
+            r"returned shape \(256, 3\), not \(256, \d+\)",
+        ),
         (lambda rows, length: np.full((length, rows.shape[1]), np.nan), "returned NaN or infinity"),
-        (lambda rows, length: np.resize(rows, (length, rows.shape[1])) * np.inf, "returned NaN or infinity"),
+        (
+            lambda rows, length: np.resize(rows, (length, rows.shape[1])) * np.inf,
+            "returned NaN or infinity",
+        ),
     ],
 )
-def test_resize_rejects_wrong_shapes_and_non_finite_rows_of_a_user_method(function: Any, message: str) -> None:
+def test_resize_rejects_wrong_shapes_and_non_finite_rows_of_a_user_method(
+    function: Any, message: str
+) -> None:
     ctxextend.register_method("custom", function)
     try:
         with pytest.raises(ResizeError, match=message):
@@ -149,7 +179,8 @@ def test_resize_rejects_wrong_shapes_and_non_finite_rows_of_a_user_method(functi
 
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize(
-    ("method", "message"), [("fade:powr=2", "Did you mean power"), ("fade:power=x", "power must be a number")]
+    ("method", "message"),
+    [("fade:powr=2", "Did you mean power"), ("fade:power=x", "power must be a number")],
 )
 def test_resize_rejects_unknown_settings_of_a_user_method(method: str, message: str) -> None:
     with pytest.raises(ResizeError, match=message):
@@ -166,7 +197,9 @@ def break_choices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("method", ["bands", "auto", "bands:sigma=6"])
-def test_run_reproduces_outputs_without_choosing_settings_again(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_reproduces_outputs_without_choosing_settings_again(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = ctxextend.resize("tiny-gpt2", 512, method, output="out").output
     written = yaml.safe_load((out / "ctxextend.yaml").read_text())["resize"]["method"]
     assert written.startswith("bands:sigma=")
@@ -189,7 +222,12 @@ def two_tables(tmp_path: Path) -> Path:
     rows, width = tensors[encoder].shape
     turns = np.arange(rows)[:, None] * 2 * np.pi / 8 + np.arange(width)
     tensors[encoder] = (np.sin(turns) + np.linspace(0, 3, rows)[:, None]).astype(np.float32)
-    tensors[decoder] = np.random.default_rng(0).normal(size=tensors[decoder].shape).cumsum(axis=0).astype(np.float32)
+    tensors[decoder] = (
+        np.random.default_rng(0)
+        .normal(size=tensors[decoder].shape)
+        .cumsum(axis=0)
+        .astype(np.float32)
+    )
     save_file(tensors, path, metadata={"format": "pt"})
     return source
 
@@ -210,7 +248,9 @@ def test_run_reproduces_tables_with_different_settings(
         again = ctxextend.run("out/ctxextend.yaml", "again").output
     assert again is not None
     assert pico.contents(again) == pico.contents(Path("out"))
-    other = ctxextend.run("out/ctxextend.yaml", "other", changes=["resize.method=bands:gain=1.01"]).resize
+    other = ctxextend.run(
+        "out/ctxextend.yaml", "other", changes=["resize.method=bands:gain=1.01"]
+    ).resize
     assert other is not None
     assert all("gain=1.01" in text for text in other.plan.methods.values())
 

@@ -47,10 +47,14 @@ def test_resize_table_sinusoidal_new_keeps_dropped_rows_in_place() -> None:
 
 def test_resize_table_sinusoidal_all_uses_absolute_positions() -> None:
     table = np.array([[9.0, 9], [9, 9], [0, 4], [0, 0], [7, 7]])
-    result = resize_table(table, 6, MethodOptions(method="sinusoidal:scope=all", keep_first=2, drop_last=1))
+    result = resize_table(
+        table, 6, MethodOptions(method="sinusoidal:scope=all", keep_first=2, drop_last=1)
+    )
     assert np.array_equal(result[:2], table[:2])
     # The source rows have mean (0, 2) and are at distance 2 from it.
-    np.testing.assert_allclose(result[2:], [[2 * np.sin(t), 2 + 2 * np.cos(t)] for t in range(2, 6)], atol=1e-15)
+    np.testing.assert_allclose(
+        result[2:], [[2 * np.sin(t), 2 + 2 * np.cos(t)] for t in range(2, 6)], atol=1e-15
+    )
 
 
 @settings(deadline=None, max_examples=300)
@@ -61,7 +65,9 @@ def test_resize_table_sinusoidal_all_uses_absolute_positions() -> None:
     keep=st.integers(0, 5),
     drop=st.integers(0, 5),
 )
-def test_resize_table_keeps_learned_rows_bit_identical(name: str, method: str, more: int, keep: int, drop: int) -> None:
+def test_resize_table_keeps_learned_rows_bit_identical(
+    name: str, method: str, more: int, keep: int, drop: int
+) -> None:
     dtype = dtype_of(name)
     bits = np.random.default_rng(more).integers(0, 256, (12, 3 * dtype.itemsize), dtype=np.uint8)
     table = bits.view(dtype)  # includes NaN payloads and signed zeros
@@ -70,7 +76,9 @@ def test_resize_table_keeps_learned_rows_bit_identical(name: str, method: str, m
     maximum = (12 - keep - drop) ** 2 + keep if method == "hierarchical" else 12 + more
     rows = max(min(12 + more, maximum), 12)
     with np.errstate(all="ignore"):
-        result = resize_table(table, rows, MethodOptions(method=method, keep_first=keep, drop_last=drop))
+        result = resize_table(
+            table, rows, MethodOptions(method=method, keep_first=keep, drop_last=drop)
+        )
     kept = 12 if METHODS[method].keeps_learned_rows else keep
     assert (result.dtype, result.shape) == (dtype, (rows, 3))
     assert result[:kept].tobytes() == table[:kept].tobytes()
@@ -89,11 +97,19 @@ def test_resize_table_stretch_keeps_20_rows_by_default() -> None:
 def test_cast_rounds_like_torch(name: str) -> None:
     generator = np.random.default_rng(3)
     values = np.concatenate(
-        [generator.normal(size=4000), generator.normal(size=4000) * 1e-6, generator.normal(size=4000) * 50]
+        [
+            generator.normal(size=4000),
+            generator.normal(size=4000) * 1e-6,
+            generator.normal(size=4000) * 50,
+        ]
     )
     # Halfway cases, where rounding via float32 differs from rounding once.
-    values = np.concatenate([values, 1 + np.arange(64) * 2.0**-11 + 2.0**-40, 1 + np.arange(64) * 2.0**-8 - 2.0**-40])
-    values = np.concatenate([values, [1e3, -1e3, 465.67, 460, 1e6, -1e6, np.inf, -np.inf, 0.0, -0.0]])
+    values = np.concatenate(
+        [values, 1 + np.arange(64) * 2.0**-11 + 2.0**-40, 1 + np.arange(64) * 2.0**-8 - 2.0**-40]
+    )
+    values = np.concatenate(
+        [values, [1e3, -1e3, 465.67, 460, 1e6, -1e6, np.inf, -np.inf, 0.0, -0.0]]
+    )
     with np.errstate(over="ignore"):
         result = cast(values, dtype_of(name))
     expected = torch.from_numpy(values).to(getattr(torch, name))
@@ -107,10 +123,14 @@ def test_nonfinite_rows_returns_their_indices(name: str) -> None:
     assert nonfinite_rows(table) == [1, 4]
 
 
-@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.repeats_rows])
+@pytest.mark.parametrize(
+    "method", [name for name, method in METHODS.items() if method.repeats_rows]
+)
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"])
 def test_resize_table_repeats_rows_bit_identical(method: str, dtype: str) -> None:
-    stored = np.random.default_rng(0).integers(0, 256, (7, 6 * numpy_dtype(dtype).itemsize), np.uint8)
+    stored = np.random.default_rng(0).integers(
+        0, 256, (7, 6 * numpy_dtype(dtype).itemsize), np.uint8
+    )
     table = stored.view(numpy_dtype(dtype))  # includes NaN and infinity
     known = {row.tobytes() for row in table}
     for keep in {None, None if METHODS[method].keep_first is None else 2}:

@@ -23,7 +23,9 @@ ROW = 128  # float32 columns: 512 bytes a row, 8 rows a block
 
 def save(path: Path, rows: int, others: tuple[int, ...] = (3000, 5, 7000)) -> TensorFile:
     """Save a file with the table between other tensors."""
-    tensors = {f"{'az'[i > 0]}{i}": np.arange(n, dtype=np.float32) + i for i, n in enumerate(others)}
+    tensors = {
+        f"{'az'[i > 0]}{i}": np.arange(n, dtype=np.float32) + i for i, n in enumerate(others)
+    }
     tensors["table"] = np.random.default_rng(0).normal(size=(rows, ROW)).astype(np.float32)
     save_file(tensors, path, metadata={"format": "pt"})
     return open_safetensors(path)
@@ -48,7 +50,8 @@ def offset_in_block(file: TensorFile, name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("rows", "goes_last"), [(16, False), (8, False), (24, False), (4096, False), (15, True), (17, True), (100, True)]
+    ("rows", "goes_last"),
+    [(16, False), (8, False), (24, False), (4096, False), (15, True), (17, True), (100, True)],
 )
 def test_plan_layout_keeps_the_order_if_the_size_changes_by_whole_blocks(
     rows: int, goes_last: bool, tmp_path: Path
@@ -56,10 +59,14 @@ def test_plan_layout_keeps_the_order_if_the_size_changes_by_whole_blocks(
     old = save(tmp_path / "old.safetensors", 16)
     new = write(old, rows)
     order = sorted(new.entries, key=lambda name: new.entries[name].start)
-    assert order == sorted(old.entries, key=lambda name: (goes_last and name == "table", old.entries[name].start))
+    assert order == sorted(
+        old.entries, key=lambda name: (goes_last and name == "table", old.entries[name].start)
+    )
     # The old table fills whole blocks, so the other tensors keep their alignment.
     for name in old.entries:
-        assert offset_in_block(new, name) == offset_in_block(old, name) or (goes_last and name == "table")
+        assert offset_in_block(new, name) == offset_in_block(old, name) or (
+            goes_last and name == "table"
+        )
 
 
 def test_plan_layout_keeps_the_alignment_of_most_bytes(tmp_path: Path) -> None:
@@ -82,10 +89,14 @@ def test_rewrite_keeps_key_order_metadata_and_extra_keys(tmp_path: Path) -> None
         "table": {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]},
     }
     text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + np.arange(4, dtype=np.float32).tobytes())
+    path.write_bytes(
+        len(text).to_bytes(8, "little") + text + np.arange(4, dtype=np.float32).tobytes()
+    )
     file, table = open_safetensors(path), np.ones((3, 2), dtype=np.float32)
     layout = plan_layout(file, {"table": table.shape}, (), {})
-    rewrite(file, layout, {"table": table}.__getitem__, tmp_path / "new.safetensors", lambda *_: None)
+    rewrite(
+        file, layout, {"table": table}.__getitem__, tmp_path / "new.safetensors", lambda *_: None
+    )
     new = json.loads(layout.header[8:])
     assert list(new) == ["b", "__metadata__", "table"]
     assert new["__metadata__"] == header["__metadata__"]
@@ -111,12 +122,19 @@ def test_rewrite_writes_files_that_safetensors_reads(
     others: list[tuple[list[int], str]], rows: int, new_rows: int, dropped: int
 ) -> None:
     random = np.random.default_rng(rows)
-    values = {f"t{i}": random.integers(0, 2, shape).astype(dtype) for i, (shape, dtype) in enumerate(others)}
+    values = {
+        f"t{i}": random.integers(0, 2, shape).astype(dtype)
+        for i, (shape, dtype) in enumerate(others)
+    }
     values["table"] = random.normal(size=(rows, ROW)).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "old.safetensors"
         save_file(values, path)
-        write(open_safetensors(path), new_rows, tuple(f"t{i}" for i in range(min(dropped, len(others)))))
+        write(
+            open_safetensors(path),
+            new_rows,
+            tuple(f"t{i}" for i in range(min(dropped, len(others)))),
+        )
 
 
 # ---- copying bytes
@@ -134,7 +152,10 @@ def raising(number: int) -> Callable[..., Any]:
 def copied(tmp_path: Path, start: int = 3, length: int = 5_000_001) -> bytes:
     (tmp_path / "from").write_bytes(DATA)
     counts: list[int] = []
-    with (tmp_path / "from").open("rb", buffering=0) as source, (tmp_path / "to").open("wb", buffering=0) as output:
+    with (
+        (tmp_path / "from").open("rb", buffering=0) as source,
+        (tmp_path / "to").open("wb", buffering=0) as output,
+    ):
         output.write(b"head")
         copy_range(source, output, start, length, lambda file, count: counts.append(count))
         output.write(b"tail")
@@ -159,7 +180,9 @@ MODES = {
 
 
 @pytest.mark.parametrize("mode", [*MODES, "missing"])
-def test_copy_range_appends_the_range_in_every_mode(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_range_appends_the_range_in_every_mode(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if mode in MODES:
         monkeypatch.setattr(os, "copy_file_range", MODES[mode], raising=False)
     else:

@@ -59,14 +59,21 @@ def changed(config: Config, changes: dict[tuple[str, ...], Any]) -> Config:
 @pytest.mark.parametrize("name", NAMES)
 def test_read_rope_finds_what_transformers_loads(name: str) -> None:
     layers = read_rope(locate(read(name)))
-    assert {item.layers: meaning(dict(item.parameters)) for item in layers} == loaded_settings(read(name))
+    assert {item.layers: meaning(dict(item.parameters)) for item in layers} == loaded_settings(
+        read(name)
+    )
     assert [item.is_local for item in layers] == [item.layers == SLIDING for item in layers]
 
 
 def scaled(settings: Config, max_len: int) -> Config:
     """Return settings for twice the length, of the same type or yarn."""
     if settings["rope_type"] == "default":
-        return {**settings, "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": max_len}
+        return {
+            **settings,
+            "rope_type": "yarn",
+            "factor": 2.0,
+            "original_max_position_embeddings": max_len,
+        }
     if settings["rope_type"] == "longrope":
         return {**settings, "factor": 64.0}
     return {**settings, "factor": 2 * settings["factor"]}
@@ -80,15 +87,25 @@ def test_rope_changes_loads_as_intended(name: str, method: str) -> None:
     first, *local = read_rope(location)
     max_len = location.value("max_position_embeddings")
     settings = dict(first.parameters)
-    after = scaled(settings, max_len) if method == "scaled" else {**settings, "rope_theta": 123456.0}
+    after = (
+        scaled(settings, max_len) if method == "scaled" else {**settings, "rope_theta": 123456.0}
+    )
     changes = rope_changes(location, first, after)
     new = changed(config, changes | {location.paths_of("max_position_embeddings")[0]: 2 * max_len})
 
-    intended = {item.layers: meaning(dict(item.parameters)) for item in local} | {first.layers: meaning(after)}
+    intended = {item.layers: meaning(dict(item.parameters)) for item in local} | {
+        first.layers: meaning(after)
+    }
     assert loaded_settings(new) == intended
     assert read_rope(locate(new)) == (RopeLayers(first.layers, after), *local)
     text, new_text = nested(config, location.path), nested(new, location.path)
-    settings_keys = {"rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", "global_rope_theta"}
+    settings_keys = {
+        "rope_parameters",
+        "rope_scaling",
+        "rope_theta",
+        "rotary_emb_base",
+        "global_rope_theta",
+    }
     differing = {key for key in text.keys() | new_text.keys() if text.get(key) != new_text.get(key)}
     assert differing <= settings_keys | {"max_position_embeddings"}
     uses_new = "rope_parameters" in config or (name == "modernbert" and method == "scaled")
@@ -96,9 +113,24 @@ def test_rope_changes_loads_as_intended(name: str, method: str) -> None:
 
 
 LENGTHS_AND_DIMS = {  # of the layers with full attention
-    **{"llama-2": (4096, 128), "llama-3.1": (131_072, 128), "qwen2.5": (32_768, 128), "qwen2.5-yarn": (131_072, 128)},
-    **{"phi-3-128k": (131_072, 96), "gemma-3": (131_072, 256), "modernbert": (8192, 64), "deepseek-v3": (163_840, 64)},
-    **{"qwen2-vl": (32_768, 128), "nomic-bert": (2048, 64), "gpt-neox": (2048, 16), "mistral": (32_768, 128)},
+    **{
+        "llama-2": (4096, 128),
+        "llama-3.1": (131_072, 128),
+        "qwen2.5": (32_768, 128),
+        "qwen2.5-yarn": (131_072, 128),
+    },
+    **{
+        "phi-3-128k": (131_072, 96),
+        "gemma-3": (131_072, 256),
+        "modernbert": (8192, 64),
+        "deepseek-v3": (163_840, 64),
+    },
+    **{
+        "qwen2-vl": (32_768, 128),
+        "nomic-bert": (2048, 64),
+        "gpt-neox": (2048, 16),
+        "mistral": (32_768, 128),
+    },
 }
 
 
@@ -106,7 +138,10 @@ def test_position_lengths_and_rotary_dim_are_those_of_published_models() -> None
     found = {}
     for name in NAMES:
         location = locate(read(name))
-        found[name] = position_lengths(location).served, rotary_dim(location, read_rope(location)[0].parameters)
+        found[name] = (
+            position_lengths(location).served,
+            rotary_dim(location, read_rope(location)[0].parameters),
+        )
     assert found == LENGTHS_AND_DIMS
 
 
@@ -118,7 +153,11 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 @pytest.mark.parametrize(
     ("name", "changes", "problem"),
     [
-        ("llama-2", {"rope_scaling": "linear"}, "rope_scaling must be an object of settings, got 'linear'"),
+        (
+            "llama-2",
+            {"rope_scaling": "linear"},
+            "rope_scaling must be an object of settings, got 'linear'",
+        ),
         (
             "llama-2",
             {"rope_scaling": {"type": "linear"}},
@@ -137,7 +176,11 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
             {"rope_scaling": {**YARN, "beta_fast": "32"}},
             "beta_fast of yarn rotary positions must be a number",
         ),
-        ("llama-2", {"rope_theta": [1e4]}, "rope_theta of default rotary positions must be a number above 0"),
+        (
+            "llama-2",
+            {"rope_theta": [1e4]},
+            "rope_theta of default rotary positions must be a number above 0",
+        ),
         (
             "llama-2",
             {"rope_scaling": YARN, "rope_parameters": {**YARN, "factor": 2.0}},
@@ -148,23 +191,51 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
             {"rope_scaling": YARN, "rope_parameters": {"rope_type": "default"}},
             "rope_type is 'yarn' in transformers, but the file also states 'default'",
         ),
-        ("llama-2", {"rope_scaling": {**YARN, "type": "linear"}}, "rope_type is 'yarn', but type is 'linear'"),
+        (
+            "llama-2",
+            {"rope_scaling": {**YARN, "type": "linear"}},
+            "rope_type is 'yarn', but type is 'linear'",
+        ),
         (
             "llama-2",
             {"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e6}},
             "rope_theta is 1000000.0 in transformers, but the",
         ),
-        ("llama-2", {"rope_parameters": {FULL: YARN}}, "rope_parameters must be an object of settings, got"),
-        ("llama-3.1", {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": None}}, "got None"),
-        ("phi-3-128k", {"rope_scaling": {**PHI3, "long_factor": [1.0] * 47}}, "a list of 48 numbers above 0"),
-        ("phi-3-128k", {"rope_scaling": {**PHI3, "short_factor": ["1"] * 48}}, "a list of 48 numbers above 0"),
+        (
+            "llama-2",
+            {"rope_parameters": {FULL: YARN}},
+            "rope_parameters must be an object of settings, got",
+        ),
+        (
+            "llama-3.1",
+            {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": None}},
+            "got None",
+        ),
+        (
+            "phi-3-128k",
+            {"rope_scaling": {**PHI3, "long_factor": [1.0] * 47}},
+            "a list of 48 numbers above 0",
+        ),
+        (
+            "phi-3-128k",
+            {"rope_scaling": {**PHI3, "short_factor": ["1"] * 48}},
+            "a list of 48 numbers above 0",
+        ),
         (
             "nomic-bert",
             {"model_type": "mellum", "rope_scaling": YARN},
             "rope_scaling must be null: these models read only",
         ),
-        ("modernbert", {"rope_parameters": YARN}, "rope_parameters must be one object for each of full"),
-        ("modernbert", {"rope_parameters": {FULL: [1]}}, "rope_parameters must be one object for each of full"),
+        (
+            "modernbert",
+            {"rope_parameters": YARN},
+            "rope_parameters must be one object for each of full",
+        ),
+        (
+            "modernbert",
+            {"rope_parameters": {FULL: [1]}},
+            "rope_parameters must be one object for each of full",
+        ),
     ],
 )
 def test_read_rope_refuses_malformed_settings(name: str, changes: Config, problem: str) -> None:
@@ -176,7 +247,12 @@ def test_read_rope_refuses_malformed_settings(name: str, changes: Config, proble
 
 def test_rope_changes_keeps_both_dialects_if_they_mean_the_same() -> None:
     old = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
-    config = {**read("llama-2"), "rope_scaling": old, "rope_theta": 1e4, "rope_parameters": {**YARN, "rope_theta": 1e4}}
+    config = {
+        **read("llama-2"),
+        "rope_scaling": old,
+        "rope_theta": 1e4,
+        "rope_parameters": {**YARN, "rope_theta": 1e4},
+    }
     (layers,) = read_rope(locate(config))
     changes = rope_changes(locate(config), layers, {**layers.parameters, "factor": 8.0})
     assert changes == {
@@ -194,33 +270,83 @@ def of(key: str, values: Config) -> dict[tuple[str, ...], Any]:
     ("name", "stated", "after", "expected"),
     [
         ("llama-2", {}, YARN, {("rope_scaling",): {**YARN, "type": "yarn"}}),
-        ("llama-2", {"transformers_version": None}, YARN, {("rope_scaling",): {**YARN, "type": "yarn"}}),
-        ("qwen2.5-yarn", {}, {"factor": 8.0}, of("rope_scaling", {"rope_type": "yarn", "factor": 8.0})),
+        (
+            "llama-2",
+            {"transformers_version": None},
+            YARN,
+            {("rope_scaling",): {**YARN, "type": "yarn"}},
+        ),
+        (
+            "qwen2.5-yarn",
+            {},
+            {"factor": 8.0},
+            of("rope_scaling", {"rope_type": "yarn", "factor": 8.0}),
+        ),
         ("llama-3.1", {}, {"factor": 16.0}, of("rope_scaling", {"factor": 16.0})),
         ("llama-3.1", {}, {"rope_theta": 1e6}, {("rope_theta",): 1e6}),
         ("gpt-neox", {}, {"rope_theta": 5e4}, {("rotary_emb_base",): 5e4}),
         ("qwen2-vl", {}, YARN, of("rope_scaling", {**YARN, "type": "yarn"})),
-        ("mistral", {"transformers_version": "5.1.0"}, YARN, {("rope_scaling",): {**YARN, "type": "yarn"}}),
+        (
+            "mistral",
+            {"transformers_version": "5.1.0"},
+            YARN,
+            {("rope_scaling",): {**YARN, "type": "yarn"}},
+        ),
         ("nomic-bert", {}, YARN, of("rope_parameters", YARN)),
-        ("nomic-bert", {"rope_parameters": None}, YARN, {("rope_parameters",): {"rope_theta": 1e3, **YARN}}),
-        ("nomic-bert", {"rope_parameters": {"type": "linear", "factor": 2.0}, "rope_theta": 1e3}, {"factor": 4.0},
-         of("rope_parameters", {"rope_type": "linear", "rope_theta": 1e3, "factor": 4.0})),
+        (
+            "nomic-bert",
+            {"rope_parameters": None},
+            YARN,
+            {("rope_parameters",): {"rope_theta": 1e3, **YARN}},
+        ),
+        (
+            "nomic-bert",
+            {"rope_parameters": {"type": "linear", "factor": 2.0}, "rope_theta": 1e3},
+            {"factor": 4.0},
+            of("rope_parameters", {"rope_type": "linear", "rope_theta": 1e3, "factor": 4.0}),
+        ),
         ("modernbert", {}, {"rope_theta": 2e5}, {("global_rope_theta",): 2e5}),
-        ("modernbert", {}, YARN, {
-            ("rope_parameters", FULL): {"rope_theta": 160_000.0, **YARN},
-            ("rope_parameters", SLIDING): {"rope_type": "default", "rope_theta": 1e4},
-        }),
-        ("modernbert", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, {"factor": 4.0}, {
-            ("rope_scaling",): None,
-            ("rope_parameters", FULL): {"rope_theta": 160_000.0, "rope_type": "linear", "factor": 4.0},
-            ("rope_parameters", SLIDING): {"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0},
-        }),
-        ("phi-3-128k", {}, {"original_max_position_embeddings": 8192},
-         {("original_max_position_embeddings",): 8192}
-         | of("rope_scaling", {"rope_type": "longrope", "original_max_position_embeddings": 8192})),
+        (
+            "modernbert",
+            {},
+            YARN,
+            {
+                ("rope_parameters", FULL): {"rope_theta": 160_000.0, **YARN},
+                ("rope_parameters", SLIDING): {"rope_type": "default", "rope_theta": 1e4},
+            },
+        ),
+        (
+            "modernbert",
+            {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+            {"factor": 4.0},
+            {
+                ("rope_scaling",): None,
+                ("rope_parameters", FULL): {
+                    "rope_theta": 160_000.0,
+                    "rope_type": "linear",
+                    "factor": 4.0,
+                },
+                ("rope_parameters", SLIDING): {
+                    "rope_theta": 1e4,
+                    "rope_type": "linear",
+                    "factor": 2.0,
+                },
+            },
+        ),
+        (
+            "phi-3-128k",
+            {},
+            {"original_max_position_embeddings": 8192},
+            {("original_max_position_embeddings",): 8192}
+            | of(
+                "rope_scaling", {"rope_type": "longrope", "original_max_position_embeddings": 8192}
+            ),
+        ),
     ],
-)  # fmt: skip
-def test_rope_changes_speaks_the_dialect_of_the_file(name: str, stated: Config, after: Config, expected: Any) -> None:
+)
+def test_rope_changes_speaks_the_dialect_of_the_file(
+    name: str, stated: Config, after: Config, expected: Any
+) -> None:
     location = locate({**read(name), **stated})
     layers = read_rope(location)[0]
     assert rope_changes(location, layers, {**layers.parameters, **after}) == expected
@@ -233,9 +359,13 @@ SIZES = {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "max_posit
 
 @pytest.mark.parametrize("model_type", ["hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text"])
 def test_read_rope_knows_the_fixed_base_of_alpha(model_type: str) -> None:
-    location = locate({"model_type": model_type, **SIZES, "rope_theta": 10_000.0, "rope_scaling": ALPHA})
+    location = locate(
+        {"model_type": model_type, **SIZES, "rope_theta": 10_000.0, "rope_scaling": ALPHA}
+    )
     (layers,) = read_rope(location)
-    inverse = frequencies(layers.parameters, rotary_dim(location, layers.parameters), 64, 256).inverse
+    inverse = frequencies(
+        layers.parameters, rotary_dim(location, layers.parameters), 64, 256
+    ).inverse
     np.testing.assert_allclose(inverse, (1e4 * 1000 ** (32 / 30)) ** (-np.arange(0, 32, 2) / 32))
     lengths = position_lengths(location)
     assert (lengths.first_trained, lengths.stated, lengths.served) == (64, 64, 64)
@@ -243,8 +373,12 @@ def test_read_rope_knows_the_fixed_base_of_alpha(model_type: str) -> None:
 
 @pytest.mark.parametrize("alpha", ["1000", -1.0])
 def test_read_rope_refuses_a_malformed_alpha(alpha: Any) -> None:
-    location = locate({"model_type": "hunyuan_v1_dense", **SIZES, "rope_scaling": {**ALPHA, "alpha": alpha}})
-    with pytest.raises(CheckpointError, match="alpha of ntk_alpha rotary positions must be a number above 0"):
+    location = locate(
+        {"model_type": "hunyuan_v1_dense", **SIZES, "rope_scaling": {**ALPHA, "alpha": alpha}}
+    )
+    with pytest.raises(
+        CheckpointError, match="alpha of ntk_alpha rotary positions must be a number above 0"
+    ):
         read_rope(location)
 
 
@@ -262,13 +396,26 @@ def test_read_rope_ignores_alpha_as_transformers_does(model_type: str, settings:
 
 
 SCALED = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
-NESTED = ["qwen2_5_vl", "qwen2_vl", "qwen3_vl", "llava", "mistral3", "gemma3", "mllama", "hunyuan_vl"]
+NESTED = [
+    "qwen2_5_vl",
+    "qwen2_vl",
+    "qwen3_vl",
+    "llava",
+    "mistral3",
+    "gemma3",
+    "mllama",
+    "hunyuan_vl",
+]
 
 
 def nested_config(model_type: str, outer: Config, **text: Any) -> Config:
     """Return a config with settings in its text config and next to it."""
     default = CONFIG_MAPPING[model_type]().to_dict()["text_config"]["model_type"]
-    return {"model_type": model_type, "text_config": {"model_type": default, **SIZES, **text}, **outer}
+    return {
+        "model_type": model_type,
+        "text_config": {"model_type": default, **SIZES, **text},
+        **outer,
+    }
 
 
 @pytest.mark.parametrize("model_type", NESTED)
@@ -276,7 +423,10 @@ def test_read_rope_refuses_other_settings_next_to_a_text_config(model_type: str)
     config = nested_config(model_type, {"rope_scaling": SCALED})
     with pytest.raises(CheckpointError) as error:
         read_rope(locate(config))
-    assert "is 'default' in text_config, which transformers reads, but 'yarn' at the top level." in str(error.value)
+    assert (
+        "is 'default' in text_config, which transformers reads, but 'yarn' at the top level."
+        in str(error.value)
+    )
     assert "Remove rope_scaling" in (error.value.hint or "")
 
 
@@ -284,21 +434,41 @@ def test_read_rope_refuses_other_settings_next_to_a_text_config(model_type: str)
     ("text", "outer", "differing"),
     [
         ({"rope_theta": 1e6}, {"rope_theta": 1e5}, "rope_theta is 1000000.0 in text_config"),
-        ({"rope_parameters": {"rope_theta": 1e6}}, {"rope_theta": 1e5}, "rope_theta is 1000000.0 in text_config"),
-        ({"rope_scaling": SCALED}, {"rope_scaling": {**SCALED, "factor": 8.0}}, "factor is 4.0 in text_config"),
-        ({"rope_scaling": SCALED}, {"rope_parameters": {**SCALED, "factor": 8.0}}, "factor is 4.0 in text_config"),
-        ({"rope_scaling": SCALED}, {"rope_scaling": {"type": "default"}}, "rope_type is 'yarn' in text_config"),
+        (
+            {"rope_parameters": {"rope_theta": 1e6}},
+            {"rope_theta": 1e5},
+            "rope_theta is 1000000.0 in text_config",
+        ),
+        (
+            {"rope_scaling": SCALED},
+            {"rope_scaling": {**SCALED, "factor": 8.0}},
+            "factor is 4.0 in text_config",
+        ),
+        (
+            {"rope_scaling": SCALED},
+            {"rope_parameters": {**SCALED, "factor": 8.0}},
+            "factor is 4.0 in text_config",
+        ),
+        (
+            {"rope_scaling": SCALED},
+            {"rope_scaling": {"type": "default"}},
+            "rope_type is 'yarn' in text_config",
+        ),
         ({}, {"rope_scaling": "yarn"}, "rope_scaling must be an object"),
     ],
 )
-def test_read_rope_compares_every_setting_next_to_a_text_config(text: Config, outer: Config, differing: str) -> None:
+def test_read_rope_compares_every_setting_next_to_a_text_config(
+    text: Config, outer: Config, differing: str
+) -> None:
     with pytest.raises(CheckpointError, match=differing):
         read_rope(locate(nested_config("llava", outer, **text)))
 
 
 def test_read_rope_names_the_config_between() -> None:
     inner = nested_config("qwen2_vl", {"rope_scaling": SCALED})
-    with pytest.raises(CheckpointError, match="'default' in vlm_config.text_config, .* but 'yarn' at vlm_config."):
+    with pytest.raises(
+        CheckpointError, match="'default' in vlm_config.text_config, .* but 'yarn' at vlm_config."
+    ):
         read_rope(locate({"model_type": "colqwen2", "vlm_config": inner}))
 
 
@@ -307,7 +477,10 @@ def test_read_rope_names_the_config_between() -> None:
     [
         ({"rope_scaling": SCALED, "rope_theta": 1e6}, {"rope_scaling": SCALED}),
         ({"rope_parameters": {**SCALED, "rope_theta": 1e6}}, {"rope_scaling": SCALED}),
-        ({"rope_scaling": {**SCALED, "mrope_section": [4, 6, 6]}}, {"rope_scaling": SCALED, "rope_theta": 1e4}),
+        (
+            {"rope_scaling": {**SCALED, "mrope_section": [4, 6, 6]}},
+            {"rope_scaling": SCALED, "rope_theta": 1e4},
+        ),
         ({"rope_scaling": SCALED}, {"rope_scaling": None, "rope_theta": None}),
         ({}, {"rope_scaling": {"type": "default"}}),
     ],
@@ -319,7 +492,10 @@ def test_read_rope_accepts_copies_that_mean_the_same(text: Config, outer: Config
 
 def test_read_rope_ignores_settings_of_audio() -> None:
     config = json.loads(json.dumps(CONFIG_MAPPING["musicflamingo"]().to_dict()))
-    assert config["rope_parameters"]["rope_theta"] != config["text_config"]["rope_parameters"]["rope_theta"]
+    assert (
+        config["rope_parameters"]["rope_theta"]
+        != config["text_config"]["rope_parameters"]["rope_theta"]
+    )
     (layers,) = read_rope(locate(config))
     assert layers.parameters["rope_theta"] == 10_000.0
 

@@ -9,7 +9,13 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from ctxextend.errors import CtxextendError, MethodError, ResizeError
-from ctxextend.tables.method_facts import LIMITS, MOVED, ROTARY_METHOD_NAMES, ROTARY_METHODS, UNCHANGED
+from ctxextend.tables.method_facts import (
+    LIMITS,
+    MOVED,
+    ROTARY_METHOD_NAMES,
+    ROTARY_METHODS,
+    UNCHANGED,
+)
 from ctxextend.tables.rotary import FORMULAS, frequencies, resize_rope
 
 TRAINED = "original_max_position_embeddings"
@@ -45,22 +51,33 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, TRAINED: 1024, **LISTS}
         LONGROPE | {"factor": 0.5},
         LONGROPE | {"attention_factor": 1.19},
         LLAMA3,
-        LLAMA3 | {"factor": 32.0, "low_freq_factor": 2.0, "high_freq_factor": 3.0, "partial_rotary_factor": 0.5},
+        LLAMA3
+        | {
+            "factor": 32.0,
+            "low_freq_factor": 2.0,
+            "high_freq_factor": 3.0,
+            "partial_rotary_factor": 0.5,
+        },
         PROPORTIONAL,
         PROPORTIONAL | {"factor": 8.0, "partial_rotary_factor": 1.0},
     ],
 )
 def test_frequencies_equal_those_of_transformers(rope: dict[str, Any]) -> None:
-    max_len, config_rope = 4096, dict(rope)
+    max_len = 4096
+    config_rope = dict(rope)
     config = LlamaConfig(head_dim=64, max_position_embeddings=max_len, rope_parameters=config_rope)
     is_partial = rope["rope_type"] != "proportional"
     dim = int(64 * rope.get("partial_rotary_factor", 1.0)) if is_partial else 64
     for length in (1, 1024, 1025, 4096, 10_000):
-        inverse, attention_factor = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, "cpu", seq_len=length)
+        inverse, attention_factor = ROPE_INIT_FUNCTIONS[rope["rope_type"]](
+            config, "cpu", seq_len=length
+        )
         found = frequencies(rope, dim, max_len, length)
         np.testing.assert_allclose(found.inverse, inverse.numpy(), rtol=2e-6)
         assert found.attention_factor == pytest.approx(attention_factor, rel=1e-12)
-    assert np.array_equal(frequencies(rope, dim, max_len).inverse, frequencies(rope, dim, max_len, max_len).inverse)
+    assert np.array_equal(
+        frequencies(rope, dim, max_len).inverse, frequencies(rope, dim, max_len, max_len).inverse
+    )
 
 
 def test_frequencies_cover_all_rope_types_of_transformers() -> None:
@@ -74,24 +91,59 @@ def test_frequencies_cover_all_rope_types_of_transformers() -> None:
 def test_frequencies_match_values_checked_by_eye() -> None:
     rope = {"rope_type": "default", "rope_theta": 10_000}
     np.testing.assert_allclose(frequencies(rope, 4, 16).inverse, [1, 0.01])
-    np.testing.assert_allclose(frequencies(rope | {"rope_type": "linear", "factor": 4}, 4, 16).inverse, [0.25, 0.0025])
-    # The exponent d/(d-2) is 2, so the base becomes 10,000·(4·32/16 - 3)² = 250,000 and the lower frequency 0.01 / 5.
+    np.testing.assert_allclose(
+        frequencies(rope | {"rope_type": "linear", "factor": 4}, 4, 16).inverse, [0.25, 0.0025]
+    )
+    # The exponent d/(d-2) is 2, so the base becomes 10,000·(4·32/16 - 3)² = 250,000 and the lower
+    # frequency 0.01 / 5.
     dynamic = rope | {"rope_type": "dynamic", "factor": 4}
     np.testing.assert_allclose(frequencies(dynamic, 4, 16, 32).inverse, [1, 0.002])
-    assert frequencies(dynamic, 4, 16, 9).inverse.tolist() == frequencies(rope, 4, 16).inverse.tolist()
+    assert (
+        frequencies(dynamic, 4, 16, 9).inverse.tolist() == frequencies(rope, 4, 16).inverse.tolist()
+    )
 
 
 @pytest.mark.parametrize(
     ("rope", "lengths", "method", "expected", "text"),
     [
-        (DEFAULT, (2048, 5000), None, {"rope_type": "yarn", "factor": 2.44140625, TRAINED: 2048}, "factor=2.44140625"),
-        (DEFAULT, (2048, 8192), "auto", {"rope_type": "yarn", "factor": 4.0, TRAINED: 2048}, "factor=4"),
-        (DEFAULT, (2048, 8192), "yarn:factor=5", {"rope_type": "yarn", "factor": 5.0, TRAINED: 2048}, "factor=5"),
+        (
+            DEFAULT,
+            (2048, 5000),
+            None,
+            {"rope_type": "yarn", "factor": 2.44140625, TRAINED: 2048},
+            "factor=2.44140625",
+        ),
+        (
+            DEFAULT,
+            (2048, 8192),
+            "auto",
+            {"rope_type": "yarn", "factor": 4.0, TRAINED: 2048},
+            "factor=4",
+        ),
+        (
+            DEFAULT,
+            (2048, 8192),
+            "yarn:factor=5",
+            {"rope_type": "yarn", "factor": 5.0, TRAINED: 2048},
+            "factor=5",
+        ),
         (DEFAULT, (2048, 8192), "linear", {"rope_type": "linear", "factor": 4.0}, "factor=4"),
         (DEFAULT, (2048, 8192), "dynamic", {"rope_type": "dynamic", "factor": 4.0}, "factor=4"),
         # 10,000·2^(64/62)
-        (DEFAULT, (2048, 4096), "theta", {"rope_theta": pytest.approx(20452.3, abs=0.1)}, "factor=2"),
-        (DEFAULT, (2048, 4097), "theta", {"rope_theta": pytest.approx(20457.4, abs=0.1)}, "factor=2.00048828125"),
+        (
+            DEFAULT,
+            (2048, 4096),
+            "theta",
+            {"rope_theta": pytest.approx(20452.3, abs=0.1)},
+            "factor=2",
+        ),
+        (
+            DEFAULT,
+            (2048, 4097),
+            "theta",
+            {"rope_theta": pytest.approx(20457.4, abs=0.1)},
+            "factor=2.00048828125",
+        ),
         (YARN, (4096, 8192), None, {"factor": 8.0}, "factor=8"),
         (YARN, (4096, 8192), "yarn:factor=3", {"factor": 3.0}, "factor=3"),
         (
@@ -118,11 +170,17 @@ def test_frequencies_match_values_checked_by_eye() -> None:
     ],
 )
 def test_resize_rope_changes_only_what_the_method_needs(
-    rope: dict[str, Any], lengths: tuple[int, int], method: str | None, expected: dict[str, Any], text: str
+    rope: dict[str, Any],
+    lengths: tuple[int, int],
+    method: str | None,
+    expected: dict[str, Any],
+    text: str,
 ) -> None:
     change = resize_rope(rope, lengths, 64, method)
     assert change.parameters == rope | expected
-    name = method.partition(":")[0] if method not in (None, "auto") else change.parameters["rope_type"]
+    name = (
+        method.partition(":")[0] if method not in (None, "auto") else change.parameters["rope_type"]
+    )
     assert change.method.startswith(name) and change.method.endswith(text)
     assert bool(change.reason) == (method in (None, "auto", "theta"))
     assert change.keeps_max_len == (name == "dynamic")
@@ -139,19 +197,32 @@ def test_resize_rope_writes_the_trained_length_of_types_that_read_it() -> None:
 
 def test_resize_rope_gives_the_reason_of_a_choice_and_the_base() -> None:
     reasons = [resize_rope(rope, (64, 200), 64).reason for rope in (DEFAULT, LLAMA3)]
-    assert reasons == ["auto chose yarn with factor 3.125", "auto kept the rope type, llama3 with factor 25"]
-    assert resize_rope(DEFAULT, (64, 128), 4, "theta").reason == "rope_theta rises from 10,000.0 to 40,000.0"
-    assert resize_rope(DEFAULT, (64, 256), 8, "yarn:factor=2").reason == "factor 2 serves only 128 tokens"
+    assert reasons == [
+        "auto chose yarn with factor 3.125",
+        "auto kept the rope type, llama3 with factor 25",
+    ]
+    assert (
+        resize_rope(DEFAULT, (64, 128), 4, "theta").reason
+        == "rope_theta rises from 10,000.0 to 40,000.0"
+    )
+    assert (
+        resize_rope(DEFAULT, (64, 256), 8, "yarn:factor=2").reason
+        == "factor 2 serves only 128 tokens"
+    )
 
 
 def test_theta_divides_the_lowest_frequency_by_the_factor() -> None:
     before = frequencies(DEFAULT, 64, 2048).inverse
-    after = frequencies(resize_rope(DEFAULT, (2048, 8192), 64, "theta").parameters, 64, 8192).inverse
+    after = frequencies(
+        resize_rope(DEFAULT, (2048, 8192), 64, "theta").parameters, 64, 8192
+    ).inverse
     np.testing.assert_allclose((before / after)[[0, -1]], [1, 4])
     assert (np.diff(before / after) > 0).all()
 
 
-@pytest.mark.parametrize("method", [name for name in ROTARY_METHOD_NAMES if name not in ("llama3", "proportional")])
+@pytest.mark.parametrize(
+    "method", [name for name in ROTARY_METHOD_NAMES if name not in ("llama3", "proportional")]
+)
 def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> None:
     """The slowest pair turns no further at the new length than it did at the trained length."""
     rope = LONGROPE | {"factor": 4.0} if method == "longrope" else DEFAULT
@@ -165,7 +236,14 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
 @pytest.mark.parametrize(
     ("rope", "lengths", "dim", "method", "error", "message"),
     [
-        (LLAMA3, (9, 18), 64, "linear", MethodError, "the model already has llama3 settings, which are kept. Remove"),
+        (
+            LLAMA3,
+            (9, 18),
+            64,
+            "linear",
+            MethodError,
+            "the model already has llama3 settings, which are kept. Remove",
+        ),
         (YARN, (9, 18), 64, "theta", MethodError, "Remove --method, or use --method yarn."),
         (
             DEFAULT,
@@ -175,9 +253,30 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
             MethodError,
             "the model has no longrope settings. Use yarn, linear, dynamic",
         ),
-        (DEFAULT, (9, 18), 64, "stretch", MethodError, "--method stretch: the model has no stretch settings."),
-        (DEFAULT, (9, 18), 64, "yarn:factor=0.5", ResizeError, "factor must be a number from 1 on, got 0.5."),
-        (DEFAULT, (9, 18), 64, "linear:factor=inf", ResizeError, "factor must be a number from 1 on, got inf."),
+        (
+            DEFAULT,
+            (9, 18),
+            64,
+            "stretch",
+            MethodError,
+            "--method stretch: the model has no stretch settings.",
+        ),
+        (
+            DEFAULT,
+            (9, 18),
+            64,
+            "yarn:factor=0.5",
+            ResizeError,
+            "factor must be a number from 1 on, got 0.5.",
+        ),
+        (
+            DEFAULT,
+            (9, 18),
+            64,
+            "linear:factor=inf",
+            ResizeError,
+            "factor must be a number from 1 on, got inf.",
+        ),
         (LLAMA3 | {"factor": math.nan}, (9, 18), 64, None, ResizeError, "got nan"),
         (DEFAULT, (9, 18), 2, "theta", ResizeError, "2 rotated values per head"),
         (DEFAULT, (9, 18), 2, "dynamic", ResizeError, "2 rotated values per head"),
@@ -189,11 +288,23 @@ def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> No
             ResizeError,
             "serve 4096 tokens, not 4097. A length above 4096 needs other lists",
         ),
-        (LONGROPE | {"factor": 8.0}, (4096, 8193), 64, None, ResizeError, "serve 8192 tokens, not 8193"),
+        (
+            LONGROPE | {"factor": 8.0},
+            (4096, 8193),
+            64,
+            None,
+            ResizeError,
+            "serve 8192 tokens, not 8193",
+        ),
     ],
 )
 def test_resize_rope_refuses_what_does_not_apply(
-    rope: dict[str, Any], lengths: tuple[int, int], dim: int, method: str | None, error: type[Exception], message: str
+    rope: dict[str, Any],
+    lengths: tuple[int, int],
+    dim: int,
+    method: str | None,
+    error: type[Exception],
+    message: str,
 ) -> None:
     with pytest.raises(CtxextendError, match=message) as raised:
         resize_rope(rope, lengths, dim, method)
@@ -203,11 +314,17 @@ def test_resize_rope_refuses_what_does_not_apply(
 def test_rotary_methods_have_metadata() -> None:
     assert [*ROTARY_METHODS] == [*ROTARY_METHOD_NAMES, LIMITS]
     for method in ROTARY_METHODS.values():
-        assert all((method.summary, method.when, method.convention, method.long_inputs, method.source))
-        assert method.short_inputs == (UNCHANGED if method.name in ("dynamic", "longrope", LIMITS) else MOVED)
+        assert all(
+            (method.summary, method.when, method.convention, method.long_inputs, method.source)
+        )
+        assert method.short_inputs == (
+            UNCHANGED if method.name in ("dynamic", "longrope", LIMITS) else MOVED
+        )
     assert {name for name, method in ROTARY_METHODS.items() if method.keeps_max_len} == {"dynamic"}
 
 
 def test_resize_rope_names_the_methods_that_the_model_type_applies() -> None:
-    with pytest.raises(MethodError, match=r"--method yarn: the model type does not apply yarn\. Use theta\."):
+    with pytest.raises(
+        MethodError, match=r"--method yarn: the model type does not apply yarn\. Use theta\."
+    ):
         resize_rope(DEFAULT, (9, 18), 64, "yarn", methods=("theta",))

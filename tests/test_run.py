@@ -66,12 +66,16 @@ def test_run_rejects_a_source_whose_table_changed(tmp_path: Path) -> None:
     pico.make(source, "gpt2", initializer_range=0.5)
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert done.exit_code == 1
-    assert f"{source} has changed since the recipe was written: table transformer.wpe" in done.stderr
+    assert (
+        f"{source} has changed since the recipe was written: table transformer.wpe" in done.stderr
+    )
     with pytest.raises(RecipeError, match="Changes apply only to recipe files"):
         ctxextend.run(Recipe(CheckpointRef("tiny-gpt2"), Resize(32)), changes=["resize.to=3"])
     assert not Path("again").exists()
     other = pico.make(tmp_path / "other", "gpt2", initializer_range=0.1).folder
-    assert ctxextend.run("first/ctxextend.yaml", "again", changes=[f"source={other}"]).output == Path("again")
+    assert ctxextend.run(
+        "first/ctxextend.yaml", "again", changes=[f"source={other}"]
+    ).output == Path("again")
 
 
 def copy_of_tiny_gpt2(folder: Path, *, as_pickle: bool = False) -> Path:
@@ -99,11 +103,24 @@ def test_run_rejects_a_source_whose_other_weights_changed(offset: float, as_pick
     weights.write_bytes(data)
     done = invoke("first/ctxextend.yaml", "-o", "again")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "has changed since the recipe was written: its tables are the same, but other" in done.stderr
-    Path("book.txt").write_text("The quick brown fox jumps over a lazy dog. " * 200)
-    compared = ["evaluate", "first", "--data", "book.txt", "--tokens", "320", "--measure", "position"]
     assert (
-        "has changed since the recipe was written: its tables are" in CliRunner().invoke(build_app(), compared).stderr
+        "has changed since the recipe was written: its tables are the same, but other"
+        in done.stderr
+    )
+    Path("book.txt").write_text("The quick brown fox jumps over a lazy dog. " * 200)
+    compared = [
+        "evaluate",
+        "first",
+        "--data",
+        "book.txt",
+        "--tokens",
+        "320",
+        "--measure",
+        "position",
+    ]
+    assert (
+        "has changed since the recipe was written: its tables are"
+        in CliRunner().invoke(build_app(), compared).stderr
     )
 
 
@@ -124,13 +141,19 @@ def test_run_resolves_paths_relative_to_the_recipe_and_those_in_changes_to_the_c
 ) -> None:
     pico.make(tmp_path / "models" / "m", "gpt2")
     (tmp_path / "recipes").mkdir()
-    text = "source: ../models/m\nresize: {to: 40}\ntrain: {data: [text.txt, hf:a/b], steps: 1, base: m}\noutput: out\n"
+    text = (
+        "source: ../models/m\nresize: {to: 40}\ntrain: {data: [text.txt, hf:a/b], steps: 1, "
+        "base: m}\noutput: out\n"
+    )
     (tmp_path / "recipes" / "recipe.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
     recipe = read_recipe("recipes/recipe.yaml", ["train.eval_data=held-out.txt"]).recipe
     assert recipe.train
     assert (recipe.checkpoint.source, recipe.output) == ("./models/m", "recipes/out")
-    assert (recipe.train.data, recipe.train.eval_data) == (("recipes/text.txt", "hf:a/b"), ("held-out.txt",))
+    assert (recipe.train.data, recipe.train.eval_data) == (
+        ("recipes/text.txt", "hf:a/b"),
+        ("held-out.txt",),
+    )
     assert recipe.train.base == "m"
     Path("recipes/m").symlink_to(tmp_path / "models" / "m")
     recipe = read_recipe("recipes/recipe.yaml").recipe
@@ -145,7 +168,10 @@ def test_run_resolves_paths_relative_to_the_recipe_and_those_in_changes_to_the_c
 
 @pytest.mark.usefixtures("book")
 def test_outputs_contain_only_relative_paths_and_file_names(tmp_path: Path) -> None:
-    source, book = trainings.make_source(tmp_path / "alice" / "source", "gpt2"), Path("book.txt").resolve()
+    source, book = (
+        trainings.make_source(tmp_path / "alice" / "source", "gpt2"),
+        Path("book.txt").resolve(),
+    )
     Path("outputs").symlink_to(tmp_path)
     first = resize(source, to=24, output="outputs/first").output
     second = ctxextend.train(first, book, 1, batch_size=2, output="second").output
@@ -184,7 +210,10 @@ def test_run_reports_all_errors_of_a_recipe() -> None:
     lines = done.stderr.splitlines()
     assert lines[0].startswith("Error: --set resize.part: resize.part must be a string, got a list")
     assert "recipe.yaml, line 3: unknown key resize.too; did you mean resize.to?" in lines
-    assert len([line for line in lines if line.startswith(("recipe.yaml", "--set", "Error: --set"))]) == 6
+    assert (
+        len([line for line in lines if line.startswith(("recipe.yaml", "--set", "Error: --set"))])
+        == 6
+    )
     error = json.loads(invoke(recipe, "--json").stdout)["error"]
     assert error["type"] == "RecipeError"
     assert len(error["message"].splitlines()) == 3
@@ -193,7 +222,11 @@ def test_run_reports_all_errors_of_a_recipe() -> None:
 @pytest.mark.parametrize(
     ("text", "flags", "message"),
     [
-        ("resize: {to: 256}", ["--resume"], "The recipe has no train section, so there is nothing to resume."),
+        (
+            "resize: {to: 256}",
+            ["--resume"],
+            "The recipe has no train section, so there is nothing to resume.",
+        ),
         (
             "evaluate: {data: recipe.yaml}",
             ["-o", "out"],
@@ -225,15 +258,30 @@ def test_run_resizes_and_evaluates_the_output() -> None:
     assert done.stdout == "longer\n"
     assert "Perplexity by position, 4 windows of 160 tokens" in done.stderr
     result = json.loads(invoke(recipe, "--json", "--force").stdout)
-    keys = {"schema_version", "command", "warnings", "output", "resize", "train", "evaluate", "dry_run"}
+    keys = {
+        "schema_version",
+        "command",
+        "warnings",
+        "output",
+        "resize",
+        "train",
+        "evaluate",
+        "dry_run",
+    }
     assert result.keys() == keys
     values = result["schema_version"], result["command"], result["output"], result["dry_run"]
     assert values == (1, "run", "longer", False)
     assert (result["resize"]["max_len_after"], result["resize"]["output"]) == (160, "longer")
     assert (result["evaluate"]["max_len"], result["evaluate"]["base_max_len"]) == (160, 128)
     assert result["train"] is None
-    evaluated = json.loads(invoke(recipe, "--set", "resize=null", "--set", "output=null", "--json").stdout)
-    assert (evaluated["output"], evaluated["resize"], evaluated["evaluate"]["source"]) == (None, None, "tiny-gpt2")
+    evaluated = json.loads(
+        invoke(recipe, "--set", "resize=null", "--set", "output=null", "--json").stdout
+    )
+    assert (evaluated["output"], evaluated["resize"], evaluated["evaluate"]["source"]) == (
+        None,
+        None,
+        "tiny-gpt2",
+    )
 
 
 @pytest.mark.usefixtures("book")
@@ -241,7 +289,10 @@ def test_run_resizes_trains_and_evaluates_reproducibly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = trainings.make_source(Path("source"), "gpt2")
-    train, evaluate = Train(("book.txt",), 2, batch_size=2), Evaluate(("book.txt",), tokens=128, measure=("position",))
+    train, evaluate = (
+        Train(("book.txt",), 2, batch_size=2),
+        Evaluate(("book.txt",), tokens=128, measure=("position",)),
+    )
     recipe = Recipe(CheckpointRef(str(source)), Resize(24), train, evaluate, output="first")
     result = ctxextend.run(recipe)
     assert result.training
@@ -256,16 +307,28 @@ def test_run_resizes_trains_and_evaluates_reproducibly(
         assert Path("again", name).read_bytes() == Path("first", name).read_bytes()
     changes = ("train.steps=1", "train.eval_data=book.txt")
     values = json.loads(
-        invoke("first/ctxextend.yaml", *(word for change in changes for word in ("--set", change)), "--json").stdout
+        invoke(
+            "first/ctxextend.yaml",
+            *(word for change in changes for word in ("--set", change)),
+            "--json",
+        ).stdout
     )
-    assert (values["output"], values["resize"]["max_len_after"], values["train"]["steps"]) == ("source-24", 24, 1)
+    assert (values["output"], values["resize"]["max_len_after"], values["train"]["steps"]) == (
+        "source-24",
+        24,
+        1,
+    )
     assert values["evaluate"]["max_len"] == 24
-    assert any(text.startswith("book.txt is in both --data and --eval-data") for text in values["warnings"])
+    assert any(
+        text.startswith("book.txt is in both --data and --eval-data") for text in values["warnings"]
+    )
     Path("book.txt").write_text(Path("book.txt").read_text() + "more")
     changed = invoke("first/ctxextend.yaml", "-o", "other")
     assert changed.exit_code == 1
     assert "not the one that the recipe was written for: book.txt has changed." in changed.stderr
-    assert invoke("first/ctxextend.yaml", "--set", "train.data=book.txt", "-o", "other").exit_code == 0
+    assert (
+        invoke("first/ctxextend.yaml", "--set", "train.data=book.txt", "-o", "other").exit_code == 0
+    )
     # Of several processes, only the first one evaluates.
     other = replace(result.training, is_first=False)
     monkeypatch.setattr("ctxextend.training.train.train_recipe", lambda *_, **__: other)
@@ -276,9 +339,14 @@ def test_run_resizes_trains_and_evaluates_reproducibly(
 def test_run_checks_the_training_text_that_was_read_in_its_order() -> None:
     Path("texts").mkdir()
     for name in ("a", "b"):
-        Path("texts", f"{name}.txt").write_text(f"The quick brown fox jumps over a lazy dog, said {name}. " * 200)
+        Path("texts", f"{name}.txt").write_text(
+            f"The quick brown fox jumps over a lazy dog, said {name}. " * 200
+        )
     flags = ("--steps", "1", "--batch-size", "1", "--seq-len", "16", "-o", "trained")
-    assert CliRunner().invoke(build_app(), ["train", "tiny-gpt2", "--data", "texts", *flags]).exit_code == 0
+    assert (
+        CliRunner().invoke(build_app(), ["train", "tiny-gpt2", "--data", "texts", *flags]).exit_code
+        == 0
+    )
     again = ("trained/ctxextend.yaml", "--dry-run", "-o", "again")
     assert invoke(*again).exit_code == 0
     Path("texts", "c.txt").write_text("After those that were read.")
@@ -291,7 +359,10 @@ def test_run_checks_the_training_text_that_was_read_in_its_order() -> None:
     for change in ("train.data=b.txt", "train={data: b.txt, steps: 1}"):
         assert invoke(*again, "--set", change).exit_code == 0
     write("source: tiny-gpt2\ntrain: {data: b.txt, steps: 1}\nprovenance:\n")
-    assert invoke("recipe.yaml", "--set", "train.data=b.txt", "--dry-run", "-o", "again").exit_code == 0
+    assert (
+        invoke("recipe.yaml", "--set", "train.data=b.txt", "--dry-run", "-o", "again").exit_code
+        == 0
+    )
 
 
 def test_run_reports_partial_results_after_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +378,10 @@ def test_run_reports_partial_results_after_an_interruption(monkeypatch: pytest.M
     assert "Incomplete: interrupted before everything was measured." in done.stderr
     with pytest.raises(ctxextend.RunInterrupted) as error:
         ctxextend.run(recipe, "other")
-    assert (error.value.result.output, error.value.result.evaluation) == (Path("other"), INTERRUPTED)
+    assert (error.value.result.output, error.value.result.evaluation) == (
+        Path("other"),
+        INTERRUPTED,
+    )
 
 
 def test_run_dry_run_prints_the_plan_and_writes_nothing() -> None:
@@ -315,7 +389,8 @@ def test_run_dry_run_prints_the_plan_and_writes_nothing() -> None:
     for name in texts:
         Path(name).write_text("text")
     recipe = write(
-        "source: tiny-gpt2\nresize: {to: 256, method: linear}\ntrain: {data: [a.txt, b.txt], steps: 2}\n"
+        "source: tiny-gpt2\nresize: {to: 256, method: linear}\ntrain: {data: [a.txt, b.txt], "
+        "steps: 2}\n"
         "evaluate: {data: c.txt, length: 128}\n"
     )
     resize = ["resize", "tiny-gpt2", "--to", "256", "--method", "linear", "--dry-run"]
@@ -328,7 +403,11 @@ def test_run_dry_run_prints_the_plan_and_writes_nothing() -> None:
     assert "\n          seed: 0\n" in done.stdout
     assert "None" not in done.stdout
     values = json.loads(invoke(recipe, "--dry-run", "--json").stdout)
-    assert (values["command"], values["dry_run"], values["output"]) == ("run", True, "tiny-gpt2-256")
+    assert (values["command"], values["dry_run"], values["output"]) == (
+        "run",
+        True,
+        "tiny-gpt2-256",
+    )
     steps = values["resize"]["method"], values["train"]["steps"], values["evaluate"]["length"]
     assert steps == ("linear", 2, [128])
     trained = invoke(recipe, "--dry-run", "--set", "resize=null", "-o", "out").stdout
@@ -344,7 +423,11 @@ def test_run_names_the_key_that_takes_the_length_of_the_table(tmp_path: Path) ->
     recipe = write(f"source: {source}\nresize: {{to: 32}}\n")
     refused = invoke(recipe, "-o", "out")
     assert refused.exit_code == 1
-    assert "resize with resize.fix_limits, which takes the length of the table" in " ".join(refused.stderr.split())
+    assert "resize with resize.fix_limits, which takes the length of the table" in " ".join(
+        refused.stderr.split()
+    )
     assert invoke(recipe, "-o", "out", "--set", "resize.fix_limits=true").exit_code == 0
     direct = trainings.invoke("resize", source, "--to", 32, "-o", "direct")
-    assert "resize with --fix-limits, which takes the length of the table" in " ".join(direct.stderr.split())
+    assert "resize with --fix-limits, which takes the length of the table" in " ".join(
+        direct.stderr.split()
+    )

@@ -62,7 +62,9 @@ def test_available_cpus_returns_the_lowest_quota_of_a_cgroup_and_its_parents(
     assert devices.available_cpus(cgroups(tmp_path, own, **files)) == expected
 
 
-def test_available_cpus_respects_affinity_without_cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_available_cpus_respects_affinity_without_cgroups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
     assert devices.available_cpus(tmp_path) == 2
     monkeypatch.delattr(os, "sched_getaffinity")
@@ -82,7 +84,11 @@ def test_available_cpus_respects_affinity_without_cgroups(tmp_path: Path, monkey
     ],
 )
 def test_torch_threads_prefers_the_flag_then_the_environment_then_the_default(
-    threads: int | None, model: Any, variables: tuple[str, ...], expected: int, monkeypatch: pytest.MonkeyPatch
+    threads: int | None,
+    model: Any,
+    variables: tuple[str, ...],
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS")
     for name in variables:
@@ -100,14 +106,21 @@ def test_torch_threads_prefers_the_flag_then_the_environment_then_the_default(
 
 
 @pytest.mark.parametrize(
-    "arguments", ["evaluate tiny-gpt2", "compare tiny-gpt2 --to 256 --method copy", "train tiny-gpt2"]
+    "arguments",
+    ["evaluate tiny-gpt2", "compare tiny-gpt2 --to 256 --method copy", "train tiny-gpt2"],
 )
 def test_threads_flag_sets_torch_threads(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     write_book()
-    few = "--steps 1 --batch-size 1" if arguments.startswith("train") else "--tokens 256 --measure position"
-    done = CliRunner().invoke(build_app(), [*arguments.split(), "--data", "book.txt", "--threads", "3", *few.split()])
+    few = (
+        "--steps 1 --batch-size 1"
+        if arguments.startswith("train")
+        else "--tokens 256 --measure position"
+    )
+    done = CliRunner().invoke(
+        build_app(), [*arguments.split(), "--data", "book.txt", "--threads", "3", *few.split()]
+    )
     assert done.exit_code == 0, done.output
     assert threads == [3, torch.get_num_threads()]
 
@@ -117,11 +130,14 @@ def test_threads_must_be_positive() -> None:
         evaluate("tiny-gpt2", "book.txt", threads=0)
 
 
-@pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE 1"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE 1")])
+@pytest.mark.parametrize(
+    ("given", "expected"), [({}, "PASSIVE 1"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE 1")]
+)
 def test_command_line_sets_omp_wait_policy_by_default(given: dict[str, str], expected: str) -> None:
     names = ("OMP_WAIT_POLICY", "OPENBLAS_NUM_THREADS")
     code = (
-        f"import os, sys; sys.argv[1:] = ['methods']\ntry: main()\nexcept SystemExit: print(*map(os.getenv, {names}))"
+        "import os, sys; sys.argv[1:] = ['methods']\ntry: main()\nexcept SystemExit: "
+        f"print(*map(os.getenv, {names}))"
     )
     others = {name: value for name, value in os.environ.items() if name not in names}
     command = [sys.executable, "-c", f"from ctxextend.cli.app import main; {code}"]
@@ -132,11 +148,22 @@ def test_command_line_sets_omp_wait_policy_by_default(given: dict[str, str], exp
 # ---- devices
 
 
-def test_open_device_rejects_unavailable_devices_and_lists_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_device_rejects_unavailable_devices_and_lists_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     write_book()
-    for arguments in ("evaluate tiny-gpt2", "train tiny-gpt2 --steps 1", "compare tiny-gpt2 --to 256"):
-        done = CliRunner().invoke(build_app(), [*arguments.split(), "--data", "book.txt", "--device", "xpu"])
-        assert (done.exit_code, done.stderr) == (1, "Error: Device 'xpu' is not available.\nUse cpu.\n")
+    for arguments in (
+        "evaluate tiny-gpt2",
+        "train tiny-gpt2 --steps 1",
+        "compare tiny-gpt2 --to 256",
+    ):
+        done = CliRunner().invoke(
+            build_app(), [*arguments.split(), "--data", "book.txt", "--device", "xpu"]
+        )
+        assert (done.exit_code, done.stderr) == (
+            1,
+            "Error: Device 'xpu' is not available.\nUse cpu.\n",
+        )
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
@@ -192,14 +219,18 @@ for name in os.environ["BLOCKED"].split():
 
 
 def run_without(blocked: str, arguments: str, *options: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command in an interpreter in which importing some libraries fails; `options`: instead of the module."""
+    """Run a command in an interpreter in which importing some libraries fails; `options`: instead
+    of the module.
+    """
     folder = Path("blocked")
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(BLOCK)
     paths = (str(folder.resolve()), str(Path(__file__).parents[1]))
     changes = {"BLOCKED": blocked, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, *(options or ("-m", "ctxextend")), *arguments.split()]
-    return subprocess.run(command, env=os.environ | changes, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, env=os.environ | changes, capture_output=True, text=True, check=False
+    )
 
 
 def test_file_commands_run_without_torch() -> None:
@@ -275,7 +306,11 @@ EXTRA_USES = [
     ("accelerate", "train tiny-gpt2 --data book.txt --steps 1", "train"),
     ("accelerate", "train tiny-gpt2 --data book.txt --steps 1 --dry-run", "train"),
     ("accelerate", "resize tiny-gpt2 --to 256 --train book.txt --steps 1", "train"),
-    ("accelerate", "convert tiny-gpt2 --scheme rotary --to 256 --train book.txt --steps 1", "train"),
+    (
+        "accelerate",
+        "convert tiny-gpt2 --scheme rotary --to 256 --train book.txt --steps 1",
+        "train",
+    ),
     ("accelerate", "compare tiny-gpt2 --to 256 --data book.txt --steps 1", "train"),
     ("peft", "train tiny-gpt2 --data book.txt --steps 1 --lora 2", "train"),
     ("peft", "train tiny-gpt2 --data book.txt --steps 1 --lora 2 --dry-run", "train"),
@@ -292,7 +327,9 @@ EXTRA_USES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("blocked", "arguments", "extra"), EXTRA_USES)
-def test_command_without_an_extra_names_the_pip_command_with_it(blocked: str, arguments: str, extra: str) -> None:
+def test_command_without_an_extra_names_the_pip_command_with_it(
+    blocked: str, arguments: str, extra: str
+) -> None:
     write_book()
     Path("a.csv").write_text("text\none\n")
     done = run_without(blocked, arguments)
@@ -301,7 +338,9 @@ def test_command_without_an_extra_names_the_pip_command_with_it(blocked: str, ar
     assert f"pip install {blocked}" not in done.stderr
 
 
-@pytest.mark.parametrize(("blocked", "arguments", "extra"), [use for use in EXTRA_USES if use[0] == "jinja2"])
+@pytest.mark.parametrize(
+    ("blocked", "arguments", "extra"), [use for use in EXTRA_USES if use[0] == "jinja2"]
+)
 def test_plotting_command_without_an_extra_names_the_pip_command_with_it(
     blocked: str, arguments: str, extra: str
 ) -> None:
@@ -318,12 +357,18 @@ def test_extras_are_those_of_the_metadata() -> None:
     for extra, libraries in EXTRAS.items():
         in_extra = names(project["optional-dependencies"][extra]) - plain
         assert {name.replace("_", "-") for name in libraries} == in_extra
-        assert all(install_command(name) == f"pip install 'ctxextend[{extra}]'" for name in libraries)
+        assert all(
+            install_command(name) == f"pip install 'ctxextend[{extra}]'" for name in libraries
+        )
     assert install_command("torch") == "pip install torch"
 
 
 def test_missing_library_is_reported_as_json() -> None:
     write_book()
     done = run_without("torch", "evaluate tiny-gpt2 --data book.txt --json")
-    error = {"type": "ModuleNotFoundError", "message": "This needs torch: pip install torch", "hint": None}
+    error = {
+        "type": "ModuleNotFoundError",
+        "message": "This needs torch: pip install torch",
+        "hint": None,
+    }
     assert (done.returncode, json.loads(done.stdout)) == (1, {"error": error})

@@ -7,7 +7,11 @@ import pytest
 from ctxextend.plan.runtimes import RUNTIMES, runtime_lengths
 
 K = 1024
-FIRST_32K: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32 * K}
+FIRST_32K: dict[str, Any] = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 32 * K,
+}
 
 
 @pytest.mark.parametrize(
@@ -15,12 +19,32 @@ FIRST_32K: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_p
     [  # transformers, vLLM up to 0.29, vLLM after 0.29, SGLang, llama.cpp
         ({"rope_type": "default", "rope_theta": 1e6}, 16 * K, [16, 16, 16, 16, 16]),
         (FIRST_32K, 128 * K, [128, 128, 128, 128, 128]),
-        (FIRST_32K, 32 * K, [128, 128, 32, 32, 32]),  # as the model card of Qwen2.5 says: only the rotary settings
-        ({**FIRST_32K, "rope_type": "llama3", "original_max_position_embeddings": 8 * K}, 256 * K, [256] * 5),
-        ({"rope_type": "linear", "factor": 2.0}, 8 * K, [8, 16, 16, 16, 8]),  # the new length everywhere
-        ({"rope_type": "dynamic", "factor": 4.0}, 4 * K, [16, None, None, 16, None]),  # the old length stays
+        (
+            FIRST_32K,
+            32 * K,
+            [128, 128, 32, 32, 32],
+        ),  # as the model card of Qwen2.5 says: only the rotary settings
+        (
+            {**FIRST_32K, "rope_type": "llama3", "original_max_position_embeddings": 8 * K},
+            256 * K,
+            [256] * 5,
+        ),
+        (
+            {"rope_type": "linear", "factor": 2.0},
+            8 * K,
+            [8, 16, 16, 16, 8],
+        ),  # the new length everywhere
+        (
+            {"rope_type": "dynamic", "factor": 4.0},
+            4 * K,
+            [16, None, None, 16, None],
+        ),  # the old length stays
         ({"rope_type": "proportional", "factor": 2.0}, 256 * K, [256, None, None, None, None]),
-        ({"rope_type": "longrope", "original_max_position_embeddings": 4 * K}, 128 * K, [128, 4, 4, 128, 128]),
+        (
+            {"rope_type": "longrope", "original_max_position_embeddings": 4 * K},
+            128 * K,
+            [128, 4, 4, 128, 128],
+        ),
     ],
 )
 def test_runtime_lengths_follow_the_rules_of_each_runtime(
@@ -39,5 +63,7 @@ def test_runtime_lengths_rounds_a_factor_that_is_not_exact() -> None:
 
 
 def test_runtime_lengths_of_gemma3_are_never_multiplied() -> None:
-    lengths = runtime_lengths({"rope_type": "linear", "factor": 16.0}, 256 * K, 256 * K, "gemma3_text")
+    lengths = runtime_lengths(
+        {"rope_type": "linear", "factor": 16.0}, 256 * K, 256 * K, "gemma3_text"
+    )
     assert set(lengths.values()) == {256 * K}

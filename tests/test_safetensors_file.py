@@ -8,7 +8,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from ctxextend.checkpoints.safetensors_file import MAX_HEADER_BYTES, numpy_dtype, open_safetensors, read_floats
+from ctxextend.checkpoints.safetensors_file import (
+    MAX_HEADER_BYTES,
+    numpy_dtype,
+    open_safetensors,
+    read_floats,
+)
 from ctxextend.errors import CheckpointError
 from tests.faults.limits import time_limit
 from tests.faults.weights import entry, open_with_safetensors, pack
@@ -65,7 +70,10 @@ MANY = 1_000_000
 # Files that safetensors also rejects, with the expected message.
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "empty file": (b"", "header is truncated: it should have 0 bytes"),
-    "length of 2^63": (pack(b"{}", b"", 2**63), "header is truncated: it should have 9,223,372,036,854,775,808 bytes"),
+    "length of 2^63": (
+        pack(b"{}", b"", 2**63),
+        "header is truncated: it should have 9,223,372,036,854,775,808 bytes",
+    ),
     "list": (pack([1, 2]), "header is not a JSON object"),
     "two values": (pack(b"{}{}"), "not valid JSON"),
     "byte order mark": (pack(f'\ufeff{{"a":{ONE}}}'.encode(), b"1234"), "not valid JSON"),
@@ -75,10 +83,19 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         with_entry('{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}'),
         "duplicate key",
     ),
-    "no dtype": (with_entry('{"shape":[4],"data_offsets":[0,4]}'), "header entry of 'a' is invalid"),
+    "no dtype": (
+        with_entry('{"shape":[4],"data_offsets":[0,4]}'),
+        "header entry of 'a' is invalid",
+    ),
     "entry is a list": (with_entry("[1,2]"), "header entry of 'a' is invalid"),
-    "unknown dtype": (with_entry('{"dtype":"Q4","shape":[4],"data_offsets":[0,4]}'), "unknown dtype 'Q4'"),
-    "long dtype": (with_entry(f'{{"dtype":"{"U" * MANY}","shape":[4],"data_offsets":[0,4]}}'), "unknown dtype"),
+    "unknown dtype": (
+        with_entry('{"dtype":"Q4","shape":[4],"data_offsets":[0,4]}'),
+        "unknown dtype 'Q4'",
+    ),
+    "long dtype": (
+        with_entry(f'{{"dtype":"{"U" * MANY}","shape":[4],"data_offsets":[0,4]}}'),
+        "unknown dtype",
+    ),
     "shape of one number": (with_shape("4"), "header entry of 'a' is invalid"),
     "shape of minus four": (with_shape("[-4]"), "header entry of 'a' is invalid"),
     "shape of a float": (with_shape("[4.0]"), "header entry of 'a' is invalid"),
@@ -94,10 +111,22 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "half a byte": (with_entry('{"dtype":"F4","shape":[3],"data_offsets":[0,2]}'), "do not match"),
     "one offset": (with_offsets("[4]"), "header entry of 'a' is invalid"),
     "reversed offsets": (with_offsets("[4,0]"), "do not match its -4 bytes"),
-    "beyond the file": (pack({"a": entry(0, 9)}, b"1234"), "truncated or too long: the header lists 9 bytes .* has 4"),
-    "overlapping": (pack({"a": entry(0, 3), "b": entry(2, 4)}, b"1234"), "'b' overlaps the previous tensor, at byte 2"),
-    "gap in the middle": (pack({"a": entry(0, 1), "b": entry(2, 4)}, b"1234"), "'b' starts after a gap, at byte 2"),
-    "gap at the end": (pack({"a": entry(0, 3)}, b"1234"), "too long: the header lists 3 bytes .* has 4"),
+    "beyond the file": (
+        pack({"a": entry(0, 9)}, b"1234"),
+        "truncated or too long: the header lists 9 bytes .* has 4",
+    ),
+    "overlapping": (
+        pack({"a": entry(0, 3), "b": entry(2, 4)}, b"1234"),
+        "'b' overlaps the previous tensor, at byte 2",
+    ),
+    "gap in the middle": (
+        pack({"a": entry(0, 1), "b": entry(2, 4)}, b"1234"),
+        "'b' starts after a gap, at byte 2",
+    ),
+    "gap at the end": (
+        pack({"a": entry(0, 3)}, b"1234"),
+        "too long: the header lists 3 bytes .* has 4",
+    ),
     "not UTF-8 in a name": (pack(b'{"\xff":%b}' % ONE.encode(), b"1234"), "not valid JSON"),
     "lone surrogate": (pack(f'{{"\\ud800":{ONE}}}'.encode(), b"1234"), "not valid JSON"),
     "bare NUL in a name": (pack(b'{"\0":%b}' % ONE.encode(), b"1234"), "not valid JSON"),
@@ -111,16 +140,24 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 # Files that safetensors accepts: duplicate keys are ambiguous.
 REJECTED_BY_CTXEXTEND = {
     "duplicate name": (pack(f'{{"a":{ONE},"a":{ONE}}}'.encode(), b"1234"), "duplicate key 'a'"),
-    "duplicate name, one escaped": (pack(f'{{"a":{ONE},"\\u0061":{ONE}}}'.encode(), b"1234"), "duplicate key 'a'"),
+    "duplicate name, one escaped": (
+        pack(f'{{"a":{ONE},"\\u0061":{ONE}}}'.encode(), b"1234"),
+        "duplicate key 'a'",
+    ),
     "duplicate key in metadata": (with_metadata('{"x":"1","x":"2"}'), "duplicate key 'x'"),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE | REJECTED_BY_CTXEXTEND)
-def test_open_safetensors_rejects_a_hostile_header_within_a_second(name: str, tmp_path: Path) -> None:
+def test_open_safetensors_rejects_a_hostile_header_within_a_second(
+    name: str, tmp_path: Path
+) -> None:
     content, message = (HOSTILE | REJECTED_BY_CTXEXTEND)[name]
     (tmp_path / "a").write_bytes(content)
-    with time_limit(1), pytest.raises(CheckpointError, match=f"a is not a valid safetensors file: .*{message}"):
+    with (
+        time_limit(1),
+        pytest.raises(CheckpointError, match=f"a is not a valid safetensors file: .*{message}"),
+    ):
         open_safetensors(tmp_path / "a")
     if name in HOSTILE:
         with pytest.raises(SafetensorError):
@@ -132,7 +169,10 @@ def test_open_safetensors_rejects_a_huge_header_within_a_second(tmp_path: Path) 
     with path.open("wb") as file:
         file.write((10_000_000 * 50).to_bytes(8, "little") + b'{"a":')
         file.truncate(10_000_000 * 50 + 8)
-    with time_limit(1), pytest.raises(CheckpointError, match=f"safetensors' limit of {MAX_HEADER_BYTES:,}"):
+    with (
+        time_limit(1),
+        pytest.raises(CheckpointError, match=f"safetensors' limit of {MAX_HEADER_BYTES:,}"),
+    ):
         open_safetensors(path)
 
 
@@ -149,14 +189,20 @@ UNUSUAL: dict[str, bytes] = {
     "escapes in a name": pack({'\0\n\x1b[31m\u202e\U0001f600"\\/': entry(0, 4)}, b"1234"),
     "name beyond ASCII": pack('{"é日😀":'.encode() + ONE.encode() + b"}", b"1234"),
     "30,000 dimensions": with_shape(f"[{'1,' * 30_000}4]"),
-    "empty tensors": pack({"b": entry(4, 4, "F32", [0, 3]), "a": entry(0, 4), "c": entry(0, 0, "F64", [0])}, b"1234"),
+    "empty tensors": pack(
+        {"b": entry(4, 4, "F32", [0, 3]), "a": entry(0, 4), "c": entry(0, 0, "F64", [0])}, b"1234"
+    ),
     "tensors of 4 bits": with_entry('{"dtype":"F4","shape":[8],"data_offsets":[0,4]}'),
-    "a string of 200,000 characters": with_metadata(json.dumps({"x": "é\n" * 100_000, "y": "z"}, ensure_ascii=False)),
+    "a string of 200,000 characters": with_metadata(
+        json.dumps({"x": "é\n" * 100_000, "y": "z"}, ensure_ascii=False)
+    ),
 }
 
 
 @pytest.mark.parametrize("content", UNUSUAL.values(), ids=UNUSUAL)
-def test_open_safetensors_reads_unusual_files_like_safetensors(content: bytes, tmp_path: Path) -> None:
+def test_open_safetensors_reads_unusual_files_like_safetensors(
+    content: bytes, tmp_path: Path
+) -> None:
     (tmp_path / "a").write_bytes(content)
     file = open_safetensors(tmp_path / "a")
     with safe_open(tmp_path / "a", "np") as other:

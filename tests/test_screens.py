@@ -1,4 +1,6 @@
-"""Golden screens of `inspect`; `python -m tests.test_screens` rewrites all screens in tests/screens."""
+"""Golden screens of `inspect`; `python -m tests.test_screens` rewrites all screens in
+tests/screens.
+"""
 
 import json
 import os
@@ -39,7 +41,9 @@ MakePico = Callable[..., pico.Pico]
 
 
 def inspect(*arguments: object, charset: str = "utf-8", allowed: tuple[int, ...] = (0,)) -> str:
-    done = CliRunner(charset=charset).invoke(build_app(), ["inspect", *map(str, arguments), "--quiet"])
+    done = CliRunner(charset=charset).invoke(
+        build_app(), ["inspect", *map(str, arguments), "--quiet"]
+    )
     assert done.exit_code in allowed, done.output
     return done.stdout
 
@@ -52,7 +56,9 @@ def screen(name: str) -> str:
 
 
 def make_screens() -> dict[str, str]:
-    """Return every screen by its name, created in a temporary folder so that no local path appears."""
+    """Return every screen by its name, created in a temporary folder so that no local path
+    appears.
+    """
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         Path("minilm").symlink_to(get_model_path())
@@ -63,9 +69,16 @@ def make_screens() -> dict[str, str]:
 
 
 def save_llama(folder: Path) -> None:
-    """Save the settings of a model with rotary positions, whose heads have 128 values, without its layers."""
+    """Save the settings of a model with rotary positions, whose heads have 128 values, without its
+    layers.
+    """
     folder.mkdir()
-    config = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 4096}
+    config = {
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 4096,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 4096}))
     save_file({"model.norm.weight": torch.ones(8)}, folder / "model.safetensors")
@@ -73,7 +86,9 @@ def save_llama(folder: Path) -> None:
 
 def rewrite() -> None:
     """Rewrite every golden file."""
-    for name, text in (make_screens() | {name: results.screen(name) for name in results.NAMES}).items():
+    for name, text in (
+        make_screens() | {name: results.screen(name) for name in results.NAMES}
+    ).items():
         (SCREENS / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
@@ -84,12 +99,16 @@ def screens() -> dict[str, str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_inspect_screen_matches_the_golden_file(name: str, screens: dict[str, str]) -> None:
-    text, width = screens[name], int(name.rpartition("-")[2])
+    text = screens[name]
+    width = int(name.rpartition("-")[2])
     assert text == (SCREENS / f"{name}.txt").read_text(encoding="utf-8")
     lines = text.splitlines()
     assert max(map(len, lines)) in range(width - 8, width + 1)
     assert "-ascii-" not in name or text.isascii()
-    assert len(MODELS[name.rpartition("-")[0].removesuffix("-ascii")]) > 1 or lines.index("Limits") <= 40
+    assert (
+        len(MODELS[name.rpartition("-")[0].removesuffix("-ascii")]) > 1
+        or lines.index("Limits") <= 40
+    )
 
 
 def test_every_golden_file_is_tested() -> None:
@@ -97,17 +116,30 @@ def test_every_golden_file_is_tested() -> None:
 
 
 @pytest.mark.parametrize("width", range(40, 121, 8))
-def test_inspect_screen_has_no_line_longer_than_its_width(width: int, tmp_path: Path, make_pico: MakePico) -> None:
+def test_inspect_screen_has_no_line_longer_than_its_width(
+    width: int, tmp_path: Path, make_pico: MakePico
+) -> None:
     for name, folder in (("minilm", get_model_path()), ("led", pico.make_led(tmp_path / "led"))):
         Path(name).symlink_to(folder)
-    long = make_pico("roberta", "a-name-" + "that-goes-on-" * 6 + "to-its-end", hidden_size=64).folder
+    long = make_pico(
+        "roberta", "a-name-" + "that-goes-on-" * 6 + "to-its-end", hidden_size=64
+    ).folder
     resize("tiny-gpt2", to=512, method="copy")
     Path("long").symlink_to(long)
     pico.edit_json(long / "tokenizer_config.json", model_max_length=5)
-    screens = [("minilm",), ("led",), ("long",), ("tiny-gpt2", "tiny-gpt2-512"), ("long", "minilm", "led"), (long,)]
+    screens = [
+        ("minilm",),
+        ("led",),
+        ("long",),
+        ("tiny-gpt2", "tiny-gpt2-512"),
+        ("long", "minilm", "led"),
+        (long,),
+    ]
     for arguments in (*screens, ("long", "--rows", "0:9"), ("minilm", "--check")):
         lines = inspect(*arguments, "--width", width, allowed=(0, 3)).splitlines()
-        assert [line for line in lines if len(line) > width and str(long) not in line] == [], arguments
+        assert [line for line in lines if len(line) > width and str(long) not in line] == [], (
+            arguments
+        )
 
 
 def test_inspect_screen_wraps_a_command_so_that_it_can_be_pasted(make_pico: MakePico) -> None:
@@ -116,7 +148,9 @@ def test_inspect_screen_wraps_a_command_so_that_it_can_be_pasted(make_pico: Make
     text = inspect(folder, "--width", 40)
     start = text.index("Fix: ") + len("Fix: ")
     (fix,) = {limit.fix for limit in check(folder).limits if limit.fix}
-    assert shlex.split(text[start : text.index("\n\n", start)].replace("\\\n", "")) == shlex.split(fix)
+    assert shlex.split(text[start : text.index("\n\n", start)].replace("\\\n", "")) == shlex.split(
+        fix
+    )
 
 
 def test_inspect_screen_marks_reserved_and_new_rows(make_pico: MakePico) -> None:
@@ -128,13 +162,19 @@ def test_inspect_screen_marks_reserved_and_new_rows(make_pico: MakePico) -> None
     assert sum("┊" in line for line in text.splitlines()) == 8
     assert "new positions: 16-39" in text
     text = inspect(resize(source, to=8, output="shorter").output)
-    assert text.startswith("8 positions, all files agree; rows look trained.\n\nshorter (roberta)\n")
+    assert text.startswith(
+        "8 positions, all files agree; rows look trained.\n\nshorter (roberta)\n"
+    )
     assert "new" not in text
 
 
 def terminal_screen(*arguments: str, **environment: str) -> str:
     """Return the screen as printed to a terminal."""
-    inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLORTERM")}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("NO_COLOR", "TERM", "COLORTERM")
+    }
     colours = {"TERM": "xterm-256color", "PYTHONUTF8": "1"}
     return on_terminal([*COMMAND, *arguments, "--quiet"], inherited | colours | environment)
 
@@ -157,13 +197,16 @@ def test_inspect_in_a_pipe_respects_the_encoding_and_has_no_escapes() -> None:
     for encoding in ("latin-1", "utf-8"):
         settings = environment | {"PYTHONIOENCODING": encoding, "TERM": "xterm"}
         command = [*COMMAND, "tiny-gpt2", "--width", "80"]
-        text = subprocess.run(command, capture_output=True, check=True, env=settings).stdout.decode(encoding)
+        text = subprocess.run(command, capture_output=True, check=True, env=settings).stdout.decode(
+            encoding
+        )
         assert text == inspect("tiny-gpt2", "--width", 80, charset=encoding)
         assert text.isascii() == (encoding != "utf-8")
 
 
 def test_inspect_escapes_control_characters_in_names(make_pico: MakePico) -> None:
-    folder, name = make_pico("gpt2", "\x1b[31mred").folder, "wpe\x1b[2J.weight"
+    folder = make_pico("gpt2", "\x1b[31mred").folder
+    name = "wpe\x1b[2J.weight"
     tensors = load_file(folder / "model.safetensors")
     tensors[name] = tensors.pop("transformer.wpe.weight")
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,4 +1,6 @@
-"""Search sets: reading and checking them, scores against manual values and scikit-learn, and runs on pico encoders."""
+"""Search sets: reading and checking them, scores against manual values and scikit-learn, and runs
+on pico encoders.
+"""
 
 import json
 from dataclasses import replace
@@ -27,10 +29,15 @@ FLAGS = [word for name, file in FILES.items() for word in (f"--{name}", file)]
 
 @pytest.fixture(autouse=True)
 def files(_empty_folder: None) -> None:
-    """Write twelve documents with 8 to 41 words, and a query with the words at the end of each of the first six."""
+    """Write twelve documents with 8 to 41 words, and a query with the words at the end of each of
+    the first six.
+    """
     generator = np.random.default_rng(0)
     words = [generator.integers(0, 27, 8 + 3 * number).tolist() for number in range(12)]
-    corpus = [{"_id": f"d{number}", "title": f"w{number}", "text": text_of(text)} for number, text in enumerate(words)]
+    corpus = [
+        {"_id": f"d{number}", "title": f"w{number}", "text": text_of(text)}
+        for number, text in enumerate(words)
+    ]
     Path("corpus.jsonl").write_text("".join(json.dumps(document) + "\n" for document in corpus))
     Path("queries.tsv").write_text("".join(f"q{i}\t{text_of(words[i][-6:])}\n" for i in range(7)))
     judgements = [f"q{i}\td{i}\t{1 + i % 3}\n" for i in range(6)] + ["q0\td9\t1\n", "q6\td1\t0\n"]
@@ -53,7 +60,9 @@ def test_score_rankings_equals_manual_values() -> None:
 def test_score_rankings_equals_scikit_learn_without_ties() -> None:
     generator = np.random.default_rng(1)
     similar, gain = generator.normal(size=(20, 30)), generator.integers(0, 4, (20, 30))
-    found = score_rankings(similar, [{i: value for i, value in enumerate(row) if value} for row in gain.tolist()])
+    found = score_rankings(
+        similar, [{i: value for i, value in enumerate(row) if value} for row in gain.tolist()]
+    )
     assert found["nDCG@10"].mean() == pytest.approx(ndcg_score(gain, similar, k=10))
 
 
@@ -65,7 +74,9 @@ def test_score_rankings_counts_ties_and_nan_against_the_relevant_document() -> N
     assert list(best) == ["nDCG@10", "MRR", "recall@1"]  # no recall@10 among four documents
 
 
-def test_search_equals_sentence_transformers_with_prompts(minilm: EvalModel, tmp_path: Path) -> None:
+def test_search_equals_sentence_transformers_with_prompts(
+    minilm: EvalModel, tmp_path: Path
+) -> None:
     prompts = {"query": "find: ", "document": "text: ", "other": "no: "}
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
     texts = read_search_set(Evaluate(**FILES))
@@ -104,40 +115,82 @@ def test_read_search_set_reads_every_format() -> None:
     rows = (f"{item['text']}\t{item['_id']}\t{item['title']}\n" for item in corpus)
     Path("corpus.tsv").write_text("text\t_id\ttitle\n" + "".join(rows))
     texts = [line.split("\t") for line in Path("queries.tsv").read_text().splitlines()]
-    Path("queries.jsonl").write_text("\n\n".join(json.dumps({"_id": name, "text": text}) for name, text in texts))
+    Path("queries.jsonl").write_text(
+        "\n\n".join(json.dumps({"_id": name, "text": text}) for name, text in texts)
+    )
     judged = [line.split("\t") for line in Path("qrels.tsv").read_text().splitlines()[1:]]
     Path("qrels.jsonl").write_text(
-        "\n".join(json.dumps({"query-id": q, "corpus-id": d, "score": int(score)}) for q, d, score in judged)
+        "\n".join(
+            json.dumps({"query-id": q, "corpus-id": d, "score": int(score)})
+            for q, d, score in judged
+        )
     )
     Path("trec.tsv").write_text("".join(f"{q}\t0\t{d}\t{score}\n" for q, d, score in judged))
     for qrels in ("qrels.jsonl", "trec.tsv"):
-        assert read_search_set(Evaluate(corpus="corpus.tsv", queries="queries.jsonl", qrels=qrels)) == jsonl
+        assert (
+            read_search_set(Evaluate(corpus="corpus.tsv", queries="queries.jsonl", qrels=qrels))
+            == jsonl
+        )
 
 
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("qrels.tsv", "q0\td0\t1\nq0\td77\t1\n", r"Line 2 of qrels.tsv has the unknown id 'd77'. Remove the line, or"),
-        ("qrels.tsv", "q99\td0\t1\n", r"Line 1 of qrels.tsv has the unknown id 'q99'. .* add it to queries.tsv."),
-        ("qrels.tsv", "q0\td0\t1\nq0\td0\t2\n", r"Line 2 of qrels.tsv judges document 'd0' for query 'q0' again."),
-        ("qrels.tsv", "q0\td0\t-1\n", r"Line 1 of qrels.tsv has the score '-1'. Use integers from 0"),
+        (
+            "qrels.tsv",
+            "q0\td0\t1\nq0\td77\t1\n",
+            r"Line 2 of qrels.tsv has the unknown id 'd77'. Remove the line, or",
+        ),
+        (
+            "qrels.tsv",
+            "q99\td0\t1\n",
+            r"Line 1 of qrels.tsv has the unknown id 'q99'. .* add it to queries.tsv.",
+        ),
+        (
+            "qrels.tsv",
+            "q0\td0\t1\nq0\td0\t2\n",
+            r"Line 2 of qrels.tsv judges document 'd0' for query 'q0' again.",
+        ),
+        (
+            "qrels.tsv",
+            "q0\td0\t-1\n",
+            r"Line 1 of qrels.tsv has the score '-1'. Use integers from 0",
+        ),
         (
             "qrels.tsv",
             "q0 d0 1\n",
             r"Line 1 of qrels.tsv does not have the fields query-id, corpus-id, score. Write",
         ),
-        ("qrels.tsv", "q0\td0\t0\n", r"qrels.tsv has no score above 0. Give each query a relevant document"),
+        (
+            "qrels.tsv",
+            "q0\td0\t0\n",
+            r"qrels.tsv has no score above 0. Give each query a relevant document",
+        ),
         ("qrels.tsv", "query-id\tcorpus-id\tscore\n", r"qrels.tsv has no rows"),
-        ("queries.tsv", "q0\tw1\nq0\tw2\n", r"Line 2 of queries.tsv has the id 'q0' of an earlier line"),
+        (
+            "queries.tsv",
+            "q0\tw1\nq0\tw2\n",
+            r"Line 2 of queries.tsv has the id 'q0' of an earlier line",
+        ),
         ("queries.tsv", "", r"queries.tsv has no rows"),
         ("queries.tsv", "q0\t\n", r"Line 1 of queries.tsv has no text"),
-        ("corpus.jsonl", '{"_id": "d0", "text": 3}\n', r"Line 1 of corpus.jsonl has an _id, title or text that is not"),
-        ("corpus.jsonl", '{"_id": "d0"}\n', r"Line 1 of corpus.jsonl does not have the fields _id, text"),
+        (
+            "corpus.jsonl",
+            '{"_id": "d0", "text": 3}\n',
+            r"Line 1 of corpus.jsonl has an _id, title or text that is not",
+        ),
+        (
+            "corpus.jsonl",
+            '{"_id": "d0"}\n',
+            r"Line 1 of corpus.jsonl does not have the fields _id, text",
+        ),
         ("corpus.jsonl", '{"_id": \n', r"Line 1 of corpus.jsonl is not valid JSON"),
         ("corpus.jsonl", None, r"corpus.jsonl cannot be read: .*No such file"),
     ],
 )
-def test_evaluate_rejects_a_search_set_before_loading_the_model(file: str, text: str | None, message: str) -> None:
+def test_evaluate_rejects_a_search_set_before_loading_the_model(
+    file: str, text: str | None, message: str
+) -> None:
     Path(file).unlink()
     if text is not None:
         Path(file).write_text(text)
@@ -156,10 +209,17 @@ def test_evaluate_and_compare_score_a_search_set(tmp_path: Path) -> None:
     found = ctxextend.evaluate(tmp_path / "long", base=source, **FILES)
     search = found.search
     assert search is not None
-    assert (search.documents, search.queries, search.longer_than_base, search.longer_than_model) == (12, 6, 10, 4)
+    assert (
+        search.documents,
+        search.queries,
+        search.longer_than_base,
+        search.longer_than_model,
+    ) == (12, 6, 10, 4)
     scores = {mode: values["nDCG@10"] for mode, values in search.scores.items()}
     for mode in ("chunks", "model"):
-        assert search.changes[mode].mean == pytest.approx(scores[mode].mean - scores["truncated"].mean)
+        assert search.changes[mode].mean == pytest.approx(
+            scores[mode].mean - scores["truncated"].mean
+        )
     assert (found.documents, found.retrieval) == (0, None)
     compared = ctxextend.compare(source, 32, methods=["linear", "copy"], **FILES)
     assert (compared.metric, compared.base) == ("ndcg@10", scores["chunks"])
@@ -168,18 +228,36 @@ def test_evaluate_and_compare_score_a_search_set(tmp_path: Path) -> None:
     assert linear.final.score == scores["model"]
     without_base = ctxextend.evaluate(source, **FILES).search
     assert without_base is not None
-    assert (without_base.scores, without_base.changes) == ({"model": search.scores["truncated"]}, {})
+    assert (without_base.scores, without_base.changes) == (
+        {"model": search.scores["truncated"]},
+        {},
+    )
 
 
 def test_compare_trains_on_data_and_evaluates_on_a_search_set(tmp_path: Path) -> None:
     Path("texts.txt").write_text(text_of([number * 7 % 27 for number in range(900)]))
     source = make_encoder(tmp_path / "encoder")
     done = invoke(
-        "compare", source, "--to", 32, *FLAGS, "--data", "texts.txt", "--steps", 1, "--method", "copy", "--json"
+        "compare",
+        source,
+        "--to",
+        32,
+        *FLAGS,
+        "--data",
+        "texts.txt",
+        "--steps",
+        1,
+        "--method",
+        "copy",
+        "--json",
     )
     assert done.exit_code == 0, done.output
     values = json.loads(done.stdout)
-    assert (values["metric"], values["documents"], values["rows"][0]["trained"]["score"]["samples"]) == (
+    assert (
+        values["metric"],
+        values["documents"],
+        values["rows"][0]["trained"]["score"]["samples"],
+    ) == (
         "ndcg@10",
         0,
         6,
@@ -191,7 +269,9 @@ def test_search_set_needs_all_files_and_an_encoder(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "--corpus, --queries and --qrels belong together" in " ".join(done.stderr.split())
     assert invoke("compare", "tiny-gpt2", "--to", 512).exit_code == 2  # no text
-    with pytest.raises(ResizeError, match="does not apply to .*, a causal language model. Pass text with --data"):
+    with pytest.raises(
+        ResizeError, match="does not apply to .*, a causal language model. Pass text with --data"
+    ):
         ctxextend.evaluate(make_source(tmp_path / "gpt2", "gpt2"), **FILES)
 
 

@@ -42,14 +42,26 @@ def test_shift_of_repeated_rows_has_their_period(tmp_path: Path) -> None:
     assert losses[96] > losses[0] + 0.5
     beyond = [point.effect.mean for point in found.points if point.start > 64]
     assert found.effect.mean == pytest.approx(np.mean(beyond))
-    arguments = ["evaluate", str(copied), "--data", str(tmp_path / "text.txt"), "--measure", "shift"]
+    arguments = [
+        "evaluate",
+        str(copied),
+        "--data",
+        str(tmp_path / "text.txt"),
+        "--measure",
+        "shift",
+    ]
     done = CliRunner().invoke(build_app(), arguments)
-    assert done.stdout.startswith("Passages that reach beyond 128 positions: worse than the same at position 0 by")
+    assert done.stdout.startswith(
+        "Passages that reach beyond 128 positions: worse than the same at position 0 by"
+    )
     assert "128-191" in done.stdout
 
 
 def test_shift_counts_positions_after_the_reserved_rows(make_pico: Make, tmp_path: Path) -> None:
-    folder, text = add_tokenizer(make_pico("roberta", initializer_range=0.5).folder, special_tokens=True), write_texts()
+    folder, text = (
+        add_tokenizer(make_pico("roberta", initializer_range=0.5).folder, special_tokens=True),
+        write_texts(),
+    )
     found = measure(folder, text, tokens=256)
     weights = load_file(folder / "model.safetensors")
     rows = weights[TABLE].clone()
@@ -61,7 +73,9 @@ def test_shift_counts_positions_after_the_reserved_rows(make_pico: Make, tmp_pat
         assert point.loss is not None
         assert expected.loss is not None
         assert point.loss.mean == pytest.approx(expected.loss.mean, abs=1e-6)
-        assert point.effect.mean == pytest.approx(point.loss.mean - found.points[0].loss.mean, abs=1e-6)  # type: ignore[union-attr]
+        first = found.points[0].loss
+        assert first is not None
+        assert point.effect.mean == pytest.approx(point.loss.mean - first.mean, abs=1e-6)
 
 
 def test_shift_of_encoders_is_the_cosine_of_embeddings(make_pico: Make) -> None:
@@ -72,7 +86,10 @@ def test_shift_of_encoders_is_the_cosine_of_embeddings(make_pico: Make) -> None:
     model = transformers.AutoModel.from_pretrained(folder).train(False)
     ids = torch.tensor([[2, 6, 7, 3]])
     with torch.no_grad():
-        states = [model(ids, position_ids=torch.arange(4)[None] + start).last_hidden_state for start in range(13)]
+        states = [
+            model(ids, position_ids=torch.arange(4)[None] + start).last_hidden_state
+            for start in range(13)
+        ]
     vectors = torch.nn.functional.normalize(torch.cat(states).mean(dim=1))
     cosines = (vectors @ vectors[0]).tolist()
     assert [point.loss for point in found.points] == [None] * 13
@@ -84,5 +101,7 @@ def test_shift_rejects_models_that_compute_positions(tmp_path: Path) -> None:
     config = shrink(make_config("blenderbot-small"))
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)  # type: ignore[no-untyped-call]
     add_tokenizer(tmp_path, special_tokens=False)
-    with pytest.raises(UnsupportedModelError, match=r"does not accept position ids.* Remove shift from --measure"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"does not accept position ids.* Remove shift from --measure"
+    ):
         measure(tmp_path, write_texts())

@@ -1,4 +1,6 @@
-"""Held-out losses at short and at long positions apart: those that the base checkpoint has, and the others."""
+"""Held-out losses at short and at long positions apart: those that the base checkpoint has, and the
+others.
+"""
 
 import json
 from pathlib import Path
@@ -42,7 +44,10 @@ def test_train_logs_prints_and_returns_losses_at_short_and_long_positions(gpt2: 
     assert result["short_positions"] == OLD
     short, long = ([line[key] for line in (lines[0], lines[-1])] for key in KEYS[1:])
     assert [result["loss_short"], result["loss_long"]] == [short, long]
-    shown = f"positions below 16: {short[0]:.4f} -> {short[1]:.4f}, from 16 on: {long[0]:.4f} -> {long[1]:.4f}\n"
+    shown = (
+        f"positions below 16: {short[0]:.4f} -> {short[1]:.4f}, from 16 on: {long[0]:.4f} -> "
+        f"{long[1]:.4f}\n"
+    )
     assert shown in result["stderr"]
 
 
@@ -57,14 +62,19 @@ def test_train_of_a_model_with_broken_long_rows_has_a_high_long_loss_only(gpt2: 
     save_file(tensors, file, {"format": "pt"})
     for name, window in (("whole", NEW), ("window", 24)):
         train("good", name, "--window", window)
-        (_, short, long), (mean, broken_short, broken_long) = first_losses(f"good-{name}"), first_losses(name)
+        (_, short, long), (mean, broken_short, broken_long) = (
+            first_losses(f"good-{name}"),
+            first_losses(name),
+        )
         assert broken_short == short  # no token sees a later one
         assert broken_long > long + 0.5
         assert broken_short < mean < broken_long
 
 
 @pytest.mark.parametrize("flags", [(), ("--seq-len", OLD, "--base", "good-old")])
-def test_train_without_longer_positions_than_the_base_splits_nothing(flags: tuple[str, ...]) -> None:
+def test_train_without_longer_positions_than_the_base_splits_nothing(
+    flags: tuple[str, ...],
+) -> None:
     source = make_resized(Path("good"), "gpt2")
     result = train(source if flags else "good-old", "out", *flags)
     assert [result[key] for key in ("short_positions", "loss_short", "loss_long")] == [None] * 3
@@ -103,11 +113,15 @@ def test_language_modeling_counts_a_token_at_its_own_position(model_type: str) -
         logits, labels, position_ids = logits[:, :-1], labels[:, 1:], position_ids[:, 1:]
     losses = cross_entropy(logits.transpose(1, 2), labels, reduction="none")
     predicted, is_short = labels != IGNORE_INDEX, position_ids < 8
-    expected = [[losses[predicted & part].sum(), (predicted & part).sum()] for part in (is_short, ~is_short)]
+    expected = [
+        [losses[predicted & part].sum(), (predicted & part).sum()] for part in (is_short, ~is_short)
+    ]
     torch.testing.assert_close(sums, torch.tensor(expected).T)
     torch.testing.assert_close(sums[0].sum() / sums[1].sum(), whole["loss"])
     objective.short_positions = 1
     with torch.no_grad():
-        result = objective(ids, ids.where(torch.arange(12) > 2, IGNORE_INDEX), torch.arange(12).repeat(2, 1))
+        result = objective(
+            ids, ids.where(torch.arange(12) > 2, IGNORE_INDEX), torch.arange(12).repeat(2, 1)
+        )
     assert result["sums"][:, 0].tolist() == [0, 0]
     assert torch.isfinite(result["loss"])

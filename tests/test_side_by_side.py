@@ -1,4 +1,6 @@
-"""`compare` of checkpoints: numbers as from `evaluate`, pairing, facts, text that some were trained on, errors."""
+"""`compare` of checkpoints: numbers as from `evaluate`, pairing, facts, text that some were trained
+on, errors.
+"""
 
 import gc
 import json
@@ -40,31 +42,53 @@ def texts(_empty_folder: None) -> Path:
 
 
 def resized(source: Path, *methods: str, to: int = TO) -> list[Path]:
-    return [ctxextend.resize(source, to=to, method=method, output=method).output for method in methods]
+    return [
+        ctxextend.resize(source, to=to, method=method, output=method).output for method in methods
+    ]
 
 
 def test_compare_checkpoints_equals_evaluate_of_each(texts: Path, tmp_path: Path) -> None:
     source, calls = make_source(tmp_path / "source", "gpt2"), list[tuple[int, int, str]]()
     folders = resized(source, "copy", "linear")
-    found = ctxextend.compare_checkpoints(folders, texts, tokens=512, progress=lambda *call: calls.append(call))
+    found = ctxextend.compare_checkpoints(
+        folders, texts, tokens=512, progress=lambda *call: calls.append(call)
+    )
     assert (found.row_type, found.source, found.kind) == ("checkpoint", str(source), "causal")
     assert (found.max_len_before, found.max_len_after, found.documents) == (16, TO, 2)
     best, other = found.rows
     for row in found.rows:
         single = ctxextend.evaluate(row.method, texts, tokens=512)
-        assert to_json(row.untrained.evaluation) | {"seconds": 0} == to_json(single) | {"seconds": 0}
+        assert to_json(row.untrained.evaluation) | {"seconds": 0} == to_json(single) | {
+            "seconds": 0
+        }
         assert row.untrained.score == single.positions.losses["model"]  # type: ignore[union-attr]
         assert found.base == single.positions.losses["sliding"]  # type: ignore[union-attr]
         assert row.final.short_inputs is not None
         assert (row.final.short_inputs.mean == 0) == (row.method == "copy")
         facts = row.checkpoint
         assert facts is not None
-        assert (facts.source, facts.model_type, facts.scheme, facts.max_len) == (row.method, "gpt2", "learned", TO)
-        assert facts.bytes == 4 * facts.parameters == 4 * sum(p.numel() for p in load_model(row.method).parameters())
+        assert (facts.source, facts.model_type, facts.scheme, facts.max_len) == (
+            row.method,
+            "gpt2",
+            "learned",
+            TO,
+        )
+        assert (
+            facts.bytes
+            == 4 * facts.parameters
+            == 4 * sum(p.numel() for p in load_model(row.method).parameters())
+        )
         assert facts.tokens_per_second > 0
     # The paired difference, by hand: all tokens of the eight windows but the first of each.
-    windows = [ids[start : start + TO] for ids in encoded(source, texts) for start in range(0, 300 - TO, TO)][:8]
-    losses = [[token_losses(load_model(row.method), window) for window in windows] for row in (best, other)]
+    windows = [
+        ids[start : start + TO]
+        for ids in encoded(source, texts)
+        for start in range(0, 300 - TO, TO)
+    ][:8]
+    losses = [
+        [token_losses(load_model(row.method), window) for window in windows]
+        for row in (best, other)
+    ]
     expected = estimate([second - first for first, second in zip(*losses, strict=True)])
     assert other.final.delta is not None
     assert best.final.delta is None
@@ -80,13 +104,18 @@ def load_model(folder: str) -> Any:
 
 def encoded(folder: Path, texts: Path) -> list[torch.Tensor]:
     tokenizer = TextTokenizer.open(folder)
-    return [torch.tensor(tokenizer.encode(json.loads(line)["text"])) for line in texts.read_text().splitlines()]
+    return [
+        torch.tensor(tokenizer.encode(json.loads(line)["text"]))
+        for line in texts.read_text().splitlines()
+    ]
 
 
 def token_losses(model: Any, ids: torch.Tensor) -> np.ndarray[Any, Any]:
     with torch.no_grad():
         logits = model(ids[None]).logits[0, :-1].double()
-    losses: np.ndarray[Any, Any] = torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none").numpy()
+    losses: np.ndarray[Any, Any] = torch.nn.functional.cross_entropy(
+        logits, ids[1:], reduction="none"
+    ).numpy()
     return losses
 
 
@@ -97,7 +126,8 @@ def test_compare_checkpoints_of_other_types_without_a_common_base(
     resized(source, "zero:scope=all", "sinusoidal:scope=all", to=2 * TO)
     make_rotary("llama", "rotary", **LENGTHS)
     make_rotary("bloom", "alibi", n_layer=2, seq_length=TO)
-    loads, alive = load_eval_model, weakref.WeakSet[Any]()
+    loads = load_eval_model
+    alive = weakref.WeakSet[Any]()
 
     def load_one(*arguments: Any) -> EvalModel:
         gc.collect()
@@ -108,30 +138,56 @@ def test_compare_checkpoints_of_other_types_without_a_common_base(
 
     monkeypatch.setattr(eval_model, "load_eval_model", load_one)
     names = ["rotary", "alibi", "zero:scope=all", "sinusoidal:scope=all", str(source)]
-    flags = ("--data", texts, "--tokens", 512, "--measure", "context", "--report", "page.html", "--plot", "page.png")
+    flags = (
+        "--data",
+        texts,
+        "--tokens",
+        512,
+        "--measure",
+        "context",
+        "--report",
+        "page.html",
+        "--plot",
+        "page.png",
+    )
     done = invoke("compare", *names, *flags, "--json")
     assert done.exit_code == 0
     check(values := json.loads(done.stdout), "compare")
-    assert (values["source"], values["base"], values["max_len_before"], values["max_len_after"]) == ("", None, 8, TO)
+    assert (
+        values["source"],
+        values["base"],
+        values["max_len_before"],
+        values["max_len_after"],
+    ) == ("", None, 8, TO)
     facts = {row["method"]: row["checkpoint"] for row in values["rows"]}
-    schemes = {"rotary": "rotary", "alibi": "ALiBi", "zero:scope=all": "none", "sinusoidal:scope=all": "sinusoidal"}
+    schemes = {
+        "rotary": "rotary",
+        "alibi": "ALiBi",
+        "zero:scope=all": "none",
+        "sinusoidal:scope=all": "sinusoidal",
+    }
     assert {name: fact["scheme"] for name, fact in facts.items()} == schemes | {"gpt2": "learned"}
     page = Path("page.html").read_text("utf-8")
     assert "5 checkpoints at 64 tokens" in page
     assert "Checkpoints, best first" in page
-    assert not {"Recipes", "Position table"} & set(re.findall(r"(?<=<h2>)\w+|(?<=<dt>)[\w ]+", page))
+    assert not {"Recipes", "Position table"} & set(
+        re.findall(r"(?<=<h2>)\w+|(?<=<dt>)[\w ]+", page)
+    )
     screen = invoke("compare", *names[:2], *flags[:6]).stdout
     assert "2 checkpoints (causal)" in screen
     assert "perplexity at 8" in " ".join(screen.split())
 
 
-def test_compare_checkpoints_ranks_encoders_and_compares_short_texts_with_the_base(tmp_path: Path) -> None:
+def test_compare_checkpoints_ranks_encoders_and_compares_short_texts_with_the_base(
+    tmp_path: Path,
+) -> None:
     source, texts = make_encoder(tmp_path / "encoder"), write_texts(80, 12)
     folders = resized(source, "copy", "linear")
     found = ctxextend.compare_checkpoints([*folders, folders[0]], texts, tokens=12 * TO)
     assert sorted(row.method for row in found.rows) == ["copy (1)", "copy (2)", "linear"]
     for row in found.rows:
-        name, short = row.method.split()[0], row.final.short_inputs
+        name = row.method.split()[0]
+        short = row.final.short_inputs
         single = ctxextend.evaluate(name, texts, tokens=12 * TO)
         assert to_json(row.final.evaluation) | {"seconds": 0} == to_json(single) | {"seconds": 0}
         assert short is not None
@@ -151,12 +207,18 @@ def test_compare_checkpoints_uses_only_text_that_all_held_out(tmp_path: Path) ->
     resized(source, "copy", "linear", to=32)
     train("copy", "first", steps=2)
     train("linear", "second", steps=4)
-    found = ctxextend.compare_checkpoints(["linear", "first", "second"], "book.txt", measure="position", tokens=512)
-    assert found.warnings == ("One of first, second was trained on book.txt: only the 128 held-out tokens are used.",)
+    found = ctxextend.compare_checkpoints(
+        ["linear", "first", "second"], "book.txt", measure="position", tokens=512
+    )
+    assert found.warnings == (
+        "One of first, second was trained on book.txt: only the 128 held-out tokens are used.",
+    )
     assert (found.tokens, found.documents) == (4 * 32, 4)
 
 
-def test_compare_checkpoints_reports_results_so_far_after_ctrl_c(texts: Path, tmp_path: Path) -> None:
+def test_compare_checkpoints_reports_results_so_far_after_ctrl_c(
+    texts: Path, tmp_path: Path
+) -> None:
     folders = resized(make_source(tmp_path / "source", "gpt2"), "copy", "linear")
 
     def stop(advance: int, total: int, label: str = "") -> None:
@@ -177,9 +239,19 @@ def test_compare_checkpoints_rejects_what_cannot_be_compared(texts: Path, tmp_pa
     add_tokenizer(Path("other"), special_tokens=True)
     encoder = make_encoder(tmp_path / "encoder")
     cases: list[tuple[tuple[Any, ...], dict[str, Any], str, str]] = [
-        ((long, source), {"length": TO}, "short has a context length of 16, too short for", f"short --to {TO}"),
+        (
+            (long, source),
+            {"length": TO},
+            "short has a context length of 16, too short for",
+            f"short --to {TO}",
+        ),
         ((long, "other"), {}, "The tokenizers of other and copy cut the text", "share a tokenizer"),
-        ((tmp_path / "masked", encoder), {}, "is an encoder without an LM head, but .*masked is a masked", "one kind"),
+        (
+            (tmp_path / "masked", encoder),
+            {},
+            "is an encoder without an LM head, but .*masked is a masked",
+            "one kind",
+        ),
         ((encoder, encoder), {"length": 16}, "Retrieval was skipped", "--corpus"),
         ((long, source), {"measure": "shift"}, "--measure shift reads one checkpoint", "evaluate"),
     ]
@@ -189,7 +261,9 @@ def test_compare_checkpoints_rejects_what_cannot_be_compared(texts: Path, tmp_pa
         assert hint in str(failed.value.hint)
 
 
-@pytest.mark.parametrize("flag", ["--to 32", "--steps 2", "--quick", "--hold-out 8", "--method copy", "--revision v1"])
+@pytest.mark.parametrize(
+    "flag", ["--to 32", "--steps 2", "--quick", "--hold-out 8", "--method copy", "--revision v1"]
+)
 def test_compare_rejects_flags_of_one_model_for_several(flag: str) -> None:
     done = invoke("compare", "a", "b", "--data", "book.txt", *flag.split())
     assert done.exit_code == 2

@@ -1,4 +1,6 @@
-"""`evaluate`, `compare`, `train`, `run` and `verify` on models with sinusoidal positions, stored or computed."""
+"""`evaluate`, `compare`, `train`, `run` and `verify` on models with sinusoidal positions, stored or
+computed.
+"""
 
 import json
 import shutil
@@ -19,8 +21,20 @@ from tests.word_tokenizer import add_tokenizer, write_texts
 
 SIZES: dict[str, Any] = {"vocab_size": 32, "max_position_embeddings": OLD}
 TOKENS: dict[str, Any] = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
-XLM: dict[str, Any] = {"emb_dim": 8, "n_layers": 1, "n_heads": 2, "sinusoidal_embeddings": True, "pad_index": 0}
-DISTILBERT: dict[str, Any] = {"dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 16, "sinusoidal_pos_embds": True}
+XLM: dict[str, Any] = {
+    "emb_dim": 8,
+    "n_layers": 1,
+    "n_heads": 2,
+    "sinusoidal_embeddings": True,
+    "pad_index": 0,
+}
+DISTILBERT: dict[str, Any] = {
+    "dim": 8,
+    "n_layers": 1,
+    "n_heads": 2,
+    "hidden_dim": 16,
+    "sinusoidal_pos_embds": True,
+}
 PARTS: dict[str, Any] = {
     f"{part}_{name}": size
     for part in ("encoder", "decoder")
@@ -31,7 +45,11 @@ FSMT: dict[str, Any] = {"langs": ["en", "de"], "src_vocab_size": 32, "tgt_vocab_
 # Model class, config values, and the position table if the file contains it.
 MODELS: Mapping[str, tuple[str, dict[str, Any], str | None]] = {
     "xlm": ("XLMWithLMHeadModel", SIZES | XLM | TOKENS, "transformer.position_embeddings.weight"),
-    "distilbert": ("DistilBertForMaskedLM", SIZES | DISTILBERT, "distilbert.embeddings.position_embeddings.weight"),
+    "distilbert": (
+        "DistilBertForMaskedLM",
+        SIZES | DISTILBERT,
+        "distilbert.embeddings.position_embeddings.weight",
+    ),
     "roformer": (
         "RoFormerForMaskedLM",
         SIZES | pico.ENCODER | {"embedding_size": 8},
@@ -86,24 +104,36 @@ def test_train_keeps_sinusoids_frozen_by_default(model_type: str) -> None:
         "all-but-positions",
         "causal" if model_type in CAUSAL else "masked",
     )
-    reason = "equals its formula (train it with --trainable positions)" if model_type in TRAINED else "does not train"
+    reason = (
+        "equals its formula (train it with --trainable positions)"
+        if model_type in TRAINED
+        else "does not train"
+    )
     assert reason in done.stderr
     assert "so it stays frozen: all other weights are trained." in done.stderr
     assert "  trainable: all-but-positions\n" in Path("out/ctxextend.yaml").read_text()
     assert ": all weights except the position table (" in Path("out/README.md").read_text()
     checks = {check.name: check for check in ctxextend.verify("out", deep=True).checks}
     assert [name for name, check in checks.items() if not check.passed] == ["tensors"]
-    fact = "match method formula (from the recipe) bit for bit; not trained" if MODELS[model_type][2] else "computed by"
+    fact = (
+        "match method formula (from the recipe) bit for bit; not trained"
+        if MODELS[model_type][2]
+        else "computed by"
+    )
     assert fact in checks["table"].evidence[0]
 
 
 @pytest.mark.parametrize(
-    ("model_type", "trainable"), [("distilbert", "positions"), *(("xlm", name) for name in ("positions", "new", "all"))]
+    ("model_type", "trainable"),
+    [("distilbert", "positions"), *(("xlm", name) for name in ("positions", "new", "all"))],
 )
 def test_train_trains_sinusoids_if_asked(model_type: str, trainable: str) -> None:
     write_book()
     ctxextend.resize(make(model_type), to=NEW, output="long")
-    assert json.loads(train("long", "out", "--trainable", trainable, "--json").stdout)["trainable"] == trainable
+    assert (
+        json.loads(train("long", "out", "--trainable", trainable, "--json").stdout)["trainable"]
+        == trainable
+    )
     name, changed = table_of(model_type), changed_tensors(Path("long"), Path("out"))
     assert name in changed
     assert (changed == {name}) == (trainable != "all")
@@ -137,14 +167,20 @@ def test_registry_states_which_tables_transformers_reads_without_gradients(model
     model_class = "FSMTForConditionalGeneration" if model_type == "fsmt" else MODELS[model_type][0]
     model = getattr(transformers, model_class).from_pretrained(make(model_type, model_class))
     ids = 5 + torch.arange(8)[None]
-    model(input_ids=ids, **({"decoder_input_ids": ids} if model_type == "fsmt" else {}))[0].sum().backward()
+    model(input_ids=ids, **({"decoder_input_ids": ids} if model_type == "fsmt" else {}))[
+        0
+    ].sum().backward()
     name = next(name for name in reversed(dict(model.named_parameters())) if "position" in name)
     is_fixed = {table.is_fixed for table in FAMILIES[model_type].tables}
     assert {model.get_parameter(name).grad is None} == is_fixed
 
 
-@pytest.mark.parametrize(("model_type", "trainable"), [("xlm", "positions"), ("pegasus", "all-but-positions")])
-def test_train_trains_a_fine_tuned_table_by_default_if_transformers_does(model_type: str, trainable: str) -> None:
+@pytest.mark.parametrize(
+    ("model_type", "trainable"), [("xlm", "positions"), ("pegasus", "all-but-positions")]
+)
+def test_train_trains_a_fine_tuned_table_by_default_if_transformers_does(
+    model_type: str, trainable: str
+) -> None:
     write_book()
     done = train(fine_tune(model_type), "out", "--json", steps=1)
     assert json.loads(done.stdout)["trainable"] == trainable
@@ -158,14 +194,20 @@ def test_resize_train_records_the_choice_and_its_recipe_reproduces_it(model_type
     assert json.loads(done.stdout)["train"]["trainable"] == "all-but-positions"
     ctxextend.run("out/ctxextend.yaml", "again")
     assert not changed_tensors(Path("out"), Path("again"))
-    assert json.loads(Path("again/config.json").read_text()) == json.loads(Path("out/config.json").read_text())
+    assert json.loads(Path("again/config.json").read_text()) == json.loads(
+        Path("out/config.json").read_text()
+    )
 
 
 @pytest.mark.parametrize("model_type", ["distilbert", "xglm"])
 def test_run_resizes_trains_and_evaluates(model_type: str) -> None:
     write_book()
     make(model_type)
-    steps = {"resize": {"to": NEW}, "train": {"data": "book.txt", "steps": 1}, "evaluate": {"data": "book.txt"}}
+    steps = {
+        "resize": {"to": NEW},
+        "train": {"data": "book.txt", "steps": 1},
+        "evaluate": {"data": "book.txt"},
+    }
     Path("recipe.yaml").write_text(json.dumps({"source": model_type} | steps))
     result = ctxextend.run("recipe.yaml", "out")
     assert result.training is not None and result.evaluation is not None
@@ -188,20 +230,30 @@ def test_evaluate_and_compare_rank_an_encoder_by_retrieval() -> None:
     make("roformer", "RoFormerModel")
     ctxextend.resize("roformer", to=NEW, output="long")
     assert ctxextend.evaluate("long", texts, tokens=256).retrieval is not None
-    assert {"formula", "copy"} <= {row.method for row in ctxextend.compare("roformer", NEW, texts, tokens=256).rows}
+    assert {"formula", "copy"} <= {
+        row.method for row in ctxextend.compare("roformer", NEW, texts, tokens=256).rows
+    }
 
 
 @pytest.mark.parametrize(
-    ("model_type", "name"), [("pegasus", "PegasusForConditionalGeneration"), ("marian", "MarianMTModel")]
+    ("model_type", "name"),
+    [("pegasus", "PegasusForConditionalGeneration"), ("marian", "MarianMTModel")],
 )
 def test_encoder_decoders_are_refused_but_verified(model_type: str, name: str) -> None:
     write_book()
     source = make(model_type, name)
     ctxextend.resize(source, to=NEW, output="long")
-    for command in (("evaluate", "long"), ("train", "long", "--steps", 1), ("compare", source, "--to", NEW)):
+    for command in (
+        ("evaluate", "long"),
+        ("train", "long", "--steps", 1),
+        ("compare", source, "--to", NEW),
+    ):
         done = invoke(*command, "--data", "book.txt")
         assert done.exit_code == 1
-        assert "is an encoder-decoder model; only decoders, masked language models and encoders" in done.stderr
+        assert (
+            "is an encoder-decoder model; only decoders, masked language models and encoders"
+            in done.stderr
+        )
     assert ctxextend.verify("long", deep=True).passed
 
 
@@ -219,13 +271,21 @@ def test_verify_fails_if_the_base_does_not_equal_the_recorded_formula() -> None:
     done = invoke("verify", "out", "--base", fine_tune("xlm"))
     assert done.exit_code == 3
     assert "(failed: table)" in done.stdout
-    assert "The recipe does not apply to xlm: --method formula:layout=interleaved,start=0" in done.stderr
+    assert (
+        "The recipe does not apply to xlm: --method formula:layout=interleaved,start=0"
+        in done.stderr
+    )
 
 
 def test_verify_fails_if_a_computed_table_is_stored() -> None:
-    weights, name = load_file(make("xglm") / "model.safetensors"), "model.embed_positions.weights"
+    weights = load_file(make("xglm") / "model.safetensors")
+    name = "model.embed_positions.weights"
     Path("out").mkdir()
-    save_file(weights | {name: torch.zeros(NEW + 2, 8)}, "out/model.safetensors", metadata={"format": "pt"})
+    save_file(
+        weights | {name: torch.zeros(NEW + 2, 8)},
+        "out/model.safetensors",
+        metadata={"format": "pt"},
+    )
     pico.edit_json(Path(shutil.copy("xglm/config.json", "out")), max_position_embeddings=NEW)
     done = invoke("verify", "out", "--base", "xglm")
     assert done.exit_code == 3
@@ -236,10 +296,15 @@ def test_inspect_refuses_a_computed_table_that_does_not_fit_in_memory() -> None:
     pico.edit_json(make("xglm") / "config.json", max_position_embeddings=10**15)
     done = invoke("inspect", "xglm")
     assert done.exit_code == 1
-    assert "max_position_embeddings requires 1,000,000,000,000,002 computed rows, too many to inspect" in done.stderr
+    assert (
+        "max_position_embeddings requires 1,000,000,000,000,002 computed rows, too many to inspect"
+        in done.stderr
+    )
 
 
-@pytest.mark.parametrize(("model_type", "to"), [*((name, NEW) for name in MODELS), ("xlm", 8), ("ctrl", 8)])
+@pytest.mark.parametrize(
+    ("model_type", "to"), [*((name, NEW) for name in MODELS), ("xlm", 8), ("ctrl", 8)]
+)
 def test_verify_deep_passes_and_extend_model_agrees(model_type: str, to: int) -> None:
     model_class = getattr(transformers, MODELS[model_type][0])
     model = model_class.from_pretrained(make(model_type)).train(False)
@@ -248,13 +313,21 @@ def test_verify_deep_passes_and_extend_model_agrees(model_type: str, to: int) ->
     assert verified.passed
     assert (verified.what == "resized") == (model_type in STORED)
     ctxextend.extend_model(model, to)
-    assert torch.equal(pico.logits(model, to), pico.logits(model_class.from_pretrained("out").train(False), to))
+    assert torch.equal(
+        pico.logits(model, to), pico.logits(model_class.from_pretrained("out").train(False), to)
+    )
 
 
-@pytest.mark.parametrize(("flag", "value"), [("keep_first", 2), ("drop_last", 2), ("method", "linear")])
-def test_extend_model_rejects_settings_that_do_not_apply_to_computed_sinusoids(flag: str, value: Any) -> None:
+@pytest.mark.parametrize(
+    ("flag", "value"), [("keep_first", 2), ("drop_last", 2), ("method", "linear")]
+)
+def test_extend_model_rejects_settings_that_do_not_apply_to_computed_sinusoids(
+    flag: str, value: Any
+) -> None:
     model = transformers.CTRLLMHeadModel.from_pretrained(make("ctrl"))
-    with pytest.raises(ctxextend.ResizeError, match="does not apply|has no effect|Only --method formula applies"):
+    with pytest.raises(
+        ctxextend.ResizeError, match="does not apply|has no effect|Only --method formula applies"
+    ):
         ctxextend.extend_model(model, NEW, **{flag: value})
 
 
@@ -269,7 +342,10 @@ def test_fix_limits_keeps_the_length(model_type: str) -> None:
 @pytest.mark.parametrize("model_type", ["xlm", "ctrl"])
 def test_card_says_what_was_changed(model_type: str) -> None:
     ctxextend.resize(make(model_type), to=NEW, output="out")
-    others, edits = "No other weights were changed.", "computes the rows: only config and tokenizer files were changed."
+    others, edits = (
+        "No other weights were changed.",
+        "computes the rows: only config and tokenizer files were changed.",
+    )
     assert (others if model_type == "xlm" else edits) in (card := Path("out/README.md").read_text())
     assert (others in card) != (edits in card)
 
@@ -289,14 +365,20 @@ def test_compare_includes_the_formula_of_a_stored_table(model_type: str) -> None
 
 
 @pytest.mark.parametrize("model_type", COMPUTED)
-def test_compare_says_once_that_only_the_formula_applies_to_a_computed_table(model_type: str) -> None:
+def test_compare_says_once_that_only_the_formula_applies_to_a_computed_table(
+    model_type: str,
+) -> None:
     write_book()
     flags = ("--to", NEW, "--data", "book.txt", "--tokens", 128, "--steps", 1)
-    done = invoke("compare", make(model_type), *flags, "--method", "all", "--json", "--report", "report.html")
+    done = invoke(
+        "compare", make(model_type), *flags, "--method", "all", "--json", "--report", "report.html"
+    )
     found = json.loads(done.stdout)
     assert [row["method"] for row in found["rows"]] == ["formula"]
     assert found["trainable"] == "all-but-positions"
-    assert len(found["skipped"]) == len(pico.LEARNED_METHODS) - 1  # `auto` chooses one of the others
+    assert (
+        len(found["skipped"]) == len(pico.LEARNED_METHODS) - 1
+    )  # `auto` chooses one of the others
     assert done.stderr.count("transformers computes its sinusoids.") == 1
     named = invoke("compare", model_type, *flags, "--method", "linear")
     assert (named.exit_code, "Only --method formula applies to " in named.stderr) == (1, True)
@@ -309,4 +391,9 @@ def test_compare_trains_the_same_parameters_for_all_methods() -> None:
     found = ctxextend.compare("xlm", NEW, "book.txt", methods=["formula", "linear"], **options)
     assert found.trainable == "all-but-positions"
     assert all("trainable: all-but-positions" in row.recipe for row in found.rows)
-    assert ctxextend.compare("xlm", NEW, "book.txt", methods="formula", trainable="new", **options).trainable == "new"
+    assert (
+        ctxextend.compare(
+            "xlm", NEW, "book.txt", methods="formula", trainable="new", **options
+        ).trainable
+        == "new"
+    )

@@ -1,4 +1,6 @@
-"""Sinusoidal tables equal those of transformers, are detected in any dtype, and are continued bit for bit."""
+"""Sinusoidal tables equal those of transformers, are detected in any dtype, and are continued bit
+for bit.
+"""
 
 import math
 from collections.abc import Callable
@@ -41,7 +43,9 @@ def to_numpy(tensor: torch.Tensor) -> NDArray[np.generic]:
 
 
 def test_sinusoidal_rows_of_width_4_by_eye() -> None:
-    sine, cosine, slow = math.sin(1), math.cos(1), 1 / 100
+    sine = math.sin(1)
+    cosine = math.cos(1)
+    slow = 1 / 100
     found = {layout: sinusoidal_rows(np.array([1]), 4, layout)[0] for layout in LAYOUTS}
     expected = {
         "interleaved": [sine, cosine, math.sin(slow), math.cos(slow)],
@@ -53,8 +57,12 @@ def test_sinusoidal_rows_of_width_4_by_eye() -> None:
         np.testing.assert_allclose(found[layout], row, rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("name", "width"), [(name, width) for name in THEIRS for width in (6, 7, 16, 64)])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str
+)
+@pytest.mark.parametrize(
+    ("name", "width"), [(name, width) for name in THEIRS for width in (6, 7, 16, 64)]
+)
 @pytest.mark.parametrize("start", [0, 2, 130])
 def test_formula_continues_tables_of_transformers_bit_for_bit(
     name: str, width: int, start: int, dtype: torch.dtype
@@ -63,8 +71,12 @@ def test_formula_continues_tables_of_transformers_bit_for_bit(
     theirs = create(ROWS, width).to(dtype)
     learned = to_numpy(theirs[start:300])
     assert find_formula(learned, layout) == Formula(layout, start)
-    ours = to_tensor(resize_table(learned, ROWS - start, MethodOptions(method=f"formula:layout={layout}")))
-    differing = ours.float() != theirs[start:].float()  # new rows in float64 are not rounded to float32
+    ours = to_tensor(
+        resize_table(learned, ROWS - start, MethodOptions(method=f"formula:layout={layout}"))
+    )
+    differing = (
+        ours.float() != theirs[start:].float()
+    )  # new rows in float64 are not rounded to float32
     # In 16 bits, rows do not tell whether CTRL's layout was computed in float32.
     assert differing.float().mean() <= (0.01 if name == "ctrl" and dtype.itemsize == 2 else 0)
 
@@ -82,7 +94,9 @@ def test_resize_table_treats_a_table_with_one_changed_row_as_learned(row: int) -
     table = sinusoidal_rows(np.arange(50), 8, "halves").astype(np.float32)
     table[row, 3] += 0.01
     assert find_formula(table) is None
-    assert np.array_equal(resize_table(table, 80), resize_table(table, 80, MethodOptions(method="bands")))
+    assert np.array_equal(
+        resize_table(table, 80), resize_table(table, 80, MethodOptions(method="bands"))
+    )
     table[row] = np.nan
     assert find_formula(table) is None
 
@@ -109,7 +123,9 @@ def test_find_formula_prefers_the_given_layout_for_a_single_row() -> None:
         ("sinusoidal:scope=all", "halves", "already is sinusoidal"),
     ],
 )
-def test_resize_table_rejects_methods_that_do_not_fit(method: str, layout: str | None, message: str) -> None:
+def test_resize_table_rejects_methods_that_do_not_fit(
+    method: str, layout: str | None, message: str
+) -> None:
     learned = np.random.default_rng(0).normal(size=(40, 8))
     table = learned if layout is None else sinusoidal_rows(np.arange(40), 8, layout)
     with pytest.raises(ResizeError, match=message):

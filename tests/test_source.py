@@ -25,12 +25,26 @@ def test_resolve_source_downloads_needed_files_of_a_hub_id_once(
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(name.encode())
     hub.add("gpt2", folder)
-    settings = {"HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "0"}
-    others = {key: value for key, value in os.environ.items() if key != "HF_HUB_DISABLE_PROGRESS_BARS"}
+    settings = {
+        "HF_ENDPOINT": hub.endpoint,
+        "HF_HUB_CACHE": str(tmp_path / "cache"),
+        "HF_HUB_OFFLINE": "0",
+    }
+    others = {
+        key: value for key, value in os.environ.items() if key != "HF_HUB_DISABLE_PROGRESS_BARS"
+    }
     command = [sys.executable, "-m", "ctxextend", "resize", "gpt2", "--to", "40"]
-    done = subprocess.run(command, env=others | settings, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=others | settings, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "gpt2-40\n"), done.stderr
-    needed = {"config.json", "generation_config.json", "model.safetensors", "vocab.txt", "2_Dense/pytorch_model.bin"}
+    needed = {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "vocab.txt",
+        "2_Dense/pytorch_model.bin",
+    }
     assert hub.downloaded() == needed
     assert set(pico.contents(Path("gpt2-40"))) == {*needed, "README.md", "ctxextend.yaml"}
     assert "%|" not in done.stderr
@@ -42,7 +56,9 @@ def test_resolve_source_downloads_needed_files_of_a_hub_id_once(
     assert offline.exit_code == 0, offline.stderr
     assert hub.requests == []
     assert pico.contents(Path("offline")) == pico.contents(Path("gpt2-40"))
-    assert "HF_HUB_OFFLINE disables downloads" in invoke("resize", "owner/nothing", "--to", 40).stderr
+    assert (
+        "HF_HUB_OFFLINE disables downloads" in invoke("resize", "owner/nothing", "--to", 40).stderr
+    )
 
 
 def test_resolve_source_uses_a_revision_and_a_token(
@@ -75,7 +91,9 @@ def test_resolve_source_rejects_missing_paths(reference: str) -> None:
         resolve_source(reference)
 
 
-def test_resolve_source_reports_an_unreadable_folder_instead_of_asking_the_hub(tmp_path: Path) -> None:
+def test_resolve_source_reports_an_unreadable_folder_instead_of_asking_the_hub(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(SourceError, match="has no subfolder a"):
         resolve_source("tiny-gpt2", subfolder="a" * 300)
     Path("owner/name").mkdir(parents=True)
@@ -101,7 +119,9 @@ def test_resolve_source_rejects_a_revision_of_a_local_checkpoint(make_pico: Make
             resolve_source(reference, "v2")
 
 
-def test_open_reference_rejects_a_model_type_without_a_table_before_weights_are_read(hub: Hub, tmp_path: Path) -> None:
+def test_open_reference_rejects_a_model_type_without_a_table_before_weights_are_read(
+    hub: Hub, tmp_path: Path
+) -> None:
     for name, config in {
         "xlnet": '{"model_type": "xlnet"}',
         "relative": '{"model_type": "bert", "position_embedding_type": "relative_key"}',
@@ -110,7 +130,11 @@ def test_open_reference_rejects_a_model_type_without_a_table_before_weights_are_
         folder.mkdir()
         (folder / "config.json").write_text(config)
         (folder / "model-q4.gguf").write_bytes(b"GGUF")
-        for command in (("inspect", folder), ("resize", folder, "--to", 40), ("verify", folder, "--base", folder)):
+        for command in (
+            ("inspect", folder),
+            ("resize", folder, "--to", 40),
+            ("verify", folder, "--base", folder),
+        ):
             done = invoke(*command)
             assert done.exit_code == 1
             assert "no position table to resize; it uses" in done.stderr, done.stderr
@@ -121,4 +145,7 @@ def test_open_reference_rejects_a_model_type_without_a_table_before_weights_are_
     done = invoke("inspect", tmp_path / "xlnet")
     assert "Unknown model type 'brt'.\nDid you mean bert?" in done.stderr
     # --model-type takes precedence over the config.
-    assert "has no model.safetensors" in invoke("inspect", tmp_path / "xlnet", "--model-type", "bert").stderr
+    assert (
+        "has no model.safetensors"
+        in invoke("inspect", tmp_path / "xlnet", "--model-type", "bert").stderr
+    )

@@ -3,7 +3,13 @@ import math
 import numpy as np
 import pytest
 
-from ctxextend.evaluation.evaluation_result import Estimate, Passkey, estimate, estimate_loss, t_quantile
+from ctxextend.evaluation.evaluation_result import (
+    Estimate,
+    Passkey,
+    estimate,
+    estimate_loss,
+    t_quantile,
+)
 from ctxextend.json_output import to_json
 
 
@@ -12,7 +18,9 @@ def test_estimate_weighs_windows_by_their_tokens() -> None:
     assert (found.mean, found.tokens) == (1.75, 4)
     # s - r·c is -0.75 and 0.75 for two windows with four tokens.
     assert found.standard_error == pytest.approx(math.sqrt(2 * 2 * 0.75**2) / 4)
-    assert estimate([np.full(5, value) for value in (1.0, 2.0, 3.0)]).standard_error == pytest.approx(1 / math.sqrt(3))
+    assert estimate(
+        [np.full(5, value) for value in (1.0, 2.0, 3.0)]
+    ).standard_error == pytest.approx(1 / math.sqrt(3))
 
 
 def test_estimate_returns_no_interval_for_fewer_than_two_windows() -> None:
@@ -59,7 +67,17 @@ def test_passkey_beats_chance_below_probability_of_guessing(
 
 @pytest.mark.parametrize(
     ("samples", "expected"),
-    [(2, 12.706), (3, 4.303), (4, 3.182), (5, 2.776), (6, 2.571), (8, 2.365), (11, 2.228), (31, 2.042), (10**6, 1.960)],
+    [
+        (2, 12.706),
+        (3, 4.303),
+        (4, 3.182),
+        (5, 2.776),
+        (6, 2.571),
+        (8, 2.365),
+        (11, 2.228),
+        (31, 2.042),
+        (10**6, 1.960),
+    ],
 )
 def test_t_quantile_equals_published_tables(samples: int, expected: float) -> None:
     assert t_quantile(samples) == pytest.approx(expected, rel=3e-3)

@@ -18,7 +18,14 @@ from safetensors.numpy import load_file
 from ctxextend.tables import stats
 from ctxextend.tables.apply import MethodOptions, resize_with_reserved
 from ctxextend.tables.sinusoids import sinusoidal_rows
-from ctxextend.tables.stats import TableStats, find_outliers, find_repetition, find_seams, find_untrained_rows, measure
+from ctxextend.tables.stats import (
+    TableStats,
+    find_outliers,
+    find_repetition,
+    find_seams,
+    find_untrained_rows,
+    measure,
+)
 from tests import pico
 
 Floats = NDArray[np.float64]
@@ -38,7 +45,9 @@ def resized(table: Floats, rows: int, method: str, **flags: Any) -> Floats:
 def smooth(rows: int, width: int = 96, seed: int = 3) -> Floats:
     """Return a table like a trained one: similar neighbours, no equal rows."""
     steps = normal(rows, width, seed, 0.01).cumsum(axis=0)
-    table: Floats = steps / np.linalg.norm(steps, axis=1, keepdims=True) + normal(rows, width, seed + 1, 0.002)
+    table: Floats = steps / np.linalg.norm(steps, axis=1, keepdims=True) + normal(
+        rows, width, seed + 1, 0.002
+    )
     return table
 
 
@@ -85,7 +94,9 @@ def test_measure_equals_plain_formulas(rows: int, width: int) -> None:
     found = measure(table)
     norms = np.linalg.norm(table, axis=1)
     assert found.norms == pytest.approx(norms)
-    assert found.cosines == pytest.approx((table[1:] * table[:-1]).sum(axis=1) / norms[1:] / norms[:-1])
+    assert found.cosines == pytest.approx(
+        (table[1:] * table[:-1]).sum(axis=1) / norms[1:] / norms[:-1]
+    )
     assert found.steps == pytest.approx(np.linalg.norm(table[1:] - table[:-1], axis=1))
     assert found.mean_norm == pytest.approx(np.linalg.norm(table.mean(axis=0)))
     expected = np.sort(np.linalg.eigvalsh(np.atleast_2d(np.cov(table.T, bias=True))))[::-1]
@@ -99,13 +110,22 @@ def test_measure_equals_plain_formulas(rows: int, width: int) -> None:
         assert 0 <= component.fit <= 1
 
 
-@pytest.mark.parametrize(("rows", "width", "rank"), [(1000, 768, 768), (768, 1000, 767), (1000, 800, 512)])
-def test_measure_uses_fewer_rows_for_the_spectrum_of_wide_tables(rows: int, width: int, rank: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "width", "rank"), [(1000, 768, 768), (768, 1000, 767), (1000, 800, 512)]
+)
+def test_measure_uses_fewer_rows_for_the_spectrum_of_wide_tables(
+    rows: int, width: int, rank: int
+) -> None:
     table = sinusoidal_rows(np.arange(rows), width) + normal(rows, width, deviation=0.01)
-    found, exact = measure(table), np.linalg.svd(table - table.mean(axis=0), compute_uv=False) ** 2 / rows
+    found = measure(table)
+    exact = np.linalg.svd(table - table.mean(axis=0), compute_uv=False) ** 2 / rows
     assert np.count_nonzero(found.eigenvalues > 1e-9) == rank
-    assert found.effective_rank == pytest.approx(exact.sum() ** 2 / np.square(exact).sum(), rel=0.02)
-    np.testing.assert_allclose([one.share for one in found.components], exact[:4] / exact.sum(), rtol=0.02)
+    assert found.effective_rank == pytest.approx(
+        exact.sum() ** 2 / np.square(exact).sum(), rel=0.02
+    )
+    np.testing.assert_allclose(
+        [one.share for one in found.components], exact[:4] / exact.sum(), rtol=0.02
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
@@ -118,14 +138,22 @@ def test_measure_converts_float_dtypes_to_float64(dtype: Any) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 12), st.sets(st.integers(0, 39)))
+@given(
+    st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 12), st.sets(st.integers(0, 39))
+)
 def test_measure_ignores_non_finite_rows(seed: int, rows: int, width: int, bad: set[int]) -> None:
-    table, bad = normal(rows, width, seed), {row for row in bad if row < rows}
-    found, kept = measure(with_rows(table, dict.fromkeys(bad, np.inf))), np.delete(table, [*bad], axis=0)
+    table = normal(rows, width, seed)
+    bad = {row for row in bad if row < rows}
+    found, kept = (
+        measure(with_rows(table, dict.fromkeys(bad, np.inf))),
+        np.delete(table, [*bad], axis=0),
+    )
     assert found.nonfinite == tuple(sorted(bad))
     assert found.finite_norms == pytest.approx(np.linalg.norm(kept, axis=1))
     assert found.mean_norm == pytest.approx(np.linalg.norm(kept.mean(axis=0)) if len(kept) else 0)
-    assert found.eigenvalues == pytest.approx(measure(kept).eigenvalues if len(kept) else np.zeros(0))
+    assert found.eigenvalues == pytest.approx(
+        measure(kept).eigenvalues if len(kept) else np.zeros(0)
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
@@ -162,9 +190,12 @@ def test_measure_finds_the_period_of_a_sinusoid(period: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "period", "bad"), [(256, 37.0, range(0, 256, 3)), (stats.SPECTRUM_ROWS + 1809, 500.0, [9000])]
+    ("rows", "period", "bad"),
+    [(256, 37.0, range(0, 256, 3)), (stats.SPECTRUM_ROWS + 1809, 500.0, [9000])],
 )
-def test_measure_finds_a_period_despite_skipped_rows(rows: int, period: float, bad: Sequence[int]) -> None:
+def test_measure_finds_a_period_despite_skipped_rows(
+    rows: int, period: float, bad: Sequence[int]
+) -> None:
     angles = 2 * np.pi * np.arange(rows) / period
     circle = np.stack([np.cos(angles), np.sin(angles), np.full(rows, 3.0)], axis=1)
     found = measure(with_rows(circle, dict.fromkeys(bad, np.nan)))
@@ -179,7 +210,10 @@ def test_measure_finds_a_period_despite_skipped_rows(rows: int, period: float, b
 
 @pytest.mark.parametrize(
     "table",
-    [*(sinusoidal_rows(np.arange(rows), width) for rows, width in ((512, 64), (2048, 768))), smooth(512, 128)[8:]],
+    [
+        *(sinusoidal_rows(np.arange(rows), width) for rows, width in ((512, 64), (2048, 768))),
+        smooth(512, 128)[8:],
+    ],
 )
 def test_find_outliers_returns_nothing_for_smooth_tables(table: Floats) -> None:
     found = measure(table)
@@ -190,7 +224,9 @@ def test_find_outliers_returns_nothing_for_smooth_tables(table: Floats) -> None:
 
 @pytest.mark.parametrize("width", [64, 768])
 def test_find_outliers_returns_few_rows_of_random_tables(width: int) -> None:
-    rows = [row for seed in range(6) for row in outliers_of(measure(normal(512, width, seed, 0.02)))]
+    rows = [
+        row for seed in range(6) for row in outliers_of(measure(normal(512, width, seed, 0.02)))
+    ]
     assert len(rows) <= 0.005 * 6 * 512
 
 
@@ -198,7 +234,9 @@ def test_find_outliers_returns_few_rows_of_random_tables(width: int) -> None:
 def test_find_outliers_finds_a_scaled_or_replaced_row(row: int) -> None:
     table, other = smooth(300)[44:], normal(1, 96, 9)[0]
     other *= np.linalg.norm(table[row]) / np.linalg.norm(other)
-    scaled, replaced = (outliers_of(measure(with_rows(table, {row: value}))) for value in (1.5 * table[row], other))
+    scaled, replaced = (
+        outliers_of(measure(with_rows(table, {row: value}))) for value in (1.5 * table[row], other)
+    )
     assert list(scaled) == [row]
     assert "norm" in scaled[row]
     assert "cosine" in replaced[row]
@@ -225,17 +263,44 @@ TILE = normal(16, 4)
     [
         (normal(40, 4), None, (0, 0), ()),
         (np.tile(TILE, (5, 1))[:72], 16, (0, 72), ()),
-        (np.tile(TILE, (2, 1))[:17], None, (0, 0), ((0, 16),)),  # a single repeated row is not tiling
+        (
+            np.tile(TILE, (2, 1))[:17],
+            None,
+            (0, 0),
+            ((0, 16),),
+        ),  # a single repeated row is not tiling
         (resized(normal(20, 4), 60, "copy", keep_first=3), 17, (3, 60), ()),
         (resized(normal(512, 8), 4096, "copy"), 512, (0, 4096), ()),
-        (np.tile(with_rows(TILE, {5: 0}), (4, 1)), 16, (0, 64), ()),  # across a zero row, and across equal rows
+        (
+            np.tile(with_rows(TILE, {5: 0}), (4, 1)),
+            16,
+            (0, 64),
+            (),
+        ),  # across a zero row, and across equal rows
         (np.tile(with_rows(TILE, {7: TILE[3]}), (4, 1)), 16, (0, 64), ()),
-        (with_rows(normal(64, 4), {9: normal(64, 4)[4]} | dict.fromkeys(range(20, 64), 0)), None, (0, 0), ((4, 9),)),
-        (with_rows(normal(20, 4), {5: 0, 6: -0.0, 7: 0}), None, (0, 0), ()),  # zero rows are ignored
-        (normal(40, 4)[[*range(11), 10, *range(12, 20), 2, *range(21, 40)]], None, (0, 0), ((2, 20), (10, 11))),
+        (
+            with_rows(normal(64, 4), {9: normal(64, 4)[4]} | dict.fromkeys(range(20, 64), 0)),
+            None,
+            (0, 0),
+            ((4, 9),),
+        ),
+        (
+            with_rows(normal(20, 4), {5: 0, 6: -0.0, 7: 0}),
+            None,
+            (0, 0),
+            (),
+        ),  # zero rows are ignored
+        (
+            normal(40, 4)[[*range(11), 10, *range(12, 20), 2, *range(21, 40)]],
+            None,
+            (0, 0),
+            ((2, 20), (10, 11)),
+        ),
     ],
 )
-def test_find_repetition(table: Floats, period: int | None, span: tuple[int, int], groups: tuple[Any, ...]) -> None:
+def test_find_repetition(
+    table: Floats, period: int | None, span: tuple[int, int], groups: tuple[Any, ...]
+) -> None:
     for dtype in (np.float64, ml_dtypes.bfloat16):
         found = find_repetition(table.astype(dtype))
         assert (found.period, (found.start, found.stop), found.groups) == (period, span, groups)
@@ -249,9 +314,13 @@ def test_find_repetition(table: Floats, period: int | None, span: tuple[int, int
 def test_find_seams_returns_multiples_of_the_old_length(length: int, minilm: Floats) -> None:
     stats = measure(resized(minilm[:length], 2048, "copy"))
     assert find_seams(stats, {length})[length] == tuple(range(length, 2048, length))
-    detected = {position for positions in find_seams(stats, set()).values() for position in positions}
+    detected = {
+        position for positions in find_seams(stats, set()).values() for position in positions
+    }
     assert length == 500 or {512, 1024, 1536} <= detected
-    assert find_seams(measure(resized(minilm[:length], 1500, "sinusoidal")), {length}).get(length) == (length,)
+    assert find_seams(measure(resized(minilm[:length], 1500, "sinusoidal")), {length}).get(
+        length
+    ) == (length,)
 
 
 # Untrained rows
@@ -280,7 +349,9 @@ def test_find_untrained_rows_finds_untrained_tables(deviation: float) -> None:
 
 
 @pytest.mark.parametrize("method", pico.LEARNED_METHODS)
-def test_find_untrained_rows_returns_nothing_for_resized_real_tables(method: str, minilm: Floats) -> None:
+def test_find_untrained_rows_returns_nothing_for_resized_real_tables(
+    method: str, minilm: Floats
+) -> None:
     table = resized(minilm, 2048, method)
     found = find_untrained_rows(table, DEVIATIONS)
     assert min(found, default=512) >= 512

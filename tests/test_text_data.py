@@ -35,7 +35,9 @@ def write(path: Path, text: str) -> Path:
 
 
 def write_column(path: Path, texts: Any, name: str = "text") -> Path:
-    parquet.write_table(pyarrow.table({name: texts, "n": list(range(len(texts)))}), path, row_group_size=2)
+    parquet.write_table(
+        pyarrow.table({name: texts, "n": list(range(len(texts)))}), path, row_group_size=2
+    )
     return path
 
 
@@ -47,17 +49,30 @@ WRONG_NAMES = ("hf:", "hf:name", "hf:a/b/c/d", "hf://datasets/a/b", "hf:a/b:", "
 def test_check_paths_skips_checkpoints_runs_and_hidden_files_in_a_folder(tmp_path: Path) -> None:
     kept = ["a.MD", "b.txt", "deep/b.md", "deep/down/c.jsonl"]
     hidden = [".gitignore", ".venv/lib/d.txt"]
-    generated = ["weights.bin", "bert/vocab.txt", "bert/1_Pooling/e.txt", "out.training/train_log.jsonl"]
+    generated = [
+        "weights.bin",
+        "bert/vocab.txt",
+        "bert/1_Pooling/e.txt",
+        "out.training/train_log.jsonl",
+    ]
     for name in (*kept, *hidden, *generated, "bert/config.json"):
         write(tmp_path / name, "a")
     assert check_paths([tmp_path]) == [tmp_path / name for name in kept]
-    assert check_paths([tmp_path / "bert"]) == [tmp_path / "bert/1_Pooling/e.txt", tmp_path / "bert/vocab.txt"]
+    assert check_paths([tmp_path / "bert"]) == [
+        tmp_path / "bert/1_Pooling/e.txt",
+        tmp_path / "bert/vocab.txt",
+    ]
 
 
-def test_check_paths_returns_each_text_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_paths_returns_each_text_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, _ = (write(tmp_path / "texts" / name, name) for name in ("a.txt", "b.txt"))
     monkeypatch.chdir(tmp_path)
-    assert check_paths(["texts/b.txt", tmp_path / "texts", "./texts/../texts/a.txt"]) == [Path("texts/b.txt"), one]
+    assert check_paths(["texts/b.txt", tmp_path / "texts", "./texts/../texts/a.txt"]) == [
+        Path("texts/b.txt"),
+        one,
+    ]
     assert check_paths(["hf:a.x/b-y", "hf:a.x/b-y:train"]) == ["hf:a.x/b-y:train"]
 
 
@@ -97,7 +112,9 @@ def test_empty_files_of_a_folder_are_skipped_and_listed(tmp_path: Path) -> None:
     note = f"Skipped 4 empty files in {tmp_path}: b.rst, c.md, d.txt, ..."
     assert list(empty_files([tmp_path, tmp_path / "a.txt"])) == [note]
     write(tmp_path / "a.txt", "fine words " * 100)
-    assert note in evaluate("tiny-gpt2", tmp_path, measure=["position"], length=[16], tokens=64).notes
+    assert (
+        note in evaluate("tiny-gpt2", tmp_path, measure=["position"], length=[16], tokens=64).notes
+    )
 
 
 # ---- documents and chunks
@@ -105,12 +122,16 @@ def test_empty_files_of_a_folder_are_skipped_and_listed(tmp_path: Path) -> None:
 
 def test_read_documents_yields_text_files_and_lines_of_jsonl(tmp_path: Path) -> None:
     plain = write(tmp_path / "a.txt", "\ufeffone\n\ntwo")
-    lines = write(tmp_path / "b.jsonl", '\ufeff{"text": "three"}\n\n{"text": "fünf \\ud83d\\ude00 \\ud800"}\n')
+    lines = write(
+        tmp_path / "b.jsonl", '\ufeff{"text": "three"}\n\n{"text": "fünf \\ud83d\\ude00 \\ud800"}\n'
+    )
     others = write(tmp_path / "c.ndjson", '{"body": "x", "text": 3}\n')
     # Byte order marks are removed, unpaired surrogates replaced.
     assert list(read_documents([lines, plain])) == ["three", "fünf \U0001f600 \ufffd", "one\n\ntwo"]
     assert list(read_documents([lines, plain], characters=2)) == ["th", "fü", "on"]
-    assert list(read_documents([plain], characters=2**60)) == ["one\n\ntwo"]  # does not allocate as many
+    assert list(read_documents([plain], characters=2**60)) == [
+        "one\n\ntwo"
+    ]  # does not allocate as many
     assert list(read_documents([others], "body")) == ["x"]
 
 
@@ -125,9 +146,15 @@ def test_read_documents_reads_a_column_of_csv(name: str, separator: str, tmp_pat
     ]
     file = tmp_path / name
     file.write_text("".join(f"{separator.join(row)}\n" for row in rows), encoding="utf-8-sig")
-    assert list(read_documents([file], "body")) == ['two "lines",\nÄ', "42", *(f"row {n}" for n in range(200))]
+    assert list(read_documents([file], "body")) == [
+        'two "lines",\nÄ',
+        "42",
+        *(f"row {n}" for n in range(200)),
+    ]
     assert list(read_documents([tmp_path], "body")) == list(read_documents([file], "body"))
-    with pytest.raises(DataError, match=rf"{re.escape(name)} has no field 'text'; found n, body\..*--text-field"):
+    with pytest.raises(
+        DataError, match=rf"{re.escape(name)} has no field 'text'; found n, body\..*--text-field"
+    ):
         list(read_documents([file]))
     file.write_text(f"n{separator}body\n")
     assert list(read_documents([file], "body")) == []
@@ -143,7 +170,9 @@ def test_read_documents_reads_a_column_of_parquet(tmp_path: Path) -> None:
     file = write_column(tmp_path / "a[1].PARQUET", texts, "body")
     assert list(read_documents([file], "body")) == ["one", "", "fünf", "one"]
     assert list(read_documents([tmp_path], "body", 2)) == ["on", "", "fü", "on"]
-    with pytest.raises(DataError, match=r"a\[1\].PARQUET has no field 'text'; found body, n\..*--text-field"):
+    with pytest.raises(
+        DataError, match=r"a\[1\].PARQUET has no field 'text'; found body, n\..*--text-field"
+    ):
         list(read_documents([file]))
     with pytest.raises(DataError, match=r"a\[1\].PARQUET has int instead of text in field 'n'"):
         list(read_documents([file], "n"))
@@ -155,8 +184,14 @@ def test_read_documents_reads_a_column_of_parquet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"text": "a"', r"Line 2 of .*b\.jsonl is not valid JSON: .*Each line must be a JSON object"),
-        (b"[" * 100_000, r"Line 2 of .*b\.jsonl is not valid JSON: .*Each line must be a JSON object"),
+        (
+            b'{"text": "a"',
+            r"Line 2 of .*b\.jsonl is not valid JSON: .*Each line must be a JSON object",
+        ),
+        (
+            b"[" * 100_000,
+            r"Line 2 of .*b\.jsonl is not valid JSON: .*Each line must be a JSON object",
+        ),
         (b"[1, 2]", r"Line 2 of .*b\.jsonl has no field 'text'; found a list"),
         (b'{"other": 1}', "found other"),
         (b'{"text": 3}', r"Line 2 of .*b\.jsonl has int instead of text in field 'text'"),
@@ -228,11 +263,31 @@ configs:
 HUB_NAMES = ("hf:own/set/plain", "hf:own/set/plain:test@main", "hf:own/set/other")
 # Dataset, text field, part of the message, part of the hint.
 HUB_FAULTS = [
-    ("hf:own/set", "text", "pick one among the available configs: ['plain', 'other']", "hf:OWNER/NAME[/CONFIG]"),
-    ("hf:own/set/none", "text", "'none' not found. Available: ['plain', 'other']", "hf:OWNER/NAME[/CONFIG]"),
-    ("hf:own/set/plain:none", "text", "Bad split: none. Available splits: ['train', 'test']", "[:SPLIT]"),
+    (
+        "hf:own/set",
+        "text",
+        "pick one among the available configs: ['plain', 'other']",
+        "hf:OWNER/NAME[/CONFIG]",
+    ),
+    (
+        "hf:own/set/none",
+        "text",
+        "'none' not found. Available: ['plain', 'other']",
+        "hf:OWNER/NAME[/CONFIG]",
+    ),
+    (
+        "hf:own/set/plain:none",
+        "text",
+        "Bad split: none. Available splits: ['train', 'test']",
+        "[:SPLIT]",
+    ),
     ("hf:own/set@v9", "text", "Revision 'v9' doesn't exist", "@REVISION"),
-    ("hf:own/none", "text", "'own/none' doesn't exist on the Hub or cannot be accessed", "the network"),
+    (
+        "hf:own/none",
+        "text",
+        "'own/none' doesn't exist on the Hub or cannot be accessed",
+        "the network",
+    ),
     ("hf:own/gated", "text", "gated", "hf auth login"),
     ("hf:own/set/plain", "body", "has no field 'body'; found text, n", "--text-field"),
 ]
@@ -244,14 +299,20 @@ def test_read_documents_streams_hub_datasets_and_reports_what_is_available(tmp_p
     write_column(published / "test.parquet", ["third"])
     write_column(published / "other.parquet", [""])
     (tmp_path / "own" / "set").mkdir(parents=True)  # a local folder of that name is ignored
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {
+        **os.environ,
+        "HF_HOME": str(tmp_path / "home"),
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
     with serve() as hub:
         hub.add("datasets/own/set", published)
         hub.add("datasets/own/gated", published, gated=True)
         environment |= {"HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": "0"}
         names = [(name, "text") for name in HUB_NAMES] + [fault[:2] for fault in HUB_FAULTS]
         command = [sys.executable, "-c", READER, json.dumps(names)]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, check=True
+        )
     train, test, other, *faults = json.loads(done.stdout)
     assert train == [["firs", "seco"], [["first one", True], ["second", True]]]
     assert test == [["thir"], [["third", True]]]
@@ -261,11 +322,14 @@ def test_read_documents_streams_hub_datasets_and_reports_what_is_available(tmp_p
         assert hint_part in hint
 
 
-def test_read_documents_reports_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_documents_reports_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(text_data, "find_spec", lambda name: None)
     (tmp_path / "a.csv").write_text("text\none\n")
     for path in (write_column(tmp_path / "a.parquet", ["one"]), tmp_path / "a.csv", "hf:a/b"):
         with pytest.raises(
-            DataError, match=r"requires datasets, which is not installed.*pip install 'ctxextend\[train\]'"
+            DataError,
+            match=r"requires datasets, which is not installed.*pip install 'ctxextend\[train\]'",
         ):
             list(read_documents([path]))

@@ -35,7 +35,8 @@ from tests.word_tokenizer import add_tokenizer, text_of
 
 pytestmark = pytest.mark.usefixtures("book")
 WPE = TABLES["gpt2"]
-# Rows that stay equal when new rows are trained: the last one predicts nothing, so it has no gradient.
+# Rows that stay equal when new rows are trained: the last one predicts nothing, so it has no
+# gradient.
 NEW_TRAINED = [True] * OLD + [False] * (OLD - 1) + [True]
 
 
@@ -69,13 +70,20 @@ def test_train_positions_changes_only_the_table(gpt2: Path) -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "name", "name_in_file"),
-    [("gpt2", "", ""), ("gpt2", r"^transformer\.", ""), ("bert", r"LayerNorm\.weight$", "LayerNorm.gamma")],
+    [
+        ("gpt2", "", ""),
+        ("gpt2", r"^transformer\.", ""),
+        ("bert", r"LayerNorm\.weight$", "LayerNorm.gamma"),
+    ],
 )
 def test_train_all_changes_every_parameter_and_no_buffer_with_any_names_in_the_file(
     model_type: str, name: str, name_in_file: str
 ) -> None:
     source = make_source(Path("source"), model_type)
-    tensors = {re.sub(name, name_in_file, one): tensor for one, tensor in load_file("source/model.safetensors").items()}
+    tensors = {
+        re.sub(name, name_in_file, one): tensor
+        for one, tensor in load_file("source/model.safetensors").items()
+    }
     buffer = {"transformer.h.0.attn.masked_bias": torch.tensor(-1e4)}
     save_file(tensors | buffer, "source/model.safetensors", metadata={"format": "pt"})
     done = train(source, "out", "--trainable", "all", "--json")
@@ -94,7 +102,10 @@ def test_train_all_but_positions_changes_every_other_tensor(gpt2: Path) -> None:
     assert "  trainable: all-but-positions\n" in Path("out/ctxextend.yaml").read_text()
     verified = invoke("verify", "out").stdout
     assert "all weights except the position table were trained according to the recipe" in verified
-    assert f"{NEW} of {NEW} rows match method copy (from the recipe) bit for bit; not trained afterwards" in verified
+    assert (
+        f"{NEW} of {NEW} rows match method copy (from the recipe) bit for bit; not trained "
+        "afterwards" in verified
+    )
     assert f"{NEW - OLD} new rows created by copy, frozen in training" in " ".join(
         invoke("inspect", "out").stdout.split()
     )
@@ -104,15 +115,26 @@ def test_train_all_but_positions_trains_neither_table_of_a_model_with_two() -> N
     config = transformers.LukeConfig(**pico.CONFIGS["bert"], entity_vocab_size=8, entity_emb_size=4)
     transformers.LukeForMaskedLM(config).save_pretrained("luke")
     add_tokenizer(Path("luke"), special_tokens=True)
-    trained = (train("luke", name, "--trainable", name, "--json", steps=1) for name in ("all", "all-but-positions"))
+    trained = (
+        train("luke", name, "--trainable", name, "--json", steps=1)
+        for name in ("all", "all-but-positions")
+    )
     everything, others = (json.loads(done.stdout)["parameters"] for done in trained)
     assert everything - others == 2 * config.max_position_embeddings * config.hidden_size
 
 
 @pytest.mark.parametrize(
-    ("then", "both"), [("all-but-positions", "all-but-positions"), ("positions", "all"), ("new", "all"), ("all", "all")]
+    ("then", "both"),
+    [
+        ("all-but-positions", "all-but-positions"),
+        ("positions", "all"),
+        ("new", "all"),
+        ("all", "all"),
+    ],
 )
-def test_train_of_a_trained_checkpoint_records_all_that_was_trained(gpt2: Path, then: str, both: str) -> None:
+def test_train_of_a_trained_checkpoint_records_all_that_was_trained(
+    gpt2: Path, then: str, both: str
+) -> None:
     train(gpt2, "first", "--trainable", "all-but-positions", steps=1)
     train("first", "second", "--trainable", then, steps=1)
     assert verify("second").trainable == inspect("second").trainable == both
@@ -138,7 +160,9 @@ def test_train_all_writes_equal_values_for_tied_tensors() -> None:
 def test_train_keeps_the_dtype_of_the_source() -> None:
     source = make_resized(Path("source"), "gpt2", dtype=torch.bfloat16)
     train(source, "out", "--trainable", "new")
-    assert {tensor.dtype for tensor in load_file("out/model.safetensors").values()} == {torch.bfloat16}
+    assert {tensor.dtype for tensor in load_file("out/model.safetensors").values()} == {
+        torch.bfloat16
+    }
     assert changed_tensors(source, Path("out")) == {WPE}
     assert equal_rows(source, Path("out")) == NEW_TRAINED
 
@@ -147,7 +171,11 @@ def test_train_dtype_casts_all_floats_of_shards_and_updates_config_and_index() -
     source = make_source(Path("source"), "gpt2")
     names = pico.shard(source)
     train(source, "out", "--dtype", "bf16")
-    tensors = {name: tensor for path in Path("out").glob("*.safetensors") for name, tensor in load_file(path).items()}
+    tensors = {
+        name: tensor
+        for path in Path("out").glob("*.safetensors")
+        for name, tensor in load_file(path).items()
+    }
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
     index = json.loads(Path("out/model.safetensors.index.json").read_text())
     assert sorted(set(index["weight_map"].values())) == names
@@ -177,7 +205,10 @@ def test_train_distils_a_sentence_encoder_from_its_unchanged_base_and_keeps_its_
     result = json.loads(train("long", "out", "--json", steps=12).stdout)
     assert result["objective"] == "distilled"
     assert result["loss_after"] < result["loss_before"]
-    assert Path("out/1_Pooling/config.json").read_bytes() == Path("long/1_Pooling/config.json").read_bytes()
+    assert (
+        Path("out/1_Pooling/config.json").read_bytes()
+        == Path("long/1_Pooling/config.json").read_bytes()
+    )
     changed = changed_tensors(Path("long/0_Transformer"), Path("out/0_Transformer"))
     assert changed == {"embeddings.position_embeddings.weight"}
     transformers.BertModel.from_pretrained("out/0_Transformer")
@@ -194,9 +225,13 @@ def test_train_distils_a_converted_language_model_by_default() -> None:
     assert json.loads(done.stdout)["distill"] == 4
     assert "lr 0.01, distilled from its base with weight 4\n" in done.stderr
     card, recipe = (Path("out", name).read_text() for name in ("README.md", "ctxextend.yaml"))
-    assert "to predict the next token and, with weight 4, to reproduce, on long texts, the hidden states" in card
+    assert (
+        "to predict the next token and, with weight 4, to reproduce, on long texts, the hidden "
+        "states" in card
+    )
     assert "distill: 4.0" in recipe
-    # The recipe repeats it, from the base that the first recipe names; a trained twin is distilled further.
+    # The recipe repeats it, from the base that the first recipe names; a trained twin is distilled
+    # further.
     run("out/ctxextend.yaml", output="again")
     assert "distill: 4.0" in Path("again/ctxextend.yaml").read_text()
     assert log_of(Path("again")) == log_of(Path("out"))
@@ -206,17 +241,26 @@ def test_train_distils_a_converted_language_model_by_default() -> None:
     assert done.exit_code == 1
     assert "Cannot distil from the base checkpoint of long: " in done.stderr
     assert "Pass it with --base, or train without: --distill 0." in done.stderr
-    # Without it, the run differs, but not the held-out loss before the first step, which does not include it.
+    # Without it, the run differs, but not the held-out loss before the first step, which does not
+    # include it.
     assert "distilled" not in train("long", "plain", "--distill", 0, "--window", 24).stderr
-    held_out = [[line["eval_loss"] for line in log_of(Path(name)) if "eval_loss" in line] for name in ("out", "plain")]
-    assert held_out[0][0] == pytest.approx(held_out[1][0], abs=1e-5)  # read in batches of other sizes
+    held_out = [
+        [line["eval_loss"] for line in log_of(Path(name)) if "eval_loss" in line]
+        for name in ("out", "plain")
+    ]
+    assert held_out[0][0] == pytest.approx(
+        held_out[1][0], abs=1e-5
+    )  # read in batches of other sizes
     assert held_out[0][-1] != held_out[1][-1]
 
 
 def test_train_writes_its_recipe_card_log_and_curve(gpt2: Path) -> None:
     done = train(gpt2, "out", "--eval-every", 2)
     assert done.stdout == "out\n"
-    summary = "256 trainable parameters (positions), 4 steps of 4 sequences of 32 tokens, micro-batch 4 on 1 device"
+    summary = (
+        "256 trainable parameters (positions), 4 steps of 4 sequences of 32 tokens, micro-batch "
+        "4 on 1 device"
+    )
     assert summary in done.stderr
     log = log_of(Path("out"))
     assert [line["step"] for line in log if "loss" in line] == [1, 2, 3, 4]
@@ -224,9 +268,15 @@ def test_train_writes_its_recipe_card_log_and_curve(gpt2: Path) -> None:
     assert Path("out/train_loss.png").read_bytes().startswith(b"\x89PNG")
     card = Path("out/README.md").read_text()
     assert "## Trained at 32\n\nTrained with ctxextend" in card
-    assert "the position table (256 parameters), 4 steps of 4 sequences of 32 tokens, on `book.txt`" in card
+    assert (
+        "the position table (256 parameters), 4 steps of 4 sequences of 32 tokens, on `book.txt`"
+        in card
+    )
     losses = [line["eval_loss"] for line in log if "eval_loss" in line]
-    assert f"Held-out loss: {losses[0]:.4f} before training, {losses[-1]:.4f} after step 4 (these weights)." in card
+    assert (
+        f"Held-out loss: {losses[0]:.4f} before training, {losses[-1]:.4f} after step 4 (these "
+        "weights)." in card
+    )
     assert UNTRAINED.format(NEW) in Path(gpt2, "README.md").read_text()
     assert UNTRAINED.format(NEW) not in card
     assert card.count(RECIPE_POINTER) == 1
@@ -242,15 +292,21 @@ def test_train_of_a_trained_checkpoint_mentions_log_and_recipe_once_in_the_card(
     assert counts == [2, 1, 1]
     done = invoke("verify", "twice", "--base", source)
     assert done.exit_code == 0
-    compared = "16 -> 16 rows; 1 of 16 rows match the base (from the recipe) bit for bit; trained afterwards"
+    compared = (
+        "16 -> 16 rows; 1 of 16 rows match the base (from the recipe) bit for bit; trained "
+        "afterwards"
+    )
     assert f"transformer.wpe.weight: {compared}" in done.stdout
 
 
 def test_train_equals_resize_with_train_and_its_recipe_reproduces_it(gpt2: Path) -> None:
-    source, flags = gpt2.with_name("long-old"), ("--steps", 3, "-q")
+    source = gpt2.with_name("long-old")
+    flags = ("--steps", 3, "-q")
     resized = invoke("resize", source, "--to", NEW, "--train", "book.txt", *flags, "-o", "once")
     trained = invoke("train", gpt2, "--data", "book.txt", *flags, "-o", "twice")
-    assert (resized.stdout, trained.stdout) == ("once\n", "twice\n"), resized.stderr + trained.stderr
+    assert (resized.stdout, trained.stdout) == ("once\n", "twice\n"), (
+        resized.stderr + trained.stderr
+    )
     for name in ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"):
         assert Path("once", name).read_bytes() == Path("twice", name).read_bytes()
     assert equal_rows(gpt2, Path("once")) == [False] * (NEW - 1) + [True]
@@ -278,16 +334,22 @@ def test_train_output_is_verified_inspected_and_evaluated_against_its_first_base
     for base in (source, gpt2):
         done = invoke("verify", "out", "--base", base)
         verdict = "is not a pure resize" if "all" in trainable else "Verified: out differs from"
-        assert (done.exit_code, verdict in done.stdout) == (3 if "all" in trainable else 0, True), done.stdout
+        assert (done.exit_code, verdict in done.stdout) == (3 if "all" in trainable else 0, True), (
+            done.stdout
+        )
     inspected = invoke("inspect", "out").stdout
     assert f"(gpt2, rows created by copy, {shown} trained)" in inspected
     assert "new positions: 16-31\n" in inspected
     if trainable == "new":
-        evaluated = invoke("evaluate", "out", "--data", "book.txt", "--measure", "position", "--tokens", 64)
+        evaluated = invoke(
+            "evaluate", "out", "--data", "book.txt", "--measure", "position", "--tokens", 64
+        )
         assert f"base {source}: 16 tokens" in " ".join(evaluated.stdout.split())
 
 
-def test_train_precision_overrides_that_of_a_launcher(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_precision_overrides_that_of_a_launcher(
+    gpt2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train(gpt2, "exact", "--precision", "fp32", steps=2)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     train(gpt2, "launched", "--precision", "fp32", steps=2)
@@ -296,15 +358,44 @@ def test_train_precision_overrides_that_of_a_launcher(gpt2: Path, monkeypatch: p
 
 @pytest.mark.slow
 def test_train_with_two_processes_gives_the_losses_of_one(gpt2: Path) -> None:
-    documents = [json.dumps({"text": text_of([(start + step) % 27 for step in range(20)])}) for start in range(100)]
+    documents = [
+        json.dumps({"text": text_of([(start + step) % 27 for step in range(20)])})
+        for start in range(100)
+    ]
     Path("book.jsonl").write_text("\n".join(documents))
-    arguments = ["train", str(gpt2), "--data", "book.jsonl", "--steps", "4", "--batch-size", "4", "--trainable", "all"]
+    arguments = [
+        "train",
+        str(gpt2),
+        "--data",
+        "book.jsonl",
+        "--steps",
+        "4",
+        "--batch-size",
+        "4",
+        "--trainable",
+        "all",
+    ]
     assert invoke(*arguments, "-o", "one").exit_code == 0
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "ctxextend"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "ctxextend",
+    ]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
     for _ in range(2):  # these processes can fail at exit, after everything is written
         done = subprocess.run(
-            [*launch, *arguments, "-o", "two"], env=environment, capture_output=True, text=True, check=False
+            [*launch, *arguments, "-o", "two"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if Path("two").exists():
             break
@@ -316,4 +407,9 @@ def test_train_with_two_processes_gives_the_losses_of_one(gpt2: Path) -> None:
     one, two = (load_file(f"{name}/model.safetensors") for name in ("one", "two"))
     for name in (WPE, "transformer.wte.weight"):
         torch.testing.assert_close(one[name], two[name], atol=1e-5, rtol=0)
-    assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.jsonl", "book.txt", "one", "two"]
+    assert sorted(path.name for path in Path.cwd().iterdir()) == [
+        "book.jsonl",
+        "book.txt",
+        "one",
+        "two",
+    ]

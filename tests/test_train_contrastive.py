@@ -28,7 +28,13 @@ TOPICS = 12
 
 def topic(draw: random.Random, number: int, words: int) -> str:
     """Return a text of one topic: pairs of words that only it has."""
-    return text_of([word for _ in range(words // 2) for word in (number, draw.choice((number + 5, number + 11)))])
+    return text_of(
+        [
+            word
+            for _ in range(words // 2)
+            for word in (number, draw.choice((number + 5, number + 11)))
+        ]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +50,12 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pairs = [(topic(draw, number % TOPICS, 8), text) for number, text in enumerate(texts)]
         lines = [json.dumps({"anchor": anchor, "positive": positive}) for anchor, positive in pairs]
         Path("pairs.jsonl").write_text("\n".join(lines))
-        Path("pairs.tsv").write_text("anchor\tpositive\n" + "".join(f"{one}\t{other}\n" for one, other in pairs))
+        Path("pairs.tsv").write_text(
+            "anchor\tpositive\n" + "".join(f"{one}\t{other}\n" for one, other in pairs)
+        )
         negatives = [
-            f"{one}\t{other}\t{topic(draw, (number + 1) % TOPICS, 20)}" for number, (one, other) in enumerate(pairs)
+            f"{one}\t{other}\t{topic(draw, (number + 1) % TOPICS, 20)}"
+            for number, (one, other) in enumerate(pairs)
         ]
         Path("negatives.tsv").write_text("anchor\tpositive\tnegative\n" + "\n".join(negatives))
     return folder
@@ -66,12 +75,18 @@ def run(output: str, *flags: object) -> dict[str, Any]:
 
 def test_train_learns_to_find_documents_by_their_passages() -> None:
     result = run("passages", "--contrastive", "--data", "texts.jsonl")
-    assert (result["objective"], result["trainable"], result["distill"]) == ("contrastive", "all", 5)
+    assert (result["objective"], result["trainable"], result["distill"]) == (
+        "contrastive",
+        "all",
+        5,
+    )
     assert result["loss_after"] < 0.9 * result["loss_before"]
 
 
 def test_train_learns_pairs_of_a_file_at_random_positions() -> None:
-    result = run("negatives", "--pairs", "negatives.tsv", "--window", 24, "--per-device-batch-size", 4)
+    result = run(
+        "negatives", "--pairs", "negatives.tsv", "--window", 24, "--per-device-batch-size", 4
+    )
     assert (result["objective"], result["window"]) == ("contrastive", 24)
     assert result["loss_after"] < 0.9 * result["loss_before"]
     recipe = Path("negatives", "ctxextend.yaml").read_text()
@@ -82,17 +97,31 @@ def test_train_learns_pairs_of_a_file_at_random_positions() -> None:
 
 def test_train_computes_similarities_in_float32() -> None:
     exact = run("fp32", "--pairs", "pairs.jsonl", "--steps", 1)
-    rounded = run("bf16", "--pairs", "pairs.jsonl", "--steps", 1, "--precision", "bf16", "--per-device-batch-size", 4)
+    rounded = run(
+        "bf16",
+        "--pairs",
+        "pairs.jsonl",
+        "--steps",
+        1,
+        "--precision",
+        "bf16",
+        "--per-device-batch-size",
+        4,
+    )
     assert rounded["precision"] == "bf16"
     assert rounded["loss_before"] == pytest.approx(exact["loss_before"], rel=0.02)
-    assert rounded["loss_before"] * 128 % 1  # bfloat16 has steps of 1/128 from 1 to 2, and larger ones above
+    assert (
+        rounded["loss_before"] * 128 % 1
+    )  # bfloat16 has steps of 1/128 from 1 to 2, and larger ones above
 
 
 def test_train_reads_pairs_from_both_formats_alike() -> None:
     outputs = [f"format-{suffix}" for suffix in ("jsonl", "tsv")]
     for output in outputs:
         run(output, "--pairs", f"pairs.{output[7:]}", "--steps", 1, "--distill", 0)
-    one, other = (Path(output, "0_Transformer", "model.safetensors").read_bytes() for output in outputs)
+    one, other = (
+        Path(output, "0_Transformer", "model.safetensors").read_bytes() for output in outputs
+    )
     assert one == other
     assert log_of(Path(outputs[0])) == log_of(Path(outputs[1]))
 
@@ -111,20 +140,38 @@ def test_train_resumes_contrastive_training_bit_identically() -> None:
         patch.setattr(RunCallback, "on_log", interrupt)
         assert invoke("train", "long", *FLAGS, *flags, "-o", "resumed").exit_code == 143
     run("resumed", *flags, "--resume", "--per-device-batch-size", 8)
-    files = [Path(name, "0_Transformer", "model.safetensors").read_bytes() for name in ("uninterrupted", "resumed")]
+    files = [
+        Path(name, "0_Transformer", "model.safetensors").read_bytes()
+        for name in ("uninterrupted", "resumed")
+    ]
     assert files[0] == files[1]
     assert log_of(Path("resumed")) == log_of(Path("uninterrupted"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [("--per-device-batch-size", 2), ("--fsdp",)])
-def test_train_compares_the_pairs_of_all_processes(flags: tuple[object, ...], tmp_path: Path) -> None:
+def test_train_compares_the_pairs_of_all_processes(
+    flags: tuple[object, ...], tmp_path: Path
+) -> None:
     common = ("--pairs", "negatives.tsv", "--window", 24)
     run(f"{tmp_path}/one", *common)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "ctxextend"]
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "ctxextend",
+    ]
     arguments = map(str, ("train", "long", *FLAGS, *common, *flags, "-o", tmp_path / "two"))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run([*launcher, *arguments], env=environment, capture_output=True, text=True, check=False)
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
+    done = subprocess.run(
+        [*launcher, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
     assert (tmp_path / "two").exists(), done.stderr
     for line, expected in zip(log_of(tmp_path / "two"), log_of(tmp_path / "one"), strict=True):
         assert line == pytest.approx(expected, abs=1e-4)
@@ -140,11 +187,22 @@ def test_contrastive_loss_equals_that_of_sentence_transformers() -> None:
     texts = [("w1 w2 w3", "w4 w5"), ("w6 w7 w8 w9 w10", "w11"), ("w2 w2", "w20 w21 w22")]
     columns = [theirs.preprocess(list(column)) for column in zip(*texts, strict=True)]
     expected = MultipleNegativesRankingLoss(theirs)(columns, None)
-    padded = [column["input_ids"].masked_fill(column["attention_mask"] == 0, IGNORE_INDEX) for column in columns]
-    ids = torch.stack([torch.nn.functional.pad(part, (0, 9 - part.shape[1]), value=IGNORE_INDEX) for part in padded], 1)
+    padded = [
+        column["input_ids"].masked_fill(column["attention_mask"] == 0, IGNORE_INDEX)
+        for column in columns
+    ]
+    ids = torch.stack(
+        [
+            torch.nn.functional.pad(part, (0, 9 - part.shape[1]), value=IGNORE_INDEX)
+            for part in padded
+        ],
+        1,
+    )
     plain = Contrastive(student, None, 0.0, position_ids=False)
     # With the distance from a teacher too, which is 0 as long as both are the same.
-    distilled = Contrastive(student, open_eval_model(CheckpointRef("long")), 3.0, position_ids=False)
+    distilled = Contrastive(
+        student, open_eval_model(CheckpointRef("long")), 3.0, position_ids=False
+    )
     expected.backward()
     weights = dict(theirs[0].auto_model.named_parameters())
     for ours, size in ((plain, 4), (plain, 1), (distilled, 2)):
@@ -164,12 +222,18 @@ def test_contrastive_loss_equals_that_of_sentence_transformers() -> None:
 
 def test_pairs_are_a_passage_and_its_document_with_borders() -> None:
     model = open_eval_model(CheckpointRef("long"))
-    documents = [np.arange(1000 * n, 1000 * n + size) for n, size in ((1, 200), (2, 20), (3, 700), (4, 5))]
-    tokens = np.concatenate([part for document in documents for part in (document, [model.tokenizer.separator])])
+    documents = [
+        np.arange(1000 * n, 1000 * n + size) for n, size in ((1, 200), (2, 20), (3, 700), (4, 5))
+    ]
+    tokens = np.concatenate(
+        [part for document in documents for part in (document, [model.tokenizer.separator])]
+    )
     settings = SequenceSettings((7,), (8,), 64, 128, "encoder", seed=1)
     text = Text.whole(tokens.astype(np.int32))
     data = PairDataset(text, settings, 400, shuffled=True, model=model, batch=2)
-    seen, removed, positions = set[int](), 0, set[int]()
+    seen = set[int]()
+    removed = 0
+    positions = set[int]()
     for item in (data[number] for number in range(400)):
         anchor, document = (ids[ids != IGNORE_INDEX].tolist() for ids in item["input_ids"])
         assert [anchor[0], anchor[-1], document[0], document[-1]] == [7, 8, 7, 8]
@@ -197,10 +261,30 @@ def test_train_refuses_contrastive_training_that_cannot_work(tmp_path: Path) -> 
     Path(tmp_path, "empty.tsv").write_text("w1\t \n")
     for code, source, flags, message in (
         (2, "long", (), "No training text."),
-        (2, "long", ("--pairs", "pairs.tsv", "--data", "texts.jsonl"), "--pairs cannot be used with --data"),
-        (2, "long", ("--pairs", "pairs.tsv", "--window", 24, "--window-skip"), "--window-skip cannot be used with"),
-        (2, "long", ("--pairs", "pairs.tsv", "--batch-size", 1), "--batch-size must be at least 2 to compare texts"),
-        (1, tmp_path / "bert", ("--contrastive", "--data", "texts.jsonl"), "apply to encoders without an LM head: "),
+        (
+            2,
+            "long",
+            ("--pairs", "pairs.tsv", "--data", "texts.jsonl"),
+            "--pairs cannot be used with --data",
+        ),
+        (
+            2,
+            "long",
+            ("--pairs", "pairs.tsv", "--window", 24, "--window-skip"),
+            "--window-skip cannot be used with",
+        ),
+        (
+            2,
+            "long",
+            ("--pairs", "pairs.tsv", "--batch-size", 1),
+            "--batch-size must be at least 2 to compare texts",
+        ),
+        (
+            1,
+            tmp_path / "bert",
+            ("--contrastive", "--data", "texts.jsonl"),
+            "apply to encoders without an LM head: ",
+        ),
         (1, "long", ("--pairs", "missing.tsv"), "missing.tsv cannot be read"),
         (1, "long", ("--pairs", tmp_path / "one.jsonl"), "fewer than two documents or positives"),
         (1, "long", ("--pairs", tmp_path / "mixed.jsonl"), "has 3 texts instead of 2."),

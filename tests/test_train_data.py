@@ -58,15 +58,25 @@ def items(dataset: SequenceDataset) -> list[dict[str, torch.Tensor]]:
 @st.composite
 def causal_settings(draw: Any) -> SequenceSettings:
     """Draw settings of causal sequences."""
-    before, after, text, slack = (draw(st.integers(*limits)) for limits in ((0, 2), (0, 2), (1, 9), (0, 30)))
-    length, special = before + after + text, (tuple(range(-before, 0)), (-9,) * after)
+    before, after, text, slack = (
+        draw(st.integers(*limits)) for limits in ((0, 2), (0, 2), (1, 9), (0, 30))
+    )
+    length = before + after + text
+    special = (tuple(range(-before, 0)), (-9,) * after)
     return SequenceSettings(
-        *special, length, length + slack, CAUSAL, skip=draw(st.booleans()), seed=draw(st.integers(0, 2**40))
+        *special,
+        length,
+        length + slack,
+        CAUSAL,
+        skip=draw(st.booleans()),
+        seed=draw(st.integers(0, 2**40)),
     )
 
 
 def test_evaluation_sequences_are_consecutive_with_special_tokens_that_are_not_predicted() -> None:
-    dataset = SequenceDataset(one_part(8), SequenceSettings((101,), (102, 103), 6, 6, CAUSAL), 2, shuffled=False)
+    dataset = SequenceDataset(
+        one_part(8), SequenceSettings((101,), (102, 103), 6, 6, CAUSAL), 2, shuffled=False
+    )
     assert dataset[0]["input_ids"].tolist() == [101, 0, 1, 2, 102, 103]
     assert dataset[1]["input_ids"].tolist() == [101, 3, 4, 5, 102, 103]
     assert set(dataset[0]) == {"input_ids", "labels"}
@@ -78,7 +88,8 @@ def test_evaluation_sequences_are_consecutive_with_special_tokens_that_are_not_p
 def test_evaluation_sequences_are_spread_over_all_parts_of_a_text(count: int) -> None:
     parts = Text(numbered_tokens(1000), np.array([[0, 200], [400, 600], [800, 1000]]))
     firsts = [
-        int(item["input_ids"][0]) for item in items(SequenceDataset(parts, causal(10, 40), count, shuffled=False))
+        int(item["input_ids"][0])
+        for item in items(SequenceDataset(parts, causal(10, 40), count, shuffled=False))
     ]
     assert (len({*firsts}), firsts[0], firsts[-1]) == (count, 0, 990)
     per_part = np.bincount(np.array(firsts) // 400, minlength=3)
@@ -90,8 +101,13 @@ def test_evaluation_sequences_are_spread_over_all_parts_of_a_text(count: int) ->
 
 
 @given(causal_settings(), st.integers(1, 120), st.booleans())
-def test_a_sequence_depends_only_on_the_seed_and_its_index(config: SequenceSettings, more: int, shuffled: bool) -> None:
-    one, other = (SequenceDataset(one_part(config.text_length + more), config, 12, shuffled=shuffled) for _ in range(2))
+def test_a_sequence_depends_only_on_the_seed_and_its_index(
+    config: SequenceSettings, more: int, shuffled: bool
+) -> None:
+    one, other = (
+        SequenceDataset(one_part(config.text_length + more), config, 12, shuffled=shuffled)
+        for _ in range(2)
+    )
     reverse_order = [other[number] for number in reversed(range(len(other)))]
     for found, expected in zip(items(one), reversed(reverse_order), strict=True):
         assert found.keys() == expected.keys()
@@ -99,21 +115,32 @@ def test_a_sequence_depends_only_on_the_seed_and_its_index(config: SequenceSetti
 
 
 @given(causal_settings(), st.integers(0, 120))
-def test_each_epoch_has_each_sequence_once_and_only_the_text(config: SequenceSettings, more: int) -> None:
-    tokens, config = numbered_tokens(config.text_length + more, 1000), replace(config, span=config.length)
+def test_each_epoch_has_each_sequence_once_and_only_the_text(
+    config: SequenceSettings, more: int
+) -> None:
+    tokens, config = (
+        numbered_tokens(config.text_length + more, 1000),
+        replace(config, span=config.length),
+    )
     dataset = SequenceDataset(Text.whole(tokens), config, 1000, shuffled=True)
     text = slice(len(config.special_before), len(config.special_before) + config.text_length)
     for epoch in range(3):
         numbers = range(epoch * dataset.epoch, (epoch + 1) * dataset.epoch)
-        seen = np.sort(np.concatenate([dataset[number]["input_ids"][text].numpy() for number in numbers]))
-        assert np.array_equal(seen, np.arange(seen[0], seen[0] + dataset.epoch * config.text_length))
+        seen = np.sort(
+            np.concatenate([dataset[number]["input_ids"][text].numpy() for number in numbers])
+        )
+        assert np.array_equal(
+            seen, np.arange(seen[0], seen[0] + dataset.epoch * config.text_length)
+        )
         assert seen[0] >= 1000
         assert seen[-1] < 1000 + len(tokens)
 
 
 @settings(max_examples=50, deadline=None)
 @given(causal_settings(), st.integers(2, 60), st.booleans())
-def test_training_sequences_never_overlap_held_out_ones(config: SequenceSettings, more: int, shuffled: bool) -> None:
+def test_training_sequences_never_overlap_held_out_ones(
+    config: SequenceSettings, more: int, shuffled: bool
+) -> None:
     length = config.text_length
     held_out = HeldOut.for_text(length * more + more % length, length)
     tokens = numbered_tokens(held_out.tokens)
@@ -122,7 +149,10 @@ def test_training_sequences_never_overlap_held_out_ones(config: SequenceSettings
     ids = [
         {
             *np.concatenate(
-                [item["input_ids"][text] for item in items(SequenceDataset(spans, config, 80, shuffled=is_train))]
+                [
+                    item["input_ids"][text]
+                    for item in items(SequenceDataset(spans, config, 80, shuffled=is_train))
+                ]
             )
         }
         for spans, is_train in ((trained, True), (measured, False))
@@ -132,7 +162,10 @@ def test_training_sequences_never_overlap_held_out_ones(config: SequenceSettings
 
 
 def test_epochs_differ_in_order_and_offset() -> None:
-    dataset, other = (SequenceDataset(one_part(100), causal(10, 10, seed=seed), 900, shuffled=True) for seed in (1, 2))
+    dataset, other = (
+        SequenceDataset(one_part(100), causal(10, 10, seed=seed), 900, shuffled=True)
+        for seed in (1, 2)
+    )
     assert dataset.epoch == 9
     firsts = np.array([item["input_ids"][0] for item in items(dataset)]).reshape(100, 9)
     assert {*firsts.min(axis=1).tolist()} == set(range(11))  # sequences start at each offset
@@ -163,14 +196,17 @@ def test_positions_are_within_the_span_and_match_token_distances(
         assert torch.equal(positions[text].diff(), ids.diff())
         assert int((ids.diff() != 1).sum()) <= (1 if config.skip and shuffled else 0)
         assert torch.equal(
-            positions[prefix + config.text_length :].diff(), torch.ones(max(len(config.special_after) - 1, 0))
+            positions[prefix + config.text_length :].diff(),
+            torch.ones(max(len(config.special_after) - 1, 0)),
         )
 
 
 @pytest.mark.parametrize("skip", [False, True])
 def test_each_position_of_the_span_is_about_equally_frequent(skip: bool) -> None:
     dataset = SequenceDataset(one_part(5000), causal(32, 256, skip=skip), 3000, shuffled=True)
-    counts = np.bincount(np.concatenate([item["position_ids"] for item in items(dataset)]), minlength=256)
+    counts = np.bincount(
+        np.concatenate([item["position_ids"] for item in items(dataset)]), minlength=256
+    )
     assert counts.min() > 0.4 * counts.mean()
     assert counts.max() < 2.5 * counts.mean()
 
@@ -189,7 +225,9 @@ def test_skips_are_as_long_as_the_span_and_the_text_allow() -> None:
 
 
 def test_evaluation_sequences_are_spread_over_the_span() -> None:
-    dataset = SequenceDataset(one_part(100), SequenceSettings((7,), (), 10, 40, CAUSAL, None, True), 4, shuffled=False)
+    dataset = SequenceDataset(
+        one_part(100), SequenceSettings((7,), (), 10, 40, CAUSAL, None, True), 4, shuffled=False
+    )
     firsts = [item["position_ids"][:2].tolist() for item in items(dataset)]
     assert firsts == [[0, 1], [0, 11], [0, 21], [0, 31]]
     assert all((item["position_ids"][1:].diff() == 1).all() for item in items(dataset))

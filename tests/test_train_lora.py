@@ -1,4 +1,6 @@
-"""`--lora`: adapters of peft, merged into the checkpoint or saved as an adapter that stock PEFT loads."""
+"""`--lora`: adapters of peft, merged into the checkpoint or saved as an adapter that stock PEFT
+loads.
+"""
 
 import json
 import signal
@@ -19,14 +21,27 @@ from ctxextend.recipe import CheckpointRef, Train
 from ctxextend.training.adapters import add_adapters
 from ctxextend.training.trainer import RunCallback
 from tests import pico
-from tests.trainings import NEW, TABLES, changed_tensors, invoke, log_of, make_encoder, make_resized, table_of, train
+from tests.trainings import (
+    NEW,
+    TABLES,
+    changed_tensors,
+    invoke,
+    log_of,
+    make_encoder,
+    make_resized,
+    table_of,
+    train,
+)
 from tests.word_tokenizer import add_tokenizer
 
 pytestmark = pytest.mark.usefixtures("book")
 RANK = 2
 LORA = ("--lora", RANK)
 LINEAR = {
-    "gpt2": " ".join(f"transformer.h.*.{name}" for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")),
+    "gpt2": " ".join(
+        f"transformer.h.*.{name}"
+        for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    ),
     "bert": (
         "bert.encoder.layer.*.attention.self.query bert.encoder.layer.*.attention.self.key "
         "bert.encoder.layer.*.attention.self.value bert.encoder.layer.*.attention.output.dense "
@@ -61,9 +76,16 @@ def make(model_type: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "model_type", ["gpt2", pytest.param("bert", marks=pytest.mark.slow), pytest.param("llama", marks=pytest.mark.slow)]
+    "model_type",
+    [
+        "gpt2",
+        pytest.param("bert", marks=pytest.mark.slow),
+        pytest.param("llama", marks=pytest.mark.slow),
+    ],
 )
-def test_train_lora_merges_the_product_of_the_adapter_that_stock_peft_loads(model_type: str) -> None:
+def test_train_lora_merges_the_product_of_the_adapter_that_stock_peft_loads(
+    model_type: str,
+) -> None:
     source = make(model_type)
     done = train(source, "merged", *LORA, "--json")
     train(source, "adapter", *LORA, "--save-adapter")
@@ -78,18 +100,30 @@ def test_train_lora_merges_the_product_of_the_adapter_that_stock_peft_loads(mode
         product = (b @ a).T if model_type == "gpt2" else b @ a
         assert torch.equal(after[name], (before[name].double() + 2 * product).float())
     # The adapter gives the logits of the merged model.
-    head = transformers.AutoModelForMaskedLM if model_type == "bert" else transformers.AutoModelForCausalLM
+    head = (
+        transformers.AutoModelForMaskedLM
+        if model_type == "bert"
+        else transformers.AutoModelForCausalLM
+    )
     base = head.from_pretrained(source)
     untrained = pico.logits(base, NEW)
     found = pico.logits(PeftModel.from_pretrained(base, "adapter"), NEW)
-    torch.testing.assert_close(found, pico.logits(head.from_pretrained("merged"), NEW), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        found, pico.logits(head.from_pretrained("merged"), NEW), rtol=1e-4, atol=1e-5
+    )
     assert not torch.allclose(found, untrained, atol=1e-2)
     files = {path.name for path in Path("adapter").iterdir()}
     assert files >= {"adapter_config.json", "ctxextend.yaml", "README.md", "train_log.jsonl"}
     assert not files & {"config.json", "model.safetensors", "tokenizer.json"}
     config = json.loads(Path("adapter/adapter_config.json").read_text())
-    assert (config["base_model_name_or_path"], config["r"], config["inference_mode"]) == (str(source), RANK, True)
-    assert config["modules_to_save"] == ([TABLES[model_type].removesuffix(".weight")] if table else None)
+    assert (config["base_model_name_or_path"], config["r"], config["inference_mode"]) == (
+        str(source),
+        RANK,
+        True,
+    )
+    assert config["modules_to_save"] == (
+        [TABLES[model_type].removesuffix(".weight")] if table else None
+    )
     # The summary, the card, the recipe and the JSON object report what was trained.
     parameters = sum(value.numel() for value in saved.values())
     result = json.loads(done.stdout)
@@ -103,10 +137,14 @@ def test_train_lora_merges_the_product_of_the_adapter_that_stock_peft_loads(mode
 def test_train_lora_of_a_bf16_source_keeps_its_dtype() -> None:
     source = make_resized(Path("source").absolute(), "gpt2", dtype=torch.bfloat16)
     train(source, "out", *LORA)
-    assert {tensor.dtype for tensor in load_file("out/model.safetensors").values()} == {torch.bfloat16}
+    assert {tensor.dtype for tensor in load_file("out/model.safetensors").values()} == {
+        torch.bfloat16
+    }
     assert changed_tensors(source, Path("out")) == adapted("gpt2") | {TABLES["gpt2"]}
     train(source, "adapter", *LORA, "--save-adapter")
-    table = load_file("adapter/adapter_model.safetensors")["base_model.model.transformer.wpe.weight"]
+    table = load_file("adapter/adapter_model.safetensors")[
+        "base_model.model.transformer.wpe.weight"
+    ]
     assert torch.equal(table.float(), torch.from_numpy(table_of(Path("out"))))
 
 
@@ -121,7 +159,19 @@ def test_train_lora_trains_new_rows_or_no_rows(gpt2: Path, trainable: str, rows:
 
 @pytest.mark.slow
 def test_train_lora_resumes_with_identical_output(gpt2: Path) -> None:
-    flags = ("--data", "book.txt", "--steps", 5, "--batch-size", 4, "--lr", 0.01, "--save-every", 1, *LORA)
+    flags = (
+        "--data",
+        "book.txt",
+        "--steps",
+        5,
+        "--batch-size",
+        4,
+        "--lr",
+        0.01,
+        "--save-every",
+        1,
+        *LORA,
+    )
     assert invoke("train", gpt2, *flags, "-o", "whole").exit_code == 0
     on_log = RunCallback.on_log
 
@@ -137,15 +187,21 @@ def test_train_lora_resumes_with_identical_output(gpt2: Path) -> None:
     assert "train.lora was 2 and is 3" in other.stderr
     assert invoke("train", gpt2, *flags, "-o", "out", "--resume").exit_code == 0
     assert log_of(Path("out")) == log_of(Path("whole"))
-    assert Path("out/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+    assert (
+        Path("out/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+    )
 
 
 def test_resize_and_convert_with_train_take_lora_and_the_recipe_reproduces_it(gpt2: Path) -> None:
-    source, flags = gpt2.with_name("long-old"), ("--train", "book.txt", "--steps", 2, *LORA)
+    source = gpt2.with_name("long-old")
+    flags = ("--train", "book.txt", "--steps", 2, *LORA)
     assert invoke("resize", source, "--to", NEW, *flags, "-o", "resized").exit_code == 0
     assert changed_tensors(gpt2, Path("resized")) == adapted("gpt2") | {TABLES["gpt2"]}
     run("resized/ctxextend.yaml", "again")
-    assert Path("again/model.safetensors").read_bytes() == Path("resized/model.safetensors").read_bytes()
+    assert (
+        Path("again/model.safetensors").read_bytes()
+        == Path("resized/model.safetensors").read_bytes()
+    )
     done = invoke("convert", source, "--scheme", "rotary", "--to", NEW, *flags, "-o", "converted")
     assert done.exit_code == 0, done.stderr
     verified = verify("converted")
@@ -154,7 +210,11 @@ def test_resize_and_convert_with_train_take_lora_and_the_recipe_reproduces_it(gp
 
 
 @pytest.mark.parametrize(
-    "trainable", ["positions", *(pytest.param(name, marks=pytest.mark.slow) for name in ("new", "all-but-positions"))]
+    "trainable",
+    [
+        "positions",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("new", "all-but-positions")),
+    ],
 )
 def test_verify_compares_all_tensors_but_those_with_adapters(gpt2: Path, trainable: str) -> None:
     source = gpt2.with_name("long-old")
@@ -162,7 +222,9 @@ def test_verify_compares_all_tensors_but_those_with_adapters(gpt2: Path, trainab
     for base in (source, gpt2):
         verified = verify("out", base)
         assert verified.passed, verified.checks
-        assert verified.conclusion.endswith(" and in tensors with adapters." if base == source else "adapters.")
+        assert verified.conclusion.endswith(
+            " and in tensors with adapters." if base == source else "adapters."
+        )
     assert verified.trainable == (None if trainable == "all-but-positions" else trainable)
     assert verified.adapted == tuple(sorted(f"{name}.weight" for name in LINEAR["gpt2"].split()))
     assert "; 8 with adapters not compared" in verified.checks[0].evidence[0]
@@ -188,7 +250,10 @@ def test_train_lora_distils_an_encoder_and_lowers_the_loss() -> None:
 def test_train_lora_trains_a_converted_encoder_and_one_with_pairs() -> None:
     root = make_encoder(Path("source").absolute())
     convert(root, "rotary", NEW, output="rotary")
-    assert json.loads(train("rotary", "first", *LORA, "--json", steps=1).stdout)["objective"] == "distilled"
+    assert (
+        json.loads(train("rotary", "first", *LORA, "--json", steps=1).stdout)["objective"]
+        == "distilled"
+    )
     done = train("rotary", "second", *LORA, "--contrastive", "--batch-size", 2, "--json", steps=1)
     assert json.loads(done.stdout)["objective"] == "contrastive"
 
@@ -200,10 +265,15 @@ def test_train_lora_trains_a_converted_encoder_and_one_with_pairs() -> None:
         (("--lora", 9), "--lora must be at most the width of "),
         ((*LORA, "--trainable", "all"), "--lora trains adapters instead of all weights"),
         (("--save-adapter",), "--save-adapter requires --lora."),
-        ((*LORA, "--save-adapter", "--dtype", "bf16"), "--save-adapter cannot be used with --dtype."),
+        (
+            (*LORA, "--save-adapter", "--dtype", "bf16"),
+            "--save-adapter cannot be used with --dtype.",
+        ),
     ],
 )
-def test_train_rejects_flags_of_adapters_before_writing(gpt2: Path, flags: tuple[object, ...], message: str) -> None:
+def test_train_rejects_flags_of_adapters_before_writing(
+    gpt2: Path, flags: tuple[object, ...], message: str
+) -> None:
     done = invoke("train", gpt2, "--data", "book.txt", "--steps", 1, "-o", "out", *flags)
     assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
     assert [path.name for path in Path.cwd().iterdir()] == ["book.txt"]
@@ -218,7 +288,11 @@ def test_resize_rejects_lora_without_train_or_above_the_width(gpt2: Path) -> Non
 
 def test_run_rejects_an_adapter_of_a_checkpoint_that_the_recipe_creates_or_evaluates() -> None:
     training = "train: {data: book.txt, steps: 1, lora: 2, save_adapter: true}\n"
-    for step in ("resize: {to: 256}", "convert: {to: 256, scheme: rotary}", "evaluate: {data: book.txt}"):
+    for step in (
+        "resize: {to: 256}",
+        "convert: {to: 256, scheme: rotary}",
+        "evaluate: {data: book.txt}",
+    ):
         Path("recipe.yaml").write_text(f"source: tiny-gpt2\n{step}\n{training}")
         done = invoke("run", "recipe.yaml")
         assert done.exit_code == 1
@@ -226,7 +300,9 @@ def test_run_rejects_an_adapter_of_a_checkpoint_that_the_recipe_creates_or_evalu
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.txt", "recipe.yaml"]
 
 
-def test_add_adapters_rejects_a_model_without_the_weights_of_its_layers_in_its_files(gpt2: Path) -> None:
+def test_add_adapters_rejects_a_model_without_the_weights_of_its_layers_in_its_files(
+    gpt2: Path,
+) -> None:
     model = open_eval_model(CheckpointRef(str(gpt2)))
     names = {TABLES["gpt2"]: TABLES["gpt2"]}
     with pytest.raises(CheckpointError, match=r"its files have no transformer\.h\.0\..*weight\."):
@@ -241,6 +317,8 @@ def test_train_rejects_an_adapter_with_a_table_that_is_not_the_weight_of_a_modul
         return match_parameters(model, *others) | {TABLES["gpt2"]: "positions"}
 
     monkeypatch.setattr("ctxextend.training.setup.match_parameters", match)
-    done = invoke("train", gpt2, "--data", "book.txt", "--steps", 1, *LORA, "--save-adapter", "-o", "out")
+    done = invoke(
+        "train", gpt2, "--data", "book.txt", "--steps", 1, *LORA, "--save-adapter", "-o", "out"
+    )
     assert (done.exit_code, "so a PEFT adapter cannot contain it." in done.stderr) == (1, True)
     assert [path.name for path in Path.cwd().iterdir()] == ["book.txt"]

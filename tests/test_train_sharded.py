@@ -1,4 +1,6 @@
-"""Training past one device: float32 values of half-precision parameters, `--fsdp`, and resuming on other devices."""
+"""Training past one device: float32 values of half-precision parameters, `--fsdp`, and resuming on
+other devices.
+"""
 
 import json
 import os
@@ -19,9 +21,23 @@ from tests.trainings import NEW, TABLES, changed_tensors, invoke, log_of, make_r
 
 pytestmark = pytest.mark.usefixtures("book")
 WPE = TABLES["gpt2"]
-FLAGS = ("--data", "book.txt", "--steps", 4, "--batch-size", 4, "--save", "last", "--save-every", 2, "--lr", 0.01)
+FLAGS = (
+    "--data",
+    "book.txt",
+    "--steps",
+    4,
+    "--batch-size",
+    4,
+    "--save",
+    "last",
+    "--save-every",
+    2,
+    "--lr",
+    0.01,
+)
 
-# Runs the command line; reports the classes of parameters at the last step, or kills itself after the first save.
+# Runs the command line; reports the classes of parameters at the last step, or kills itself after
+# the first save.
 WORKER = """
 import os, sys
 from ctxextend.__main__ import main
@@ -53,15 +69,29 @@ def source() -> Path:
 
 def to_bfloat16(folder: Path) -> None:
     path = folder / "model.safetensors"
-    save_file({name: value.bfloat16() for name, value in load_file(path).items()}, path, {"format": "pt"})
+    save_file(
+        {name: value.bfloat16() for name, value in load_file(path).items()}, path, {"format": "pt"}
+    )
     pico.edit_json(folder / "config.json", dtype="bfloat16")
 
 
-def launch(processes: int, source: object, *flags: object, killed: bool = False) -> "subprocess.CompletedProcess[str]":
+def launch(
+    processes: int, source: object, *flags: object, killed: bool = False
+) -> "subprocess.CompletedProcess[str]":
     """Train in several processes; they can fail at exit, after everything is written."""
     Path("worker.py").write_text(WORKER)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "worker.py"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(processes),
+        "worker.py",
+    ]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
     environment |= {"KILLED": "1"} if killed else {}
     arguments = [*command, "train", str(source), *map(str, (*FLAGS, *flags))]
     return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
@@ -86,15 +116,29 @@ def test_train_keeps_half_precision_parameters_and_updates_float32_values(
             seen[name] = value.dtype, self.masters.get(name, value).dtype
 
     monkeypatch.setattr(TrainableParameters, "attach", record)
-    # A rate so small that the steps would be lost in bfloat16, whose neighbours above 0.5 differ by 0.004 or more.
-    done = train(source, "out", "--trainable", trainable, "--precision", "bf16", "--lr", 1e-3, "--json", steps=12)
+    # A rate so small that the steps would be lost in bfloat16, whose neighbours above 0.5 differ by
+    # 0.004 or more.
+    done = train(
+        source,
+        "out",
+        "--trainable",
+        trainable,
+        "--precision",
+        "bf16",
+        "--lr",
+        1e-3,
+        "--json",
+        steps=12,
+    )
     assert {dtype for dtype, _ in seen.values()} == {torch.bfloat16}
     assert seen[WPE] == (torch.bfloat16, torch.float32)
     assert {master for _, master in seen.values()} == (
         {torch.float32, torch.bfloat16} if trainable == "new" else {torch.float32}
     )
     assert json.loads(done.stdout)["precision"] == "bf16"
-    before, after = (load_file(folder / "model.safetensors")[WPE].float() for folder in (source, Path("out")))
+    before, after = (
+        load_file(folder / "model.safetensors")[WPE].float() for folder in (source, Path("out"))
+    )
     large = before.abs() > 0.5
     large[:16] &= trainable == "all"
     assert (after != before)[large].float().mean() > 0.2
@@ -114,11 +158,15 @@ def test_train_in_half_precision_resumes_with_identical_output(source: Path) -> 
     assert pico.tensor_bytes(Path("out")) == pico.tensor_bytes(Path("whole"))
 
 
-def test_train_rejects_sharding_that_would_not_shard(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_rejects_sharding_that_would_not_shard(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = invoke("train", source, *FLAGS, "--fsdp")
     assert done.exit_code == 1
     assert "--fsdp shards a model across processes, but there is only one." in done.stderr
-    assert "torchrun --nproc-per-node 2 -m ctxextend train ... --fsdp" in " ".join(done.stderr.split())
+    assert "torchrun --nproc-per-node 2 -m ctxextend train ... --fsdp" in " ".join(
+        done.stderr.split()
+    )
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     done = invoke("train", source, *FLAGS)
     assert done.exit_code == 1
@@ -128,7 +176,9 @@ def test_train_rejects_sharding_that_would_not_shard(source: Path, monkeypatch: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trainable", ["new", "all", "adapters"])
-def test_train_fsdp_shards_blocks_and_gives_the_losses_of_one_process(trainable: str, source: Path) -> None:
+def test_train_fsdp_shards_blocks_and_gives_the_losses_of_one_process(
+    trainable: str, source: Path
+) -> None:
     flags = ("--lora", 4) if trainable == "adapters" else ("--trainable", trainable)
     flags = (*flags, "--per-device-batch-size", 1)
     assert invoke("train", source, *FLAGS, *flags, "-o", "one").exit_code == 0
@@ -138,9 +188,14 @@ def test_train_fsdp_shards_blocks_and_gives_the_losses_of_one_process(trainable:
     assert (result["sharding"], result["devices"], result["parameters"]) == (
         "fsdp2",
         2,
-        json.loads(invoke("train", source, *FLAGS, *flags, "-o", "again", "--json").stdout)["parameters"],
+        json.loads(invoke("train", source, *FLAGS, *flags, "-o", "again", "--json").stdout)[
+            "parameters"
+        ],
     )
-    classes = {name: kinds for *kinds, name in (line.split() for line in done.stderr.splitlines() if ".weight" in line)}
+    classes = {
+        name: kinds
+        for *kinds, name in (line.split() for line in done.stderr.splitlines() if ".weight" in line)
+    }
     assert classes.pop(WPE) == ["Tensor", "Parameter"]
     assert len(classes) > 8
     for name, kinds in classes.items():
@@ -152,7 +207,9 @@ def test_train_fsdp_shards_blocks_and_gives_the_losses_of_one_process(trainable:
         torch.testing.assert_close(one[name], two[name], atol=1e-5, rtol=0)
     if trainable == "new":
         assert changed_tensors(source, Path("two")) == {WPE}
-        before, after = (load_file(folder / "model.safetensors")[WPE] for folder in (source, Path("two")))
+        before, after = (
+            load_file(folder / "model.safetensors")[WPE] for folder in (source, Path("two"))
+        )
         assert torch.equal(before[: NEW // 2], after[: NEW // 2])
 
 

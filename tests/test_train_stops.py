@@ -20,7 +20,18 @@ from ctxextend.training.training_run import TrainingInterrupted
 from tests.trainings import diverging_loss, invoke, log_of, train, write_book
 
 pytestmark = pytest.mark.usefixtures("book")
-FLAGS = ("--batch-size", 4, "--lr", 0.01, "--save-every", 1, "--trainable", "new", "--weight-decay", 0.1)
+FLAGS = (
+    "--batch-size",
+    4,
+    "--lr",
+    0.01,
+    "--save-every",
+    1,
+    "--trainable",
+    "new",
+    "--weight-decay",
+    0.1,
+)
 STEPS = 5
 
 
@@ -35,7 +46,9 @@ def uninterrupted(gpt2: Path) -> Path:
 
 
 def start_run(source: Path, *flags: object, steps: int = STEPS) -> Any:
-    return invoke("train", source, "--data", "book.txt", "--steps", steps, *FLAGS, "-o", "out", *flags)
+    return invoke(
+        "train", source, "--data", "book.txt", "--steps", steps, *FLAGS, "-o", "out", *flags
+    )
 
 
 def start_and_interrupt(source: Path, *flags: object, start: Callable[..., Any] = start_run) -> Any:
@@ -54,15 +67,27 @@ def start_and_interrupt(source: Path, *flags: object, start: Callable[..., Any] 
     return done
 
 
-def test_train_saves_at_ctrl_c_and_resumes_with_identical_output(gpt2: Path, uninterrupted: Path) -> None:
+def test_train_saves_at_ctrl_c_and_resumes_with_identical_output(
+    gpt2: Path, uninterrupted: Path
+) -> None:
     done = start_and_interrupt(gpt2, "--save-every", 100)
     assert done.stdout == ""
-    message = "Error: Stopped after step 3, saved in out.training. Resume with the same command and --resume."
+    message = (
+        "Error: Stopped after step 3, saved in out.training. Resume with the same command and "
+        "--resume."
+    )
     assert done.stderr.splitlines()[-1] == message
     assert not Path("out").exists()
     for flags, message in (
-        ((), "out.training contains an interrupted run.\nResume it with --resume, or restart with --force."),
-        (("--resume", "--seed", 7), "a different run: train.seed was 0 and is 7.\nResume it with the same settings"),
+        (
+            (),
+            "out.training contains an interrupted run.\nResume it with --resume, or restart with "
+            "--force.",
+        ),
+        (
+            ("--resume", "--seed", 7),
+            "a different run: train.seed was 0 and is 7.\nResume it with the same settings",
+        ),
         (("--resume", "--steps", 2), "out.training contains a run at step 3, but --steps is 2."),
     ):
         refused = start_run(gpt2, *flags)
@@ -70,7 +95,10 @@ def test_train_saves_at_ctrl_c_and_resumes_with_identical_output(gpt2: Path, uni
         assert message in refused.stderr
     assert start_run(gpt2, "--resume", "--per-device-batch-size", 4).exit_code == 0
     assert log_of(Path("out")) == log_of(uninterrupted)
-    assert Path("out/model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
+    assert (
+        Path("out/model.safetensors").read_bytes()
+        == (uninterrupted / "model.safetensors").read_bytes()
+    )
     assert not Path("out.training").exists()
 
 
@@ -80,7 +108,10 @@ def test_convert_rejects_resuming_with_other_settings(gpt2: Path) -> None:
         return invoke("convert", source, "--scheme", "rotary", "--to", 32, *training, *flags)
 
     start_and_interrupt(gpt2, start=start)
-    assert "a different run: convert.theta was not set and is 500.0" in start(gpt2, "--theta", 500).stderr
+    assert (
+        "a different run: convert.theta was not set and is 500.0"
+        in start(gpt2, "--theta", 500).stderr
+    )
 
 
 def test_train_rejects_resuming_if_other_weights_of_the_source_changed(gpt2: Path) -> None:
@@ -91,14 +122,18 @@ def test_train_rejects_resuming_if_other_weights_of_the_source_changed(gpt2: Pat
     save_file(weights, source / "model.safetensors", {"format": "pt"})
     refused = start_run(source, "--resume", "--trainable", "positions")
     assert refused.exit_code == 1
-    assert "contains a different run: fingerprint of all weights was" in " ".join(refused.stderr.split())
+    assert "contains a different run: fingerprint of all weights was" in " ".join(
+        refused.stderr.split()
+    )
     assert start_run(source, "--force", "--trainable", "positions").exit_code == 0
 
 
 def test_train_with_resume_notes_that_there_is_nothing_to_resume(gpt2: Path) -> None:
     done = train(gpt2, "new", "--resume", "--json", steps=1)
     assert "Nothing to resume: training starts at step 0." in json.loads(done.stdout)["notes"]
-    resized = invoke("resize", gpt2, "--to", 64, "--train", "book.txt", "--steps", 1, "-o", "longer")
+    resized = invoke(
+        "resize", gpt2, "--to", 64, "--train", "book.txt", "--steps", 1, "-o", "longer"
+    )
     assert (resized.exit_code, "Nothing to resume" in resized.stderr) == (0, False)
 
 
@@ -120,9 +155,16 @@ def test_train_in_python_accepts_paths_and_reports_the_saved_state(gpt2: Path) -
         assert re.fullmatch(r"step 1/3, loss [\d.]+, held-out [\d.]+", label)
         signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(TrainingInterrupted, match=r"interrupted after step 1; state saved in out\.training") as caught:
-        paths: dict[str, Any] = {"eval_data": [Path("held-out.txt")], "base": gpt2.with_name("long-old")}
-        train_in_python(gpt2, Path("book.txt"), 3, batch_size=4, output="out", progress=progress, **paths)
+    with pytest.raises(
+        TrainingInterrupted, match=r"interrupted after step 1; state saved in out\.training"
+    ) as caught:
+        paths: dict[str, Any] = {
+            "eval_data": [Path("held-out.txt")],
+            "base": gpt2.with_name("long-old"),
+        }
+        train_in_python(
+            gpt2, Path("book.txt"), 3, batch_size=4, output="out", progress=progress, **paths
+        )
     assert (caught.value.signal, caught.value.step) == (signal.SIGINT, 1)
     assert Path("out.training/saves/checkpoint-1").is_dir()
 
@@ -147,14 +189,18 @@ def test_train_rejects_a_run_folder_that_another_run_uses(gpt2: Path) -> None:
     assert "Another run is using out.training." in done.stderr
 
 
-def test_train_leaves_no_files_if_it_fails_before_saving(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_leaves_no_files_if_it_fails_before_saving(
+    gpt2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(RunTrainer, "training_step", Mock(side_effect=ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):
         invoke("train", gpt2, "--data", "book.txt", "--steps", 2, "-o", "some/where/out")
     assert sorted(path.name for path in Path.cwd().iterdir()) == ["book.txt"]
 
 
-def test_train_keeps_the_last_saved_state_with_finite_losses(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_keeps_the_last_saved_state_with_finite_losses(
+    gpt2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     on_step_end = RunCallback.on_step_end
 
     def diverge(self: RunCallback, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -167,8 +213,14 @@ def test_train_keeps_the_last_saved_state_with_finite_losses(gpt2: Path, monkeyp
     done = start_run(gpt2)
     assert done.exit_code == 1
     message = " ".join(done.stderr.split())
-    assert "The loss became NaN or infinite at step 4 of 5. The state of step 2 is saved in out.training/" in message
-    assert "Restart with an --lr below 0.01 and --force, or finish at step 2 with the same command and " in message
+    assert (
+        "The loss became NaN or infinite at step 4 of 5. The state of step 2 is saved in "
+        "out.training/" in message
+    )
+    assert (
+        "Restart with an --lr below 0.01 and --force, or finish at step 2 with the same command "
+        "and " in message
+    )
     assert " and --resume --steps 2." in message
     assert [path.name for path in Path("out.training/saves").iterdir()] == ["checkpoint-2"]
     done = start_run(gpt2, "--resume", steps=2)
@@ -186,10 +238,12 @@ def test_train_that_diverges_before_saving_leaves_no_files(gpt2: Path) -> None:
 def test_train_out_of_memory_tries_smaller_micro_batches_and_then_gradient_checkpointing(
     gpt2: Path, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, tried = RunTrainer.training_step, list[tuple[int, bool]]()
+    step = RunTrainer.training_step
+    tried = list[tuple[int, bool]]()
 
     def run_out_of_memory(self: RunTrainer, model: Any, inputs: Any, *others: Any) -> torch.Tensor:
-        size, is_checkpointed = len(inputs["input_ids"]), model.model.transformer.h[0].gradient_checkpointing
+        size = len(inputs["input_ids"])
+        is_checkpointed = model.model.transformer.h[0].gradient_checkpointing
         tried.append((size, is_checkpointed))
         if not is_checkpointed:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
@@ -205,7 +259,9 @@ def test_train_out_of_memory_tries_smaller_micro_batches_and_then_gradient_check
     assert "per_device_batch_size: 1" in Path("out/ctxextend.yaml").read_text()
 
 
-def test_train_reports_that_it_is_out_of_memory(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_reports_that_it_is_out_of_memory(
+    gpt2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(RunTrainer, "training_step", Mock(side_effect=MemoryError))
     done = start_run(gpt2, "--per-device-batch-size", 4)
     assert done.exit_code == 1

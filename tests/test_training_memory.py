@@ -23,8 +23,12 @@ def _two_states_per_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "CHUNK_LOGITS", 2 * VOCAB_SIZE)
 
 
-def make_inputs(dtype: torch.dtype = torch.float32, *, bias: bool = True, frozen: bool = False) -> tuple[Any, Any, Any]:
-    """Return an LM head, states of two texts of five tokens, and their labels, three of them ignored."""
+def make_inputs(
+    dtype: torch.dtype = torch.float32, *, bias: bool = True, frozen: bool = False
+) -> tuple[Any, Any, Any]:
+    """Return an LM head, states of two texts of five tokens, and their labels, three of them
+    ignored.
+    """
     torch.manual_seed(0)
     head = torch.nn.Linear(WIDTH, VOCAB_SIZE, bias=bias, dtype=dtype).requires_grad_(not frozen)
     states = torch.randn(2, 5, WIDTH).to(dtype).requires_grad_()
@@ -82,24 +86,34 @@ def test_chunked_loss_without_labels_is_zero_and_has_gradients() -> None:
     found = chunked_loss(head, states, torch.full_like(labels, IGNORE_INDEX))
     found.backward()  # type: ignore[no-untyped-call]
     assert found.item() == 0
-    assert all(not x.grad.any() for x in (states, *head.parameters()))  # zeros, not None: other devices may wait
+    assert all(
+        not x.grad.any() for x in (states, *head.parameters())
+    )  # zeros, not None: other devices may wait
 
 
 # Activation functions of transformers that consist of several operations.
 MULTI_OP = ("gelu_new", "gelu_fast", "gelu_accurate", "quick_gelu", "gelu_10", "relu2")
 
 
-def outputs(function: torch.nn.Module, values: torch.Tensor, dtype: torch.dtype | None) -> Iterator[torch.Tensor]:
+def outputs(
+    function: torch.nn.Module, values: torch.Tensor, dtype: torch.dtype | None
+) -> Iterator[torch.Tensor]:
     """Yield the output of a function under autocast to a dtype, and its gradient."""
     leaf = values.clone().requires_grad_()
     with torch.autocast("cpu", dtype, enabled=dtype is not None):
         found = function(leaf)
     yield found.detach()
-    yield torch.autograd.grad(found, leaf, torch.linspace(-1, 1, found.numel()).view_as(found).to(found.dtype))[0]
+    yield torch.autograd.grad(
+        found, leaf, torch.linspace(-1, 1, found.numel()).view_as(found).to(found.dtype)
+    )[0]
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*((name, None) for name in MULTI_OP), ("gelu_new", BFLOAT)])
-def test_checkpoint_activations_stores_only_the_input_and_keeps_values(name: str, dtype: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, None) for name in MULTI_OP), ("gelu_new", BFLOAT)]
+)
+def test_checkpoint_activations_stores_only_the_input_and_keeps_values(
+    name: str, dtype: Any
+) -> None:
     values = torch.randn(3, 5, 32, generator=torch.manual_seed(0))
     function = ACT2FN[name]
     expected = [*outputs(function, values, dtype)]
@@ -116,10 +130,21 @@ def test_checkpoint_activations_stores_only_the_input_and_keeps_values(name: str
 
 @pytest.mark.parametrize(
     ("length", "batch", "expected"),
-    [(512, 8, [8, 4, 2, 1]), (512, 24, [8, 6, 4, 3, 2, 1]), (1000, 6, [3, 2, 1]), (4096, 4, [1]), (9000, 4, [1])],
+    [
+        (512, 8, [8, 4, 2, 1]),
+        (512, 24, [8, 6, 4, 3, 2, 1]),
+        (1000, 6, [3, 2, 1]),
+        (4096, 4, [1]),
+        (9000, 4, [1]),
+    ],
 )
-def test_micro_batch_sizes_have_at_most_4096_tokens_on_a_cpu(length: int, batch: int, expected: list[int]) -> None:
-    assert micro_batch_sizes(PartialState(cpu=True), Train(("a",), 1, batch_size=batch), length) == expected
+def test_micro_batch_sizes_have_at_most_4096_tokens_on_a_cpu(
+    length: int, batch: int, expected: list[int]
+) -> None:
+    assert (
+        micro_batch_sizes(PartialState(cpu=True), Train(("a",), 1, batch_size=batch), length)
+        == expected
+    )
     assert micro_batch_sizes(
         PartialState(cpu=True), Train(("a",), 1, batch_size=16, per_device_batch_size=16), length
     ) == [16]
@@ -127,5 +152,8 @@ def test_micro_batch_sizes_have_at_most_4096_tokens_on_a_cpu(length: int, batch:
 
 def test_micro_batch_sizes_reject_a_batch_that_cannot_be_split_across_devices() -> None:
     three: Any = SimpleNamespace(num_processes=3, device=torch.device("cpu"))
-    with pytest.raises(TrainingError, match=r"--batch-size 8 cannot be split across 3 devices\. Use a multiple of 3\."):
+    with pytest.raises(
+        TrainingError,
+        match=r"--batch-size 8 cannot be split across 3 devices\. Use a multiple of 3\.",
+    ):
         micro_batch_sizes(three, Train(("a",), 1, batch_size=8), 8)

@@ -1,4 +1,6 @@
-"""The run folder next to an output: what it contains, which runs may resume it, and when it is removed."""
+"""The run folder next to an output: what it contains, which runs may resume it, and when it is
+removed.
+"""
 
 import json
 from pathlib import Path
@@ -13,7 +15,9 @@ SETTINGS: dict[str, Any] = {"source": "x", "train.data": ["a"], "train.steps": 9
 OUTPUT, FOLDER = Path("out"), Path("out.training")
 
 
-def open_folder(settings: dict[str, Any] = SETTINGS, *, resume: bool = False, force: bool = False) -> Any:
+def open_folder(
+    settings: dict[str, Any] = SETTINGS, *, resume: bool = False, force: bool = False
+) -> Any:
     return open_run_folder(OUTPUT, settings, resume=resume, force=force)
 
 
@@ -53,9 +57,14 @@ def test_open_run_folder_without_a_saved_state_starts_empty() -> None:
         ({"source": "y"}, True, "source was 'x' and is 'y'"),
     ],
 )
-def test_open_run_folder_rejects_resuming_a_different_run(changes: dict[str, Any], force: bool, message: str) -> None:
+def test_open_run_folder_rejects_resuming_a_different_run(
+    changes: dict[str, Any], force: bool, message: str
+) -> None:
     leave_saved_state()
-    with pytest.raises(TrainingError, match=message), open_folder(SETTINGS | changes, resume=True, force=force):
+    with (
+        pytest.raises(TrainingError, match=message),
+        open_folder(SETTINGS | changes, resume=True, force=force),
+    ):
         pass
     assert RunFolder(FOLDER).step == 3
     assert json.loads((FOLDER / "run.json").read_text()) == {**SETTINGS, "planned_steps": 9}

@@ -20,7 +20,9 @@ WINDOWS = 16
 
 
 def windows(mean: float, seed: int = 0, spread: float = 0.0) -> tuple[Values, ...]:
-    """Losses of 16 windows of 8 tokens, with much shared noise per window and `spread` noise per candidate."""
+    """Losses of 16 windows of 8 tokens, with much shared noise per window and `spread` noise per
+    candidate.
+    """
     shared = np.random.default_rng(0).normal(size=WINDOWS)
     own = np.random.default_rng([seed, 1]).normal(size=WINDOWS)
     return tuple(np.full(8, mean + both) for both in shared + spread * (own - own.mean()))
@@ -47,9 +49,15 @@ def seed_of(settings: Resize) -> int:
 
 
 def test_search_returns_settings_with_lowest_loss() -> None:
-    first, _, found = search(lambda settings: windows(abs(log((settings.settings["sigma"] or 0.1) / 16.0))))
+    first, _, found = search(
+        lambda settings: windows(abs(log((settings.settings["sigma"] or 0.1) / 16.0)))
+    )
     tried = [candidate.settings for candidate in found.scores]
-    others = [one["repeat"] for one in tried if one["sigma"] == 16.0 and one["repeat"] != first.settings["repeat"]]
+    others = [
+        one["repeat"]
+        for one in tried
+        if one["sigma"] == 16.0 and one["repeat"] != first.settings["repeat"]
+    ]
     expected = first.with_settings(sigma=16.0, gain=1.5, repeat=others[0])
 
     def measure(settings: Resize) -> tuple[Values, ...]:
@@ -65,7 +73,9 @@ def test_search_returns_settings_with_lowest_loss() -> None:
 def test_search_ignores_leads_within_one_standard_error(lead: float, is_better: bool) -> None:
     # Differences between 16 windows with a standard deviation of 0.4 have a standard error of 0.1.
     first, best, found = search(
-        lambda settings: windows(-lead * (gain_of(settings) == 1.3), int(gain_of(settings) == 1.3), spread=0.28),
+        lambda settings: windows(
+            -lead * (gain_of(settings) == 1.3), int(gain_of(settings) == 1.3), spread=0.28
+        ),
         replace(REQUESTED, method="bands:sigma=8,repeat=20:80"),
     )
     other = first.with_settings(gain=1.3)
@@ -77,7 +87,9 @@ def test_search_ignores_leads_within_one_standard_error(lead: float, is_better: 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_search_returns_best_candidate_beyond_one_standard_error(sign: int) -> None:
     leads = dict(zip(GAINS, (0.0, 0.2, 0.5, 0.4, float("nan"), 0.3, -0.1), strict=True))
-    _, best, _ = search(lambda settings: windows(-sign * leads.get(gain_of(settings), 0.0)), sign=sign)
+    _, best, _ = search(
+        lambda settings: windows(-sign * leads.get(gain_of(settings), 0.0)), sign=sign
+    )
     assert gain_of(best) == 1.3
 
 
@@ -90,11 +102,14 @@ def test_search_returns_estimate_if_all_losses_are_equal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("requested", "dropped"), [("sigma=5", 0), ("repeat=20:80", 0), ("gain=1.07", 0), ("sigma=0", 0), ("gain=1.07", 20)]
+    ("requested", "dropped"),
+    [("sigma=5", 0), ("repeat=20:80", 0), ("gain=1.07", 0), ("sigma=0", 0), ("gain=1.07", 20)],
 )
 def test_search_keeps_requested_settings(requested: str, dropped: int) -> None:
     resize = replace(REQUESTED, method=f"bands:{requested}", drop_last=dropped)
-    _, _, found = search(lambda settings: windows(-float(seed_of(settings))), resize, TWO_BANDS[: 128 - dropped])
+    _, _, found = search(
+        lambda settings: windows(-float(seed_of(settings))), resize, TWO_BANDS[: 128 - dropped]
+    )
     assert len(found.scores) > 4
     for settings in found.scores:
         assert requested in str(settings.method)

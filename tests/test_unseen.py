@@ -42,9 +42,13 @@ def test_evaluate_uses_held_out_windows_of_a_renamed_file(source: Path) -> None:
     train(source, "trained")
     shutil.copy("book.txt", "renamed.txt")
     found = run_evaluate("trained", "renamed.txt")
-    assert found.warnings == ("trained was trained on renamed.txt: only the 128 held-out tokens are used.",)
+    assert found.warnings == (
+        "trained was trained on renamed.txt: only the 128 held-out tokens are used.",
+    )
     tokenizer = TextTokenizer.open(source)
-    rule = yaml.safe_load(Path("trained/ctxextend.yaml").read_text())["provenance"]["trained"]["held_out"]
+    rule = yaml.safe_load(Path("trained/ctxextend.yaml").read_text())["provenance"]["trained"][
+        "held_out"
+    ]
     windows = held_out_windows(tokenizer.encode(Path("book.txt").read_text()), HeldOut(**rule))
     Path("held-out.jsonl").write_text(
         "\n".join(json.dumps({"text": tokenizer.tokenizer.decode(window)}) for window in windows)
@@ -65,16 +69,22 @@ def test_evaluate_warns_of_training_text_without_held_out_windows(source: Path) 
     train(source, "trained", "--eval-data", "other.txt")
     done = invoke("evaluate", "trained", "--data", "book.txt", "--measure", "position", "--json")
     (warning,) = (one for one in json.loads(done.stdout)["warnings"] if "trained on" in one)
-    assert warning.startswith("trained was trained on book.txt, and no known held-out part of it is long enough:")
+    assert warning.startswith(
+        "trained was trained on book.txt, and no known held-out part of it is long enough:"
+    )
     assert f"Warning: {warning}" in done.stderr
-    assert not any("trained on" in warning for warning in run_evaluate("trained", "other.txt").warnings)
+    assert not any(
+        "trained on" in warning for warning in run_evaluate("trained", "other.txt").warnings
+    )
 
 
 def test_evaluate_with_another_tokenizer_warns_of_training_text(source: Path) -> None:
     train(source, "trained")
     shutil.copytree(source, "other")
     (warning,) = run_evaluate("trained", "book.txt", tokenizer="other").warnings
-    assert warning.startswith("trained was trained on book.txt, and no known held-out part of it is long enough:")
+    assert warning.startswith(
+        "trained was trained on book.txt, and no known held-out part of it is long enough:"
+    )
     train(source, "named", "--tokenizer", "other")
     for known in ("./other", str(Path("other").absolute()), None):
         (warning,) = run_evaluate("named", "book.txt", tokenizer=known).warnings
@@ -87,14 +97,22 @@ def test_evaluate_finds_trainings_before_a_resize_or_another_training(source: Pa
     train(source, "first")
     train("first", "second")
     ctxextend.resize("second", to=64, output="longer")
-    assert any("128 held-out tokens" in warning for warning in run_evaluate("second", "book.txt").warnings)
-    assert any("128 held-out tokens" in warning for warning in run_evaluate("longer", "book.txt").warnings)
+    assert any(
+        "128 held-out tokens" in warning for warning in run_evaluate("second", "book.txt").warnings
+    )
+    assert any(
+        "128 held-out tokens" in warning for warning in run_evaluate("longer", "book.txt").warnings
+    )
     ctxextend.resize("second", to=256, output="longest")
-    (warning,) = (one for one in run_evaluate("longest", "book.txt").warnings if "trained on" in one)
+    (warning,) = (
+        one for one in run_evaluate("longest", "book.txt").warnings if "trained on" in one
+    )
     assert "results look better than on new text" in warning
     train(source, "shorter", "--seq-len", 16)
     train("shorter", "differently")
-    (warning,) = (one for one in run_evaluate("differently", "book.txt").warnings if "trained on" in one)
+    (warning,) = (
+        one for one in run_evaluate("differently", "book.txt").warnings if "trained on" in one
+    )
     assert "results look better than on new text" in warning
 
 
@@ -116,7 +134,9 @@ def test_evaluate_finds_trainings_before_a_resize_or_another_training(source: Pa
         {"data": [{"name": []}]},
     ],
 )
-def test_evaluate_ignores_malformed_training_provenance(changes: dict[str, Any], source: Path) -> None:
+def test_evaluate_ignores_malformed_training_provenance(
+    changes: dict[str, Any], source: Path
+) -> None:
     train(source, "trained")
     recipe = yaml.safe_load(Path("trained/ctxextend.yaml").read_text())
     trained = recipe["provenance"]["trained"]
@@ -126,7 +146,9 @@ def test_evaluate_ignores_malformed_training_provenance(changes: dict[str, Any],
 
 
 def held_out_of(model: str) -> dict[str, int]:
-    rule = yaml.safe_load(Path(model, "ctxextend.yaml").read_text())["provenance"]["trained"]["held_out"]
+    rule = yaml.safe_load(Path(model, "ctxextend.yaml").read_text())["provenance"]["trained"][
+        "held_out"
+    ]
     return {name: rule[name] for name in ("window", "every")}
 
 
@@ -136,7 +158,9 @@ def test_train_holds_out_windows_of_earlier_trainings(source: Path) -> None:
         done = train("first", name, *flags, "--json")
         assert "was trained on" not in done.stderr
         assert held_out_of(name) == held_out_of("first")
-        assert any("128 held-out tokens" in warning for warning in run_evaluate(name, "book.txt").warnings)
+        assert any(
+            "128 held-out tokens" in warning for warning in run_evaluate(name, "book.txt").warnings
+        )
 
 
 def test_train_warns_if_eval_data_was_trained_on_before(source: Path) -> None:
@@ -146,7 +170,9 @@ def test_train_warns_if_eval_data_was_trained_on_before(source: Path) -> None:
     second = invoke("train", "first", *new_data, "--steps", 1, "--json")
     for done in (train("first", "longer", "--json"), second):
         (warning,) = json.loads(done.stdout)["warnings"]
-        assert warning.startswith("first was trained on book.txt, and no known held-out part of it is long enough:")
+        assert warning.startswith(
+            "first was trained on book.txt, and no known held-out part of it is long enough:"
+        )
         assert done.stderr.count(f"Warning: {warning}\n") == 1
         assert done.stderr.index(warning) < done.stderr.index(" trainable parameters")
 
@@ -160,11 +186,16 @@ def test_compare_uses_held_out_windows(source: Path) -> None:
     same = ctxextend.compare("trained", 64, "book.txt", seq_len=32, **steps)
     assert not any("trained on" in warning for warning in same.warnings)
     other = ctxextend.compare("trained", 64, "book.txt", **steps)
-    assert any("was trained on book.txt, and no known held-out part" in warning for warning in other.warnings)
+    assert any(
+        "was trained on book.txt, and no known held-out part" in warning
+        for warning in other.warnings
+    )
 
 
 def test_shared_texts_finds_files_by_content() -> None:
     shutil.copy("book.txt", "renamed.txt")
     assert shared_texts(["renamed.txt", "other.txt"], ["book.txt"]) == [Path("renamed.txt")]
     assert shared_texts(["other.txt"], ["book.txt"]) == []
-    assert shared_texts(["hf:a/b/c.d@refs/pr/1"], ["hf:a/b/c.d:train@refs/pr/1"]) == ["hf:a/b/c.d:train@refs/pr/1"]
+    assert shared_texts(["hf:a/b/c.d@refs/pr/1"], ["hf:a/b/c.d:train@refs/pr/1"]) == [
+        "hf:a/b/c.d:train@refs/pr/1"
+    ]

@@ -34,7 +34,9 @@ QUERY = "encoder.layer.0.attention.self.query.weight"
 OTHER = "transformer.h.1.mlp.c_fc.weight"
 NEW = 512
 SIDE_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
-SCHEMA = Draft202012Validator(json.loads((Path(__file__).parent / "schemas" / "verify.json").read_text()))
+SCHEMA = Draft202012Validator(
+    json.loads((Path(__file__).parent / "schemas" / "verify.json").read_text())
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,9 @@ def pair(sharded: Path, tmp_path: Path) -> tuple[Path, Path]:
 
 def failed_checks(verification: Verification) -> dict[str, str]:
     """Return the evidence of failed checks by name."""
-    return {check.name: " | ".join(check.evidence) for check in verification.checks if not check.passed}
+    return {
+        check.name: " | ".join(check.evidence) for check in verification.checks if not check.passed
+    }
 
 
 def passed_checks(verification: Verification) -> dict[str, str]:
@@ -68,7 +72,9 @@ def passed_checks(verification: Verification) -> dict[str, str]:
 def file_of(folder: Path, name: str) -> Path:
     """Return the file that contains a tensor."""
     index = folder / INDEX
-    return folder / (json.loads(index.read_text())["weight_map"][name] if index.exists() else "model.safetensors")
+    return folder / (
+        json.loads(index.read_text())["weight_map"][name] if index.exists() else "model.safetensors"
+    )
 
 
 def rewrite(folder: Path, name: str, change: Change) -> None:
@@ -80,7 +86,9 @@ def rewrite(folder: Path, name: str, change: Change) -> None:
 
 
 def forget_hash(folder: Path) -> None:
-    """Remove the hash of the written table from a recipe, as if the table had been written as it is now."""
+    """Remove the hash of the written table from a recipe, as if the table had been written as it is
+    now.
+    """
     recipe = folder / RECIPE_FILE
     recipe.write_text(re.sub(r" +sha256_after: .*\n", "", recipe.read_text()))
 
@@ -102,8 +110,12 @@ FLAGS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "flags"), [*((method, {}) for method in pico.LEARNED_METHODS), *FLAGS])
-def test_verify_passes_for_every_method(sharded: Path, tmp_path: Path, method: str, flags: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("method", "flags"), [*((method, {}) for method in pico.LEARNED_METHODS), *FLAGS]
+)
+def test_verify_passes_for_every_method(
+    sharded: Path, tmp_path: Path, method: str, flags: dict[str, Any]
+) -> None:
     out = resize(sharded, to=NEW, method=method, output=tmp_path / "out", **flags).output
     found = verify(out, sharded)
     evidence = passed_checks(found)
@@ -127,13 +139,17 @@ def test_verify_passes_for_every_method(sharded: Path, tmp_path: Path, method: s
 
 
 @pytest.mark.parametrize(("to", "method"), [(1, "truncate"), (128, "copy")])
-def test_verify_passes_for_shorter_and_unchanged_tables(sharded: Path, tmp_path: Path, to: int, method: str) -> None:
+def test_verify_passes_for_shorter_and_unchanged_tables(
+    sharded: Path, tmp_path: Path, to: int, method: str
+) -> None:
     found = verify(resize(sharded, to=to, output=tmp_path / "out").output, sharded)
     assert passed_checks(found)
     assert found.method == method
 
 
-def test_verify_tries_all_methods_if_the_recipe_is_for_another_base(sharded: Path, tmp_path: Path) -> None:
+def test_verify_tries_all_methods_if_the_recipe_is_for_another_base(
+    sharded: Path, tmp_path: Path
+) -> None:
     middle = resize(sharded, to=256, method="copy", output=tmp_path / "middle").output
     out = resize(middle, to=512, method="copy", output=tmp_path / "out").output
     assert passed_checks(verify(out, middle))
@@ -151,7 +167,9 @@ def test_verify_detects_the_resized_part_without_a_recipe(part: str | None, tmp_
     assert evidence.count("rows match method copy") == (2 if part is None else 1)
 
 
-def test_verify_accepts_fixed_limits_only_if_the_recipe_has_fix_limits(sharded: Path, tmp_path: Path) -> None:
+def test_verify_accepts_fixed_limits_only_if_the_recipe_has_fix_limits(
+    sharded: Path, tmp_path: Path
+) -> None:
     base = Path(shutil.copytree(sharded, tmp_path / "base"))
     pico.edit_json(base / "tokenizer_config.json", model_max_length=64)
     out = resize(base, to=128, fix_limits=True, output=tmp_path / "out").output
@@ -162,11 +180,15 @@ def test_verify_accepts_fixed_limits_only_if_the_recipe_has_fix_limits(sharded: 
 
 
 @pytest.mark.parametrize("form", ["bin", "sentence", "sharded variant", "weights file"])
-def test_verify_reads_every_form_of_a_source(form: str, make_pico: MakePico, tmp_path: Path) -> None:
-    source, flags = make_pico("bert", base=True).folder, dict[str, Any]()
+def test_verify_reads_every_form_of_a_source(
+    form: str, make_pico: MakePico, tmp_path: Path
+) -> None:
+    source = make_pico("bert", base=True).folder
+    flags = dict[str, Any]()
     weights = source / "model.safetensors"
     if form == "weights file":
-        source, flags = Path(shutil.copy(weights, tmp_path / "mine.safetensors")), {"model_type": "bert"}
+        source = Path(shutil.copy(weights, tmp_path / "mine.safetensors"))
+        flags = {"model_type": "bert"}
     elif form == "bin":
         tensors = load_file(weights)
         tensors[QUERY] = tensors[QUERY].T.contiguous().T  # the same values with other strides
@@ -175,7 +197,8 @@ def test_verify_reads_every_form_of_a_source(form: str, make_pico: MakePico, tmp
     elif form == "sentence":
         source = pico.nest_in_module(source, tmp_path / "sentence")
     else:
-        model, flags = transformers.BertModel.from_pretrained(source), {"variant": "fp16"}
+        model = transformers.BertModel.from_pretrained(source)
+        flags = {"variant": "fp16"}
         weights.unlink()
         model.save_pretrained(source, max_shard_size="2KB", **flags)
     plan = plan_resize(source, to=40, **flags)
@@ -198,7 +221,8 @@ def test_verify_applies_a_methods_tolerance_to_new_rows_only(sharded: Path, tmp_
         return torch.cat([table[:128], table[128:] * (1 + 1e-6)])
 
     copied, fitted = (
-        resize(sharded, to=NEW, method=method, output=tmp_path / method).output for method in ("copy", "spectral")
+        resize(sharded, to=NEW, method=method, output=tmp_path / method).output
+        for method in ("copy", "spectral")
     )
     for out in (copied, fitted):
         rewrite(out, TABLE, nudge)
@@ -208,7 +232,10 @@ def test_verify_applies_a_methods_tolerance_to_new_rows_only(sharded: Path, tmp_
     assert "rows do not match method copy" in failed_checks(verify(copied, sharded))["table"]
     assert passed_checks(verify(fitted, sharded))
     rewrite(fitted, TABLE, lambda table: table * (1 + 1e-6))
-    assert "128 of 512 rows do not match method spectral" in failed_checks(verify(fitted, sharded))["table"]
+    assert (
+        "128 of 512 rows do not match method spectral"
+        in failed_checks(verify(fitted, sharded))["table"]
+    )
 
 
 # What fails
@@ -221,14 +248,18 @@ def edit(name: str, **values: Any) -> Damage:
 
 def replace(name: str, old: str, new: str, encoding: str = "utf-8") -> Damage:
     """Replace text in a file."""
-    return lambda out: (out / name).write_text((out / name).read_text().replace(old, new, 1), encoding)
+    return lambda out: (out / name).write_text(
+        (out / name).read_text().replace(old, new, 1), encoding
+    )
 
 
 def modify(name: str, change: Change) -> Damage:
     return lambda out: rewrite(out, name, change)
 
 
-def repack(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], kind: str = "pt") -> Damage:
+def repack(
+    change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], kind: str = "pt"
+) -> Damage:
     """Change the tensors of one shard."""
 
     def save(out: Path) -> None:
@@ -264,38 +295,86 @@ def change_element(tensor: torch.Tensor) -> torch.Tensor:
 LIMITS = "tokenizer_config.json"
 # The check that fails, its evidence, and the damage done to the output.
 DAMAGES: list[tuple[str, str, Damage]] = [
-    ("files", f"{LIMITS}: model_max_length is 128, expected 512 (the new length)", edit(LIMITS, model_max_length=128)),
-    ("files", "config.json: n_positions is 4096, expected 512 (the new length)", edit("config.json", n_positions=4096)),
+    (
+        "files",
+        f"{LIMITS}: model_max_length is 128, expected 512 (the new length)",
+        edit(LIMITS, model_max_length=128),
+    ),
+    (
+        "files",
+        "config.json: n_positions is 4096, expected 512 (the new length)",
+        edit("config.json", n_positions=4096),
+    ),
     ("files", "config.json: attn_pdrop is 0.5, expected 0", edit("config.json", attn_pdrop=0.5)),
     ("files", "metadata.total_size is 4, expected ", edit(INDEX, metadata={"total_size": 4})),
     ("files", f"does not list {OTHER}", remove_from_index),
-    ("files", "tokenizer.json: model.vocab.the is missing, expected ", replace("tokenizer.json", '"the"', '"teh"')),
+    (
+        "files",
+        "tokenizer.json: model.vocab.the is missing, expected ",
+        replace("tokenizer.json", '"the"', '"teh"'),
+    ),
     ("files", "tokenizer.json is missing", lambda out: (out / "tokenizer.json").unlink()),
     ("files", "tokenizer_config.json is not UTF-8", replace(LIMITS, "", "", "utf-16")),
     ("files", "duplicate key", replace(LIMITS, "{", '{"model_max_length": 5,')),
-    ("files", "unexpected pytorch_model.bin: ", lambda out: (out / "pytorch_model.bin").write_bytes(b"old")),
-    ("files", "training_args.bin is not in the base", lambda out: (out / "training_args.bin").touch()),
+    (
+        "files",
+        "unexpected pytorch_model.bin: ",
+        lambda out: (out / "pytorch_model.bin").write_bytes(b"old"),
+    ),
+    (
+        "files",
+        "training_args.bin is not in the base",
+        lambda out: (out / "training_args.bin").touch(),
+    ),
     (
         "tensors",
         "has __metadata__ {'format': 'tf'}, expected {'format': 'pt'}",
         repack(lambda tensors: tensors, "tf"),
     ),
     ("tensors", f"{OTHER} is missing", remove_tensor),
-    ("tensors", "extra is not in the base", repack(lambda tensors: {**tensors, "extra": torch.ones(2)})),
-    ("tensors", f"{OTHER} is F16 [128, 512], expected F32 [128, 512]", modify(OTHER, torch.Tensor.half)),
+    (
+        "tensors",
+        "extra is not in the base",
+        repack(lambda tensors: {**tensors, "extra": torch.ones(2)}),
+    ),
+    (
+        "tensors",
+        f"{OTHER} is F16 [128, 512], expected F32 [128, 512]",
+        modify(OTHER, torch.Tensor.half),
+    ),
     ("tensors", f"{OTHER} differs, first at byte 4,00", modify(OTHER, change_element)),
-    ("table", f"{TABLE} is F32 [511, 128], expected F32 [512, 128]", modify(TABLE, lambda table: table[:511])),
-    ("table", "identical; row 0 changed by up to", modify(TABLE, lambda table: torch.cat((-table[:1], table[1:])))),
+    (
+        "table",
+        f"{TABLE} is F32 [511, 128], expected F32 [512, 128]",
+        modify(TABLE, lambda table: table[:511]),
+    ),
+    (
+        "table",
+        "identical; row 0 changed by up to",
+        modify(TABLE, lambda table: torch.cat((-table[:1], table[1:]))),
+    ),
     ("table", "512 of 512 rows do not match method copy", modify(TABLE, lambda table: table + 1)),
-    ("table", "rows do not match method linear", replace(RECIPE_FILE, "method: copy", "method: linear")),
+    (
+        "table",
+        "rows do not match method linear",
+        replace(RECIPE_FILE, "method: copy", "method: linear"),
+    ),
     ("readable", "which does not contain it", swap_shards),
-    ("readable", "truncated", lambda out: file_of(out, OTHER).write_bytes(file_of(out, OTHER).read_bytes()[:-1])),
+    (
+        "readable",
+        "truncated",
+        lambda out: file_of(out, OTHER).write_bytes(file_of(out, OTHER).read_bytes()[:-1]),
+    ),
     ("readable", "not valid JSON", lambda out: (out / "config.json").write_text("{")),
 ]
 
 
-@pytest.mark.parametrize(("check", "evidence", "damage"), DAMAGES, ids=[evidence for _, evidence, _ in DAMAGES])
-def test_verify_fails_for_damaged_output(check: str, evidence: str, damage: Damage, pair: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize(
+    ("check", "evidence", "damage"), DAMAGES, ids=[evidence for _, evidence, _ in DAMAGES]
+)
+def test_verify_fails_for_damaged_output(
+    check: str, evidence: str, damage: Damage, pair: tuple[Path, Path]
+) -> None:
     base, out = pair
     assert passed_checks(verify(out, base))
     damage(out)
@@ -311,9 +390,21 @@ def one_row(table: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("change", "with_recipe", "without_recipe"),
     [
-        (one_row, "1 of 512 rows do not match method copy: 300", "rows do not match method copy: 300"),
-        (lambda table: table[:, :64], "is F32 [512, 64], expected F32 [512, 128]", "creates these tables"),
-        (lambda table: table.flatten(), "is F32 [65536], expected F32 [512, 128]", "creates these tables"),
+        (
+            one_row,
+            "1 of 512 rows do not match method copy: 300",
+            "rows do not match method copy: 300",
+        ),
+        (
+            lambda table: table[:, :64],
+            "is F32 [512, 64], expected F32 [512, 128]",
+            "creates these tables",
+        ),
+        (
+            lambda table: table.flatten(),
+            "is F32 [65536], expected F32 [512, 128]",
+            "creates these tables",
+        ),
     ],
 )
 def test_verify_fails_for_a_changed_table_with_and_without_a_recipe(
@@ -326,7 +417,9 @@ def test_verify_fails_for_a_changed_table_with_and_without_a_recipe(
     assert without_recipe in failed_checks(verify(out, base))["table"]
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_verify_fails_for_any_flipped_bit(pair: tuple[Path, Path], data: st.DataObject) -> None:
     base, out = pair
@@ -341,9 +434,13 @@ def test_verify_fails_for_any_flipped_bit(pair: tuple[Path, Path], data: st.Data
     assert "differs, first at byte" in found.get("tensors", "differs, first at byte")
 
 
-def test_verify_fails_for_rows_that_transformers_initialised_randomly(sharded: Path, tmp_path: Path) -> None:
+def test_verify_fails_for_rows_that_transformers_initialised_randomly(
+    sharded: Path, tmp_path: Path
+) -> None:
     transformers.set_seed(0)
-    model = transformers.GPT2LMHeadModel.from_pretrained(sharded, n_positions=NEW, ignore_mismatched_sizes=True)
+    model = transformers.GPT2LMHeadModel.from_pretrained(
+        sharded, n_positions=NEW, ignore_mismatched_sizes=True
+    )
     model.save_pretrained(tmp_path / "out")
     for name in SIDE_FILES:
         shutil.copy(sharded / name, tmp_path / "out")
@@ -363,11 +460,16 @@ def test_verify_fails_for_weights_of_another_variant(make_pico: MakePico, tmp_pa
 def test_verify_fails_for_an_outdated_buffer(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     mask = torch.ones(16, 16).tril().view(1, 1, 16, 16)
-    pico.add_tensors(source, {f"transformer.h.{layer}.attn.bias": mask.clone() for layer in range(2)})
+    pico.add_tensors(
+        source, {f"transformer.h.{layer}.attn.bias": mask.clone() for layer in range(2)}
+    )
     out = resize(source, to=40, output=tmp_path / "out").output
     assert passed_checks(verify(out, source))
     pico.add_tensors(out, {"transformer.h.0.attn.bias": mask})
-    assert "transformer.h.0.attn.bias is an outdated position buffer" in failed_checks(verify(out, source))["tensors"]
+    assert (
+        "transformer.h.0.attn.bias is an outdated position buffer"
+        in failed_checks(verify(out, source))["tensors"]
+    )
 
 
 def test_verify_fails_for_a_wrong_buffer_that_transformers_reads(tmp_path: Path) -> None:
@@ -375,7 +477,10 @@ def test_verify_fails_for_a_wrong_buffer_that_transformers_reads(tmp_path: Path)
     out = resize(source, to=40, output=tmp_path / "out").output
     assert passed_checks(verify(out, source))
     pico.add_tensors(out, {"embeddings.position_ids": torch.arange(40).flip(0).unsqueeze(0)})
-    assert "position_ids is not the position buffer for the new" in failed_checks(verify(out, source))["tensors"]
+    assert (
+        "position_ids is not the position buffer for the new"
+        in failed_checks(verify(out, source))["tensors"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -383,7 +488,11 @@ def test_verify_fails_for_a_wrong_buffer_that_transformers_reads(tmp_path: Path)
     [
         lambda out: (out / "README.md").write_text("another card"),
         lambda out: (out / "train_log.jsonl").write_text("{}"),
-        replace("config.json", '"transformers_version": "', '"_name_or_path": "", "transformers_version": "9.'),
+        replace(
+            "config.json",
+            '"transformers_version": "',
+            '"_name_or_path": "", "transformers_version": "9.',
+        ),
     ],
 )
 def test_verify_ignores_changes_that_no_model_uses(change: Damage, pair: tuple[Path, Path]) -> None:
@@ -404,7 +513,12 @@ def test_verify_does_not_trust_the_recipes_table(pair: tuple[Path, Path]) -> Non
 @pytest.mark.parametrize(
     "recipe",
     [
-        *("- 1", "[", "!!python/object/apply:os.system ['id']", f"source: x\nresize: {{to: 0x{'f' * 8000}}}"),
+        *(
+            "- 1",
+            "[",
+            "!!python/object/apply:os.system ['id']",
+            f"source: x\nresize: {{to: 0x{'f' * 8000}}}",
+        ),
         *(f"rows_before: {rows}" for rows in (-5, f"0x1{'f' * 4000}", "x")),
     ],
     ids=lambda recipe: recipe[:20],
@@ -413,7 +527,9 @@ def test_verify_and_inspect_ignore_an_invalid_recipe(recipe: str, pair: tuple[Pa
     base, out = pair
     valid = (out / RECIPE_FILE).read_text()
     is_line = recipe.startswith("rows_before")  # one invalid line in a valid recipe
-    (out / RECIPE_FILE).write_text(valid.replace("rows_before: 128", recipe, 1) if is_line else recipe)
+    (out / RECIPE_FILE).write_text(
+        valid.replace("rows_before: 128", recipe, 1) if is_line else recipe
+    )
     assert passed_checks(verify(out, base))
     assert inspect(out).tables[0].new_rows is None
     rewrite(out, TABLE, lambda table: table + 1)
@@ -427,16 +543,30 @@ def test_verify_and_inspect_ignore_an_invalid_recipe(recipe: str, pair: tuple[Pa
 TRAINED: list[tuple[str, dict[str, Change], dict[str, str]]] = [
     ("positions", {TABLE: lambda table: table + 1}, {}),
     ("new", {TABLE: lambda table: torch.cat([table[:128], table[128:] + 1])}, {}),
-    ("positions", {TABLE: lambda table: table + 1, OTHER: change_element}, {"tensors": f"{OTHER} differs"}),
-    ("new", {TABLE: lambda table: torch.cat([table[:300], table[300:] * math.nan])}, {"table": "212 rows with NaN"}),
-    ("new", {TABLE: lambda table: table + 1}, {"table": "128 of 512 rows do not match method copy, although only new"}),
+    (
+        "positions",
+        {TABLE: lambda table: table + 1, OTHER: change_element},
+        {"tensors": f"{OTHER} differs"},
+    ),
+    (
+        "new",
+        {TABLE: lambda table: torch.cat([table[:300], table[300:] * math.nan])},
+        {"table": "212 rows with NaN"},
+    ),
+    (
+        "new",
+        {TABLE: lambda table: table + 1},
+        {"table": "128 of 512 rows do not match method copy, although only new"},
+    ),
     ("all", {}, {"tensors": "all weights were trained according to the recipe"}),
     (
         "all-but-positions",
         {TABLE: lambda table: torch.cat([table[:300], table[300:] + 1])},
         {
             "tensors": "all weights except the position table were trained according to the recipe",
-            "table": "212 of 512 rows do not match method copy, although the table was not trained: 300-511",
+            "table": "212 of 512 rows do not match method copy, although the table "
+            "was not trained: "
+            "300-511",
         },
     ),
 ]
@@ -474,7 +604,9 @@ def test_verify_deep_reports_identical_outputs_if_learned_rows_are_kept(
     model_type: str, make_pico: MakePico, tmp_path: Path
 ) -> None:
     source = make_pico(model_type).folder
-    kept = passed_checks(verify(resize(source, to=40, output=tmp_path / "copy").output, source, deep=True))
+    kept = passed_checks(
+        verify(resize(source, to=40, output=tmp_path / "copy").output, source, deep=True)
+    )
     assert list(kept) == ["tensors", "table", "files", "loads", "runs", "outputs"]
     assert "bit-identical to the base's on inputs of 4 tokens" in kept["outputs"]
     out = resize(source, to=40, method="linear", output=tmp_path / "linear").output
@@ -489,13 +621,25 @@ def test_verify_deep_reports_identical_outputs_if_learned_rows_are_kept(
         ("copy", {"n_positions": 60}, {"loads": "mismatched key: transformer.wpe.weight"}),
         ("linear", {"n_positions": 4}, {"runs": "fails on 40 tokens: ", "outputs": "fails ("}),
         ("copy", {"n_layer": 3}, {"loads": "missing key: transformer.h.2"}),
-        ("copy", {"vocab_size": 20}, {"loads": "mismatched key: transformer.wte", "outputs": "[1, 16, 20] instead of"}),
-        ("copy", {"layer_norm_epsilon": 0.5}, {"outputs": "must be identical to the base's but differ"}),
+        (
+            "copy",
+            {"vocab_size": 20},
+            {"loads": "mismatched key: transformer.wte", "outputs": "[1, 16, 20] instead of"},
+        ),
+        (
+            "copy",
+            {"layer_norm_epsilon": 0.5},
+            {"outputs": "must be identical to the base's but differ"},
+        ),
     ],
     ids=str,
 )
 def test_verify_deep_fails_for_a_config_that_does_not_load_or_changes_outputs(
-    method: str, config: dict[str, Any], failures: dict[str, str], make_pico: MakePico, tmp_path: Path
+    method: str,
+    config: dict[str, Any],
+    failures: dict[str, str],
+    make_pico: MakePico,
+    tmp_path: Path,
 ) -> None:
     source = make_pico("gpt2").folder
     out = resize(source, to=40, method=method, output=tmp_path / "out").output
@@ -508,19 +652,24 @@ def test_verify_deep_fails_for_a_config_that_does_not_load_or_changes_outputs(
 def test_verify_deep_accepts_a_base_with_nan(make_pico: MakePico, tmp_path: Path) -> None:
     source = make_pico("gpt2").folder
     rewrite(source, "transformer.ln_f.bias", lambda tensor: tensor * math.nan)
-    assert passed_checks(verify(resize(source, to=40, output=tmp_path / "nan").output, source, deep=True))
+    assert passed_checks(
+        verify(resize(source, to=40, output=tmp_path / "nan").output, source, deep=True)
+    )
 
 
 def test_verify_deep_does_not_run_code_of_a_checkpoint(
     make_pico: MakePico, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, marker = make_pico("gpt2").folder, tmp_path / "code-was-run"
+    source = make_pico("gpt2").folder
+    marker = tmp_path / "code-was-run"
     pico.edit_json(source / "config.json", architectures=None)
     out = resize(source, to=40, output=tmp_path / "out").output
     auto_map = {"AutoConfig": "code.Config", "AutoModel": "code.Model"}
     pico.edit_json(out / "config.json", model_type="evil", auto_map=auto_map)
     (out / "code.py").write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n")
-    monkeypatch.setattr("builtins.input", lambda *_: "y")  # transformers asks before it runs remote code
+    monkeypatch.setattr(
+        "builtins.input", lambda *_: "y"
+    )  # transformers asks before it runs remote code
     assert "loads" in failed_checks(verify(out, source, deep=True))
     assert not marker.exists()
 
@@ -533,21 +682,35 @@ def test_verify_prints_its_checks_and_sets_the_exit_code(pair: tuple[Path, Path]
     done = invoke("verify", out, "--base", base)
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
-    assert [line.split()[1] for line in lines if line.startswith("passed ")] == ["tensors", "table", "files"]
+    assert [line.split()[1] for line in lines if line.startswith("passed ")] == [
+        "tensors",
+        "table",
+        "files",
+    ]
     assert lines[0] == f"Verified: {out} differs from {base} only in its position table."
     flip_bit_in(file_of(out, OTHER), -1)
     done = invoke("verify", out, "--base", base)
     assert done.exit_code == 3
     assert "FAILED  tensors" in done.stdout
-    assert done.stdout.splitlines()[0] == f"Not verified: {out} is not a pure resize of {base} (failed: tensors)."
+    assert (
+        done.stdout.splitlines()[0]
+        == f"Not verified: {out} is not a pure resize of {base} (failed: tensors)."
+    )
     done = invoke("verify", out, "--base", base, "--json")
     values = json.loads(done.stdout)
     SCHEMA.validate(values)
-    assert (done.exit_code, values["command"], values["passed"], values["method"]) == (3, "verify", False, "copy")
+    assert (done.exit_code, values["command"], values["passed"], values["method"]) == (
+        3,
+        "verify",
+        False,
+        "copy",
+    )
 
 
 def test_verify_flags_for_the_base_override_its_recipe(make_pico: MakePico, tmp_path: Path) -> None:
-    weights = shutil.copy(make_pico("gpt2").folder / "model.safetensors", tmp_path / "weights.safetensors")
+    weights = shutil.copy(
+        make_pico("gpt2").folder / "model.safetensors", tmp_path / "weights.safetensors"
+    )
     resize(weights, to=NEW, output="out", model_type="gpt2")
     assert invoke("verify", "out").exit_code == 0
     done = invoke("verify", "out", "--model-type", "bert")

@@ -1,4 +1,6 @@
-"""`verify --deep`: what passes, fails or is not checked once transformers has loaded a checkpoint."""
+"""`verify --deep`: what passes, fails or is not checked once transformers has loaded a
+checkpoint.
+"""
 
 import json
 import shutil
@@ -110,7 +112,12 @@ def save_pico(model_type: str) -> Callable[[Path], Path]:
 def old_gpt2(folder: Path) -> Path:
     """Save a model with a config as OpenAI's GPT-2 has it, which states no dtype."""
     pico.make(folder, "gpt2")
-    values = {"n_ctx": 16, "attn_pdrop": 0.1, "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}
+    values = {
+        "n_ctx": 16,
+        "attn_pdrop": 0.1,
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+    }
     (folder / "config.json").write_text(json.dumps({**pico.CONFIGS["gpt2"], **values}))
     return folder
 
@@ -140,8 +147,16 @@ def rename_tensor(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "fault"),
     [
-        (add_layer, "missing key: transformer.h.2.attn.c_attn.weight (also in the base): its values are random"),
-        (rename_tensor, "missing key: transformer.h.0.mlp.c_fc.weight (also in the base): its values are random"),
+        (
+            add_layer,
+            "missing key: transformer.h.2.attn.c_attn.weight (also in the base): its values are "
+            "random",
+        ),
+        (
+            rename_tensor,
+            "missing key: transformer.h.0.mlp.c_fc.weight (also in the base): its values are "
+            "random",
+        ),
     ],
 )
 def test_verify_deep_fails_for_missing_parameters_even_if_the_base_lacks_them(
@@ -153,7 +168,9 @@ def test_verify_deep_fails_for_missing_parameters_even_if_the_base_lacks_them(
     assert verify(out, source).passed  # the files are as they should be
     done = invoke("verify", out, "--base", source, "--deep")
     assert done.exit_code == 3
-    assert "but the model in transformers is not right (failed: loads)." in done.stdout.splitlines()[0]
+    assert (
+        "but the model in transformers is not right (failed: loads)." in done.stdout.splitlines()[0]
+    )
     checks = checks_of(verify(out, source, deep=True))
     assert fault in " | ".join(checks["loads"].evidence)
     assert statuses(verify(out, source, deep=True)) == {
@@ -162,7 +179,9 @@ def test_verify_deep_fails_for_missing_parameters_even_if_the_base_lacks_them(
         "runs": "not checked",
         "outputs": "not checked",
     }
-    assert "of the model have random values" in checks["runs"].evidence[0].replace(" has ", " have ")
+    assert "of the model have random values" in checks["runs"].evidence[0].replace(
+        " has ", " have "
+    )
 
 
 def test_verify_deep_fails_for_a_width_that_no_weight_has(tmp_path: Path) -> None:
@@ -171,7 +190,9 @@ def test_verify_deep_fails_for_a_width_that_no_weight_has(tmp_path: Path) -> Non
     out = resize(source, to=NEW, output=tmp_path / "out").output
     result = verify(out, source, deep=True)
     assert not result.passed
-    assert "mismatched key: model.norm.weight (also in the base)" in " ".join(checks_of(result)["loads"].evidence)
+    assert "mismatched key: model.norm.weight (also in the base)" in " ".join(
+        checks_of(result)["loads"].evidence
+    )
     assert statuses(result)["runs"] == "not checked"
 
 
@@ -183,7 +204,10 @@ def test_verify_deep_accepts_missing_parameters_on_which_no_output_depends(tmp_p
     assert result.passed
     assert statuses(result)["loads"] == "passed"
     evidence = checks_of(result)["loads"].evidence
-    assert "missing key: pooler.dense.weight (also in the base): no output that is compared depends on it" in evidence
+    assert (
+        "missing key: pooler.dense.weight (also in the base): no output that is compared depends "
+        "on it" in evidence
+    )
 
 
 def test_verify_deep_finds_a_missing_expert_that_no_input_reaches(tmp_path: Path) -> None:
@@ -195,7 +219,11 @@ def test_verify_deep_finds_a_missing_expert_that_no_input_reaches(tmp_path: Path
     tensors = load_file(path)
     removed = [name for name in tensors if ".1." in name and "experts.7." in name]
     assert removed
-    save_file({name: value for name, value in tensors.items() if name not in removed}, path, {"format": "pt"})
+    save_file(
+        {name: value for name, value in tensors.items() if name not in removed},
+        path,
+        {"format": "pt"},
+    )
     out = resize(tmp_path / "source", to=NEW, output=tmp_path / "out").output
     assert statuses(verify(out, tmp_path / "source", deep=True))["loads"] == "failed"
 
@@ -206,8 +234,16 @@ def test_verify_deep_finds_a_missing_expert_that_no_input_reaches(tmp_path: Path
 def save_udop(folder: Path) -> Path:
     """Save a model that needs a bounding box for each token."""
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 1}
-    config = transformers.UdopConfig(**sizes, num_heads=2, vocab_size=32, image_size=32, patch_size=16)
+    sizes: dict[str, Any] = {
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 16,
+        "num_layers": 1,
+        "num_decoder_layers": 1,
+    }
+    config = transformers.UdopConfig(
+        **sizes, num_heads=2, vocab_size=32, image_size=32, patch_size=16
+    )
     transformers.UdopForConditionalGeneration(config).save_pretrained(folder)
     return folder
 
@@ -281,9 +317,13 @@ def test_verify_fails_for_a_config_that_means_something_else(
     source = with_config(save_llama(tmp_path / "source"), {**OLD_LLAMA, "num_key_value_heads": 1})
     out = resize(source, to=NEW, output=tmp_path / "out").output
     assert verify(out, source).passed
-    pico.edit_json(out / "config.json", attention_dropout=0.0, head_dim=16)  # transformers' defaults
+    pico.edit_json(
+        out / "config.json", attention_dropout=0.0, head_dim=16
+    )  # transformers' defaults
     assert verify(out, source).passed
-    pico.edit_json(out / "config.json", **{key: value for key, value in change.items() if value is not None})
+    pico.edit_json(
+        out / "config.json", **{key: value for key, value in change.items() if value is not None}
+    )
     if None in change.values():
         content = json.loads((out / "config.json").read_text())
         (out / "config.json").write_text(json.dumps({**content, **change}))
@@ -299,7 +339,10 @@ def test_verify_accepts_numbers_in_another_spelling(tmp_path: Path) -> None:
     content = json.loads((out / "config.json").read_text())
     assert content["rope_scaling"]["factor"] == 4
     factor = int(content["rope_scaling"]["factor"])
-    changed = {"rope_theta": float(content["rope_theta"]), "rope_scaling": {"type": "linear", "factor": factor}}
+    changed = {
+        "rope_theta": float(content["rope_theta"]),
+        "rope_scaling": {"type": "linear", "factor": factor},
+    }
     (out / "config.json").write_text(json.dumps({**content, **changed}))
     result = verify(out, source)
     assert result.passed, result.checks
@@ -336,7 +379,9 @@ def test_verify_compares_position_buffers_in_the_dtype_in_which_they_are_stored(
     add_position_ids(source, 16, dtype, name)
     out = resize(source, to=40, output=tmp_path / "out").output
     assert verify(out, source, deep=True).passed
-    assert verify(save_again(out, tmp_path / "again"), source, deep=True).passed  # in int64 as transformers has it
+    assert verify(
+        save_again(out, tmp_path / "again"), source, deep=True
+    ).passed  # in int64 as transformers has it
     add_position_ids(out, 16, dtype, name)
     assert not verify(out, source).passed
 
@@ -345,7 +390,9 @@ def test_verify_accepts_the_position_buffer_of_the_new_length_and_no_other(tmp_p
     source = pico.make(tmp_path / "source", "bert").folder
     name = "bert.embeddings.position_ids"
     add_position_ids(source, 16, torch.int64, name)
-    out = resize(source, to=40, output=tmp_path / "out").output  # without it: transformers computes it
+    out = resize(
+        source, to=40, output=tmp_path / "out"
+    ).output  # without it: transformers computes it
     add_position_ids(out, 40, torch.int64, name)
     assert verify(out, source).passed
     add_position_ids(out, 16, torch.int64, name)
@@ -370,7 +417,9 @@ def test_verify_deep_passes_with_stored_frequencies_that_transformers_computes(
 def test_verify_rejects_a_config_with_billions_of_layers_in_bounded_time(tmp_path: Path) -> None:
     source = old_qwen2(tmp_path / "source")
     out = resize(source, to=NEW, output=tmp_path / "out").output
-    pico.edit_json(out / "config.json", num_hidden_layers=10**12)  # of which transformers makes a list
+    pico.edit_json(
+        out / "config.json", num_hidden_layers=10**12
+    )  # of which transformers makes a list
     (failed,) = [check for check in verify(out, source).checks if check.failed]
     assert failed.evidence == ("config.json: num_hidden_layers is 1000000000000, expected 2",)
 
@@ -394,13 +443,17 @@ def test_verify_deep_runs_an_output_whose_base_transformers_cannot_load(tmp_path
 
 
 @pytest.mark.parametrize("is_file", [False, True], ids=["folder", "file"])
-def test_verify_reads_the_recipe_next_to_weights_without_a_config(is_file: bool, tmp_path: Path) -> None:
+def test_verify_reads_the_recipe_next_to_weights_without_a_config(
+    is_file: bool, tmp_path: Path
+) -> None:
     source = pico.make(tmp_path / "source", "bert", max_position_embeddings=64).folder
     (source / "config.json").unlink()
     weights = source / "model.safetensors"
     # Settings that no method has by default: only the recipe has them.
     method = "bands:sigma=3.5"
-    output = resize(weights, to=NEW, output=tmp_path / "out", model_type="bert", method=method).output
+    output = resize(
+        weights, to=NEW, output=tmp_path / "out", model_type="bert", method=method
+    ).output
     passed = output / "model.safetensors" if is_file else output
     verification = verify(passed)
     assert verification.passed

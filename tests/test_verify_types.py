@@ -1,4 +1,6 @@
-"""`resize`, then `verify --deep`, for every model type of which a small model can be built, in 32 and in 16 bits."""
+"""`resize`, then `verify --deep`, for every model type of which a small model can be built, in 32
+and in 16 bits.
+"""
 
 import copy
 import zlib
@@ -16,7 +18,8 @@ from tests import rules, tiny
 from tests.test_conformance import NO_CONFIG, RULES, WITH_ROWS, SmallModel
 
 MAX_PARAMETERS = 5_000_000
-# Types whose outputs are not compared, and why. Their small models are loaded, and their files are compared.
+# Types whose outputs are not compared, and why. Their small models are loaded, and their files are
+# compared.
 NOT_RUN: Mapping[str, str] = {
     model_type: reason
     for reason, model_types in {
@@ -36,7 +39,9 @@ NOT_RUN: Mapping[str, str] = {
 }
 # Types whose models are saved in a way that transformers itself cannot load again.
 NOT_LOADED = {"jev"}
-SHORT = {"shieldgemma2": 1}  # classes to skip, since their weights are saved under names of another class
+SHORT = {
+    "shieldgemma2": 1
+}  # classes to skip, since their weights are saved under names of another class
 TYPES = sorted((RULES | WITH_ROWS) - NO_CONFIG - NOT_LOADED)
 
 
@@ -87,13 +92,22 @@ def test_verify_deep_passes_for_the_output_of_resize(model_type: str, tmp_path: 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_verify_deep_passes_for_types_with_their_own_names_of_sizes(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_verify_deep_passes_for_types_with_their_own_names_of_sizes(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     parts: dict[str, Any] = {
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 500000.0},
-        "ffn_config": {"ffn_hidden_size": 16, "hidden_size": 32, "moe_num_experts": 2, "moe_top_k": 1},
+        "ffn_config": {
+            "ffn_hidden_size": 16,
+            "hidden_size": 32,
+            "moe_num_experts": 2,
+            "moe_top_k": 1,
+        },
     }
-    config = transformers.DbrxConfig(d_model=32, n_heads=4, n_layers=1, max_seq_len=64, vocab_size=48, **parts)
+    config = transformers.DbrxConfig(
+        d_model=32, n_heads=4, n_layers=1, max_seq_len=64, vocab_size=48, **parts
+    )
     check_verified(transformers.DbrxForCausalLM(config).to(dtype), 128, tmp_path / "dbrx", set())  # type: ignore[arg-type]
     for model_type in ("gptj", "codegen"):
         model, to = next(small_models(model_type))

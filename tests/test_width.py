@@ -21,17 +21,25 @@ TYPES = sorted(WITH_ROWS - NOT_INSTANTIABLE.keys())
 
 
 @pytest.mark.parametrize(
-    "model_type", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in TYPES]
+    "model_type",
+    [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in TYPES],
 )
 def test_stated_width_names_the_key_of_the_width_of_each_table(model_type: str) -> None:
     found = set[TableLocation | str]()
     for built in tiny.buildable_classes(model_type, tiny.all_classes(model_type)):
-        widths = {name: shape[-1] for name, shape in (*built.shapes.items(), *built.others.items()) if shape}
+        widths = {
+            name: shape[-1]
+            for name, shape in (*built.shapes.items(), *built.others.items())
+            if shape
+        }
         for location in architecture_of(model_type, built.config).locations:
             for name in (name for name in location.names if name in widths):
                 check_width_of(location, widths[name], built.config)
                 found.add(location.usual_name)
-    assert found or model_type in ("fsmt", "pegasus_x")  # whose tables are computed in each forward pass
+    assert found or model_type in (
+        "fsmt",
+        "pegasus_x",
+    )  # whose tables are computed in each forward pass
 
 
 def check_width_of(location: TableLocation, columns: int, config: Any) -> None:
@@ -48,7 +56,9 @@ def check_width_of(location: TableLocation, columns: int, config: Any) -> None:
 @pytest.mark.parametrize(
     ("model_type", "key"), [("bert", "hidden_size"), ("roberta", "hidden_size"), ("gpt2", "n_embd")]
 )
-def test_resize_refuses_a_config_that_states_another_width(model_type: str, key: str, tmp_path: Path) -> None:
+def test_resize_refuses_a_config_that_states_another_width(
+    model_type: str, key: str, tmp_path: Path
+) -> None:
     source = pico.make(tmp_path / "source", model_type).folder
     pico.edit_json(source / "config.json", **{key: 2 * pico.WIDTH})
     message = rf"config\.json: {key} is {2 * pico.WIDTH}, but \S+ has {pico.WIDTH} columns\. Correct config\.json"
@@ -63,7 +73,9 @@ def test_resize_refuses_a_config_that_states_another_width(model_type: str, key:
     assert done.exit_code == 3
     assert f"config.json {key} is {2 * pico.WIDTH}" in " ".join(done.stdout.split())
     limits = [limit for limit in inspect(source).limits if not limit.agrees]
-    assert [(limit.key, limit.value, limit.fix) for limit in limits] == [(key, 2 * pico.WIDTH, None)]
+    assert [(limit.key, limit.value, limit.fix) for limit in limits] == [
+        (key, 2 * pico.WIDTH, None)
+    ]
 
 
 def test_resize_accepts_a_config_without_a_width(tmp_path: Path) -> None:
@@ -79,7 +91,9 @@ def test_extend_model_refuses_a_config_that_states_another_width() -> None:
         extend_model(model, 40)
 
 
-def test_verify_fails_for_a_config_that_states_another_width_even_in_the_base(tmp_path: Path) -> None:
+def test_verify_fails_for_a_config_that_states_another_width_even_in_the_base(
+    tmp_path: Path,
+) -> None:
     source = pico.make(tmp_path / "source", "bert").folder
     out = resize(source, to=40, output=tmp_path / "out").output
     for folder in (source, out):
@@ -87,7 +101,10 @@ def test_verify_fails_for_a_config_that_states_another_width_even_in_the_base(tm
     for flags in ([], ["--deep"]):
         done = invoke("verify", out, "--base", source, *flags)
         assert done.exit_code == 3
-        assert "hidden_size is 16, but bert.embeddings.position_embeddings.weight has 8 columns" in done.stdout
+        assert (
+            "hidden_size is 16, but bert.embeddings.position_embeddings.weight has 8 columns"
+            in done.stdout
+        )
     statuses = {check.name: check.status for check in verify(out, source, deep=True).checks}
     assert statuses["loads"] == "failed"
     assert statuses["runs"] == "not checked"

@@ -20,13 +20,32 @@ def texts(*lengths: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("lengths", "size", "separator", "one_each", "expected", "across"),
     [
-        ((5, 4), 2, None, False, [[0, 1], [2, 3], [5, 6], [7, 8]], False),  # inside documents, whose ends are skipped
+        (
+            (5, 4),
+            2,
+            None,
+            False,
+            [[0, 1], [2, 3], [5, 6], [7, 8]],
+            False,
+        ),  # inside documents, whose ends are skipped
         ((5, 4), 2, None, True, [[0, 1], [5, 6]], False),
-        ((3, 3, 4), 4, 99, False, [[0, 1, 2, 99], [3, 4, 5, 99], [6, 7, 8, 9]], True),  # too few are long enough
+        (
+            (3, 3, 4),
+            4,
+            99,
+            False,
+            [[0, 1, 2, 99], [3, 4, 5, 99], [6, 7, 8, 9]],
+            True,
+        ),  # too few are long enough
     ],
 )
 def test_cut_windows_stays_inside_documents_or_joins_them(
-    lengths: tuple[int, ...], size: int, separator: int | None, one_each: bool, expected: list[list[int]], across: bool
+    lengths: tuple[int, ...],
+    size: int,
+    separator: int | None,
+    one_each: bool,
+    expected: list[list[int]],
+    across: bool,
 ) -> None:
     text = cut_windows(texts(*lengths), size, 10, separator, one_each=one_each)
     assert [window.tolist() for window in text.windows] == expected
@@ -42,7 +61,9 @@ def test_cut_windows_stops_reading_when_it_has_enough() -> None:
     assert len(cut_windows(endless(), 16, 3, None).windows) == 3  # no document is that long
 
 
-@pytest.mark.parametrize(("tokens", "hint"), [(100, "--length 64"), (8, "--length 8"), (7, "Pass more text")])
+@pytest.mark.parametrize(
+    ("tokens", "hint"), [(100, "--length 64"), (8, "--length 8"), (7, "Pass more text")]
+)
 def test_cut_windows_rejects_text_shorter_than_a_window(tokens: int, hint: str) -> None:
     with pytest.raises(DataError, match=f"{tokens} tokens; one window needs 128") as raised:
         cut_windows(texts(tokens), 128, 10, None)
@@ -59,7 +80,9 @@ def test_cut_windows_rejects_text_shorter_than_a_window(tokens: int, hint: str) 
         (9, 9, (8, 9)),
     ],
 )
-def test_context_lengths_doubles_up_to_the_longest(longest: int, base: int | None, expected: tuple[int, ...]) -> None:
+def test_context_lengths_doubles_up_to_the_longest(
+    longest: int, base: int | None, expected: tuple[int, ...]
+) -> None:
     assert context_lengths(longest, base) == expected
 
 
@@ -72,11 +95,17 @@ def test_spans_are_back_to_back_or_overlap() -> None:
         assert [astuple(span) for span in spans((0, 8), 8, 4, stride, centred=centred)] == expected
 
 
-@given(st.integers(1, 60), st.integers(1, 70), st.integers(1, 70), st.integers(0, 59), st.booleans())
-def test_spans_score_each_token_once(tokens: int, size: int, stride: int, first: int, centred: bool) -> None:
+@given(
+    st.integers(1, 60), st.integers(1, 70), st.integers(1, 70), st.integers(0, 59), st.booleans()
+)
+def test_spans_score_each_token_once(
+    tokens: int, size: int, stride: int, first: int, centred: bool
+) -> None:
     first, stride = min(first, tokens - 1), min(stride, size)
     found = list(spans((first, tokens), tokens, size, stride, centred=centred))
-    assert [token for span in found for token in range(span.first, span.last)] == list(range(first, tokens))
+    assert [token for span in found for token in range(span.first, span.last)] == list(
+        range(first, tokens)
+    )
     for span in found:
         assert 0 <= span.start <= span.first < span.last <= span.stop <= tokens
         assert span.stop - span.start <= size

@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PATHS = ("ctxextend", "tests", "benchmarks", "recipes", "docs", "README.md", "CHANGELOG.md", "SECURITY.md", "Makefile")
+PATHS = (
+    "ctxextend",
+    "tests",
+    "benchmarks",
+    "recipes",
+    "docs",
+    "README.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "Makefile",
+)
 SUFFIXES = (".py", ".pyi", ".html", ".js", ".css", ".md", ".yaml", ".txt", ".json", "")
 GENERATED = ("bundled", "__pycache__", "results", "golden.json")
 LIBRARY_NAMES = {"siblings"}  # an attribute of huggingface_hub.ModelInfo
@@ -68,7 +78,8 @@ PHRASES = {
     r"\bof (its|their|one's) own\b": "its, a separate",
     r"\blevel with\b|not surely": "tied with, not significantly",
     r"\bby what\b|\bof what is\b": "by the",
-    r"\bcautions?\b|\boddit(y|ies)\b|\bpupils?\b|\bcontests?\b|\bstandings?\b": "warning, outlier, student, result",
+    r"\bcautions?\b|\boddit(y|ies)\b|\bpupils?\b|\bcontests?\b|\bstandings?\b": "warning, outlier, "
+    "student, result",
     r"\balone\b": "only",
     r"\bkin\b": "related",
     r"\bbeside\b": "next to",
@@ -89,13 +100,17 @@ def tracked_files() -> Iterator[Path]:
     for path in PATHS:
         found = sorted((ROOT / path).rglob("*")) if (ROOT / path).is_dir() else [ROOT / path]
         for file in found:
-            is_text = file.is_file() and file.suffix in SUFFIXES and not {*file.parts} & {*GENERATED}
+            is_text = (
+                file.is_file() and file.suffix in SUFFIXES and not {*file.parts} & {*GENERATED}
+            )
             if is_text and file != Path(__file__):
                 yield file
 
 
 def texts_and_names(file: Path) -> Iterator[tuple[int, str, bool]]:
-    """Yield line number, text, and whether it is a name, for each string, comment, name or line of a file."""
+    """Yield line number, text, and whether it is a name, for each string, comment, name or line of
+    a file.
+    """
     content = file.read_text("utf-8")
     if file.suffix not in (".py", ".pyi"):
         yield from ((number, line, False) for number, line in enumerate(content.splitlines(), 1))
@@ -113,7 +128,9 @@ def replaced_words(text: str, *, is_name: bool) -> Iterator[tuple[str, str]]:
     if is_name:
         words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", text)
         yield from (
-            (text, NAMES[word.lower()]) for word in words if word.lower() in NAMES and text not in LIBRARY_NAMES
+            (text, NAMES[word.lower()])
+            for word in words
+            if word.lower() in NAMES and text not in LIBRARY_NAMES
         )
     else:
         for pattern, instead in PHRASES.items():
@@ -141,5 +158,7 @@ def test_repository_uses_one_word_per_idea() -> None:
         ("--lr must be positive, got -1.", False, []),
     ],
 )
-def test_replaced_words_finds_them_in_names_and_texts(text: str, is_name: bool, expected: list[str]) -> None:
+def test_replaced_words_finds_them_in_names_and_texts(
+    text: str, is_name: bool, expected: list[str]
+) -> None:
     assert [instead for _, instead in replaced_words(text, is_name=is_name)] == expected

@@ -1,4 +1,6 @@
-"""Checkpoints that were saved from a wrapped model, and files of training runs that are not a model's weights."""
+"""Checkpoints that were saved from a wrapped model, and files of training runs that are not a
+model's weights.
+"""
 
 import json
 import os
@@ -77,7 +79,9 @@ def write_shards(tensors: dict[str, torch.Tensor], folder: Path, form: str) -> N
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("form", ["safetensors", "shards", "pickle", "pickled shards"])
-def test_resize_of_a_wrapped_model_writes_plain_names(wrapper: str, form: str, make_pico: MakePico) -> None:
+def test_resize_of_a_wrapped_model_writes_plain_names(
+    wrapper: str, form: str, make_pico: MakePico
+) -> None:
     source = make_pico("gpt2")
     plain = pico.tensor_bytes(source.folder)
     rewrite(source.folder, WRAPPERS[wrapper], form)
@@ -98,7 +102,10 @@ def test_resize_of_a_wrapped_model_writes_plain_names(wrapper: str, form: str, m
 def test_resize_of_a_wrapped_model_names_what_it_leaves_out(form: str, make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     rewrite(folder, WRAPPERS["nested"], form)
-    note = "Tensor names are read without _orig_mod., module., which a wrapper added: an output has plain names."
+    note = (
+        "Tensor names are read without _orig_mod., module., which a wrapper added: an output has "
+        "plain names."
+    )
     assert note in plan_resize(folder, to=NEW).notes
     assert note in inspect(folder).notes
     assert not any("wrapper" in note for note in plan_resize("tiny-gpt2", to=NEW).notes)
@@ -116,13 +123,16 @@ def test_verify_compares_an_output_with_the_plain_base_of_its_source(make_pico: 
     assert "transformer.ln_f.bias differs" in str(verify(output, plain).checks)
 
 
-# Wrappers whose prefix the names show, and those that only the architecture tells from a model's own.
+# Wrappers whose prefix the names show, and those that only the architecture tells from a model's
+# own.
 SHOWN_AND_HIDDEN = ["compiled", "lightning", "own attribute"]
 
 
 @pytest.mark.parametrize("wrapper", SHOWN_AND_HIDDEN)
 @pytest.mark.parametrize("form", ["safetensors", "pickled shards"])
-def test_run_reproduces_an_output_of_a_wrapped_model(wrapper: str, form: str, make_pico: MakePico) -> None:
+def test_run_reproduces_an_output_of_a_wrapped_model(
+    wrapper: str, form: str, make_pico: MakePico
+) -> None:
     folder = make_pico("gpt2").folder
     rewrite(folder, WRAPPERS[wrapper], form)
     first = resize(folder, to=NEW, output="first").output
@@ -145,7 +155,9 @@ def test_run_rejects_a_wrapped_model_that_changed(wrapper: str, make_pico: MakeP
 
 
 @pytest.mark.parametrize("wrapper", SHOWN_AND_HIDDEN)
-def test_verify_deep_compares_outputs_with_a_wrapped_base(wrapper: str, make_pico: MakePico) -> None:
+def test_verify_deep_compares_outputs_with_a_wrapped_base(
+    wrapper: str, make_pico: MakePico
+) -> None:
     folder = make_pico("gpt2").folder
     rewrite(folder, WRAPPERS[wrapper], "safetensors")
     output = resize(folder, to=NEW, method="copy", output="out").output
@@ -164,7 +176,9 @@ def test_evaluate_reads_a_wrapped_model_as_the_plain_one(wrapper: str) -> None:
     wrapped = trainings.make_source(Path("wrapped"), "gpt2")
     rewrite(wrapped, WRAPPERS[wrapper], "safetensors")
     trainings.write_book(400)
-    found = [evaluate(folder, "book.txt", measure=["position"]).to_json() for folder in (plain, wrapped)]
+    found = [
+        evaluate(folder, "book.txt", measure=["position"]).to_json() for folder in (plain, wrapped)
+    ]
     assert found[0]["positions"] == found[1]["positions"]
 
 
@@ -176,7 +190,8 @@ def test_train_reads_a_wrapped_model_as_the_plain_one(wrapper: str) -> None:
     before = (wrapped / SINGLE).read_bytes()
     trainings.write_book(400)
     outputs = [
-        train(folder, "book.txt", 2, output=f"{folder}-out", trainable="all").output for folder in (plain, wrapped)
+        train(folder, "book.txt", 2, output=f"{folder}-out", trainable="all").output
+        for folder in (plain, wrapped)
     ]
     assert pico.tensor_bytes(outputs[0]) == pico.tensor_bytes(outputs[1])
     assert (wrapped / SINGLE).read_bytes() == before
@@ -191,7 +206,9 @@ def test_train_dry_run_plans_a_wrapped_model_and_refuses_an_adapter_for_it() -> 
     rewrite(wrapped, WRAPPERS["lightning"], "safetensors")
     trainings.write_book(400)
     flags = ["--data", "book.txt", "--steps", 1, "--dry-run", "--json"]
-    memory = [json.loads(invoke("train", folder, *flags).stdout)["memory"] for folder in (plain, wrapped)]
+    memory = [
+        json.loads(invoke("train", folder, *flags).stdout)["memory"] for folder in (plain, wrapped)
+    ]
     assert memory[0] == memory[1]
     adapter = ["--lora", 2, "--save-adapter"]
     refused = invoke("train", wrapped, *flags, *adapter)
@@ -227,7 +244,12 @@ def make_llama(folder: Path) -> pico.Pico:
     import transformers
 
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {**pico.ENCODER, "num_key_value_heads": 1, "vocab_size": 32, "max_position_embeddings": OLD}
+    sizes: dict[str, Any] = {
+        **pico.ENCODER,
+        "num_key_value_heads": 1,
+        "vocab_size": 32,
+        "max_position_embeddings": OLD,
+    }
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
     model.save_pretrained(folder)
     return pico.Pico(folder, transformers.LlamaForCausalLM)
@@ -248,10 +270,17 @@ def test_resize_keeps_the_prefix_that_a_model_has_itself(tmp_path: Path) -> None
     source = make_llama(tmp_path / "llama")
     bart = pico.make_bart(tmp_path / "bart")
     tensors = load_file(bart / SINGLE)
-    save_file({f"model.{name}": value for name, value in tensors.items()}, bart / SINGLE, metadata={"format": "pt"})
+    save_file(
+        {f"model.{name}": value for name, value in tensors.items()},
+        bart / SINGLE,
+        metadata={"format": "pt"},
+    )
     for folder in (source.folder, bart):
         names = pico.tensor_bytes(folder).keys()
-        assert pico.tensor_bytes(resize(folder, to=NEW, output=f"{folder.name}-out").output).keys() == names
+        assert (
+            pico.tensor_bytes(resize(folder, to=NEW, output=f"{folder.name}-out").output).keys()
+            == names
+        )
 
 
 def test_resize_refuses_names_that_are_one_without_their_wrapper(make_pico: MakePico) -> None:
@@ -283,7 +312,9 @@ def test_resize_names_a_table_under_a_prefix_that_not_all_names_have(make_pico: 
     ],
 )
 @pytest.mark.parametrize("form", ["safetensors", "pickle"])
-def test_resize_names_the_format_of_another_program(name: str, message: str, form: str, tmp_path: Path) -> None:
+def test_resize_names_the_format_of_another_program(
+    name: str, message: str, form: str, tmp_path: Path
+) -> None:
     folder = make_llama(tmp_path / "llama").folder
     rewrite(folder, lambda _: name, form)
     done = invoke("resize", folder, "--to", NEW)
@@ -299,10 +330,18 @@ def states(source: pico.Pico, prefix: str = "") -> dict[str, torch.Tensor]:
 
 
 CONTAINERS: dict[str, tuple[str, Callable[[dict[str, torch.Tensor]], Any]]] = {
-    "lightning": ("last.ckpt", lambda state: {"pytorch-lightning_version": "2.5", "state_dict": state, "epoch": 1}),
+    "lightning": (
+        "last.ckpt",
+        lambda state: {"pytorch-lightning_version": "2.5", "state_dict": state, "epoch": 1},
+    ),
     "deepspeed": (
         "mp_rank_00_model_states.pt",
-        lambda state: {"module": state, "ds_version": "0.18", "mp_world_size": 1, "ds_config": {"train": 1}},
+        lambda state: {
+            "module": state,
+            "ds_version": "0.18",
+            "mp_world_size": 1,
+            "ds_config": {"train": 1},
+        },
     ),
     "joined": ("joined.bin", lambda state: {"model": state}),
 }
@@ -327,16 +366,24 @@ class Settings:
     """An object in a checkpoint, which is not a tensor."""
 
 
-def test_resize_of_a_lightning_checkpoint_with_objects_prints_a_command_that_works(make_pico: MakePico) -> None:
+def test_resize_of_a_lightning_checkpoint_with_objects_prints_a_command_that_works(
+    make_pico: MakePico,
+) -> None:
     source = make_pico("gpt2")
     path = source.folder / "last.ckpt"
-    content = {"pytorch-lightning_version": "2.5", "state_dict": states(source), "hyper_parameters": Settings()}
+    content = {
+        "pytorch-lightning_version": "2.5",
+        "state_dict": states(source),
+        "hyper_parameters": Settings(),
+    }
     torch.save(content, path)
     (source.folder / SINGLE).unlink()
     refused = invoke("resize", path, "--to", NEW)
     assert refused.exit_code == 1
     assert "It is a Lightning checkpoint." in refused.stderr
-    words = shlex.split(refused.stderr.strip().splitlines()[-1].partition("save only its tensors: ")[2])
+    words = shlex.split(
+        refused.stderr.strip().splitlines()[-1].partition("save only its tensors: ")[2]
+    )
     root = str(Path(__file__).parents[1])
     subprocess.run([sys.executable, *words[1:]], check=True, env={**os.environ, "PYTHONPATH": root})
     assert resize(source.folder, to=NEW, output="out").output.is_dir()
@@ -397,7 +444,9 @@ def test_resize_names_a_file_that_is_a_part_of_a_checkpoint(kind: str, make_pico
         ("optimizer", "Download the missing file"),
     ],
 )
-def test_resize_of_a_folder_with_parts_says_what_to_do(kind: str, message: str, make_pico: MakePico) -> None:
+def test_resize_of_a_folder_with_parts_says_what_to_do(
+    kind: str, message: str, make_pico: MakePico
+) -> None:
     folder = make_pico("gpt2").folder
     (folder / SINGLE).unlink()
     path = write_parts(folder, kind)
@@ -410,7 +459,9 @@ def test_resize_of_a_folder_with_parts_says_what_to_do(kind: str, message: str, 
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_resize_of_a_distributed_checkpoint_prints_a_command_that_works(make_pico: MakePico) -> None:
+def test_resize_of_a_distributed_checkpoint_prints_a_command_that_works(
+    make_pico: MakePico,
+) -> None:
     from torch.distributed.checkpoint.state_dict_saver import save as save_parts
 
     source = make_pico("gpt2")
@@ -421,7 +472,10 @@ def test_resize_of_a_distributed_checkpoint_prints_a_command_that_works(make_pic
     for path in (source.folder, parts, next(parts.glob("*.distcp"))):
         refused = invoke("resize", path, "--to", NEW)
         assert refused.exit_code == 1
-        assert "is a distributed checkpoint of torch (.distcp files), as FSDP saves it." in refused.stderr
+        assert (
+            "is a distributed checkpoint of torch (.distcp files), as FSDP saves it."
+            in refused.stderr
+        )
     command = invoke("resize", source.folder, "--to", NEW).stderr.partition("Join its parts: ")[2]
     subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
     written = pico.tensor_bytes(resize(source.folder, to=NEW, output="out").output)
@@ -431,6 +485,9 @@ def test_resize_of_a_distributed_checkpoint_prints_a_command_that_works(make_pic
 def test_resize_names_adapters_that_are_not_merged(make_pico: MakePico) -> None:
     folder = make_pico("gpt2").folder
     rewrite(folder, lambda name: f"base_model.model.{name}", "safetensors")
-    pico.add_tensors(folder, {"base_model.model.transformer.h.0.attn.c_attn.lora_A.default.weight": torch.ones(2, 8)})
+    pico.add_tensors(
+        folder,
+        {"base_model.model.transformer.h.0.attn.c_attn.lora_A.default.weight": torch.ones(2, 8)},
+    )
     done = invoke("resize", folder, "--to", NEW)
     assert (done.exit_code, "merge_and_unload()" in done.stderr) == (1, True)

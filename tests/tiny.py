@@ -1,4 +1,6 @@
-"""Any model type of transformers: classes, small configs, and the parameters that depend on each config key."""
+"""Any model type of transformers: classes, small configs, and the parameters that depend on each
+config key.
+"""
 
 import copy
 import importlib
@@ -32,7 +34,9 @@ SMALL: Mapping[str, int] = {
 }
 
 # Keys that may set the length of a table: those of positions, lengths, contexts or tokens.
-LENGTH_KEY = re.compile(r"pos|len|ctx|context|seq|block_size|max_.*tok|max_text|timestep|tokens", re.IGNORECASE)
+LENGTH_KEY = re.compile(
+    r"pos|len|ctx|context|seq|block_size|max_.*tok|max_text|timestep|tokens", re.IGNORECASE
+)
 OTHER_KEY = re.compile(
     r"token_id|output|_bias|seconds|loss|prob|embedding_type|hidden|chunk_len|pool|silence|bottleneck|kernel|conv_|vocab"
     r"|channels|units|features|patch_length"
@@ -44,11 +48,21 @@ OWN_BACKBONE = {
     "backbone": None,
     "backbone_config": {"model_type": "resnet", "out_features": ["stage4"]},
 }
-DETECTORS = ("conditional_detr", "dab-detr", "deformable_detr", "detr", "omdet-turbo", "table-transformer")
+DETECTORS = (
+    "conditional_detr",
+    "dab-detr",
+    "deformable_detr",
+    "detr",
+    "omdet-turbo",
+    "table-transformer",
+)
 
 # Config values that some types require.
 NEEDED: Mapping[str, dict[str, Any]] = {
-    **{series: {"prediction_length": 4} for series in ("autoformer", "informer", "time_series_transformer")},
+    **{
+        series: {"prediction_length": 4}
+        for series in ("autoformer", "informer", "time_series_transformer")
+    },
     **{
         model_type: {"head_dim": 64}
         for model_type in ("hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text", "ministral")
@@ -64,9 +78,17 @@ FITTING: Mapping[str, dict[str, Any]] = {
     "align": {"vision_config.depth_coefficient": 0.1},
     "perceiver": {"num_self_attends_per_block": 2},
     "big_bird": {"block_size": 4, "num_random_blocks": 1},
-    "bridgetower": {"hidden_size": 64, "text_config.hidden_size": 64, "vision_config.hidden_size": 64},
+    "bridgetower": {
+        "hidden_size": 64,
+        "text_config.hidden_size": 64,
+        "vision_config.hidden_size": 64,
+    },
     **{
-        name: {"d_model": 32, "backbone_config.depths": [1, 1, 1, 1], "backbone_config.num_heads": [1, 1, 1, 1]}
+        name: {
+            "d_model": 32,
+            "backbone_config.depths": [1, 1, 1, 1],
+            "backbone_config.num_heads": [1, 1, 1, 1],
+        }
         for name in ("grounding-dino", "mm-grounding-dino")
     },
     "clvp": {"text_config.bos_token_id": 1, "text_config.eos_token_id": 2},
@@ -85,14 +107,49 @@ FITTING: Mapping[str, dict[str, Any]] = {
     "lilt": {"hidden_size": 24},
     "layoutlmv3": {"coordinate_size": 2, "shape_size": 4},
     "led": {"attention_window": [8, 8]},
-    "marian": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1},
+    "marian": {
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 1,
+    },
     "speecht5": {"num_feat_extract_layers": 7},
     "tipsv2": {"vision_config.num_hidden_layers": 12},  # the last of its stages
-    "whisper": dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 3),
+    "whisper": dict.fromkeys(
+        ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 3
+    ),
 }
 
-PRIMES = (11, 17, 29, 43, 61, 83, 107, 137, 173, 211, 257, 307, 359, 419, 479, 547, 617, 691, 769, 853)
-HEADS = ("PRETRAINING", "CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_TEXT_TO_TEXT", "SPEECH_SEQ_2_SEQ")
+PRIMES = (
+    11,
+    17,
+    29,
+    43,
+    61,
+    83,
+    107,
+    137,
+    173,
+    211,
+    257,
+    307,
+    359,
+    419,
+    479,
+    547,
+    617,
+    691,
+    769,
+    853,
+)
+HEADS = (
+    "PRETRAINING",
+    "CAUSAL_LM",
+    "SEQ_TO_SEQ_CAUSAL_LM",
+    "MASKED_LM",
+    "IMAGE_TEXT_TO_TEXT",
+    "SPEECH_SEQ_2_SEQ",
+)
 
 
 def make_config(model_type: str) -> Any:
@@ -112,8 +169,15 @@ def shrink(config: Any, *, only_depth: bool = False) -> Any:
     """Set all sizes in a config and those nested in it to small values, in place."""
     for _, part in parts(config):
         for key, value in list(vars(part).items()):
-            found = next((small for pattern, small in SMALL.items() if re.search(pattern, key)), None)
-            if type(value) is int and found is not None and value > found and ("layer" in key or not only_depth):
+            found = next(
+                (small for pattern, small in SMALL.items() if re.search(pattern, key)), None
+            )
+            if (
+                type(value) is int
+                and found is not None
+                and value > found
+                and ("layer" in key or not only_depth)
+            ):
                 setattr(part, key, found)
     for key, value in {} if only_depth else FITTING.get(config.model_type, {}).items():
         set_value(config, tuple(key.split(".")), value)
@@ -131,7 +195,9 @@ def model_classes(model_type: str) -> tuple[Any, ...]:
     """Return the model classes of a type, the base class first."""
     config_class = CONFIG_MAPPING[model_type]
     mappings = ["MODEL_MAPPING", *(f"MODEL_FOR_{head}_MAPPING" for head in HEADS)]
-    mappings += sorted({name for name in dir(modeling_auto) if name.endswith("_MAPPING")} - set(mappings))
+    mappings += sorted(
+        {name for name in dir(modeling_auto) if name.endswith("_MAPPING")} - set(mappings)
+    )
     found: dict[Any, None] = {}
     for name in mappings:
         try:
@@ -144,13 +210,21 @@ def model_classes(model_type: str) -> tuple[Any, ...]:
 
 def _classes_of_module(config_class: Any, *, public: bool = False) -> tuple[Any, ...]:
     package = importlib.import_module(config_class.__module__.rpartition(".")[0])
-    names = [module.name for module in pkgutil.iter_modules(package.__path__) if module.name.startswith("modeling_")]
+    names = [
+        module.name
+        for module in pkgutil.iter_modules(package.__path__)
+        if module.name.startswith("modeling_")
+    ]
     modules = [importlib.import_module(f"{package.__name__}.{name}") for name in names]
     values = [(module.__name__, value) for module in modules for value in vars(module).values()]
-    classes = [value for name, value in values if isinstance(value, type) and value.__module__ == name]
+    classes = [
+        value for name, value in values if isinstance(value, type) and value.__module__ == name
+    ]
     models: list[Any] = [cls for cls in classes if issubclass(cls, PreTrainedModel)]
     models = [
-        cls for cls in models if cls.config_class is config_class and not cls.__name__.endswith("PreTrainedModel")
+        cls
+        for cls in models
+        if cls.config_class is config_class and not cls.__name__.endswith("PreTrainedModel")
     ]
     listed = {name for module in modules for name in module.__all__}
     return tuple(cls for cls in models if not public or cls.__name__ in listed)
@@ -188,7 +262,9 @@ class Built:
         return [name for name, shape in self.others.items() if self.sines & set(shape[:-1])]
 
 
-def buildable_classes(model_type: str, classes: tuple[Any, ...], maximum: int | None = None) -> Iterator[Built]:
+def buildable_classes(
+    model_type: str, classes: tuple[Any, ...], maximum: int | None = None
+) -> Iterator[Built]:
     """Yield the classes that can be built."""
     found = 0
     for model_class in classes:
@@ -219,11 +295,16 @@ def meta_model(model_class: Any, config: Any) -> Any:
 
 def shapes(model_class: Any, config: Any) -> dict[str, tuple[int, ...]]:
     """Return a model's parameter shapes by name, without allocating memory."""
-    return {name: tuple(value.shape) for name, value in meta_model(model_class, config).named_parameters()}
+    return {
+        name: tuple(value.shape)
+        for name, value in meta_model(model_class, config).named_parameters()
+    }
 
 
 def find_tensor(model: Any, name: str) -> torch.Tensor | None:
-    """Return a parameter, buffer or attribute by its name; None if a module computes its rows in each forward pass."""
+    """Return a parameter, buffer or attribute by its name; None if a module computes its rows in
+    each forward pass.
+    """
     module, _, attribute = name.rpartition(".")
     value = getattr(model.get_submodule(module), attribute)
     return value if isinstance(value, torch.Tensor) else None
@@ -263,14 +344,23 @@ def length_keys(config: Any) -> Iterator[tuple[tuple[str, ...], int]]:
     """Yield the config keys that may set a length, with their values."""
     for path, part in parts(config):
         for key, value in vars(part).items():
-            if type(value) is int and value > 1 and LENGTH_KEY.search(key) and not OTHER_KEY.search(key):
+            if (
+                type(value) is int
+                and value > 1
+                and LENGTH_KEY.search(key)
+                and not OTHER_KEY.search(key)
+            ):
                 yield (*path, key), value
 
 
 def dependent_parameters(built: Built, step: int = 8) -> Iterator[tuple[str, str]]:
-    """Yield (dotted key, parameter) for every parameter that gets `step` more rows if the key is raised by `step`."""
-    before, keys = built.shapes, list(length_keys(built.config))
-    # Raise all keys at once first, each by another prime: usually no shape changes, and one model is enough.
+    """Yield (dotted key, parameter) for every parameter that gets `step` more rows if the key is
+    raised by `step`.
+    """
+    before = built.shapes
+    keys = list(length_keys(built.config))
+    # Raise all keys at once first, each by another prime: usually no shape changes, and one model
+    # is enough.
     if (
         1 < len(keys) <= len(PRIMES)
         and _raised(built, dict(zip((path for path, _ in keys), PRIMES, strict=False))) == before
@@ -284,7 +374,9 @@ def dependent_parameters(built: Built, step: int = 8) -> Iterator[tuple[str, str
 
 
 def _raised(built: Built, steps: Mapping[tuple[str, ...], int]) -> Mapping[str, tuple[int, ...]]:
-    """Return the shapes with some keys raised; none if the model cannot be built with these values."""
+    """Return the shapes with some keys raised; none if the model cannot be built with these
+    values.
+    """
     config = copy.deepcopy(built.config)
     try:
         for path, step in steps.items():
@@ -295,5 +387,11 @@ def _raised(built: Built, steps: Mapping[tuple[str, ...], int]) -> Mapping[str, 
 
 
 def _has_more_rows(before: tuple[int, ...], after: tuple[int, ...], step: int) -> bool:
-    changed = [index for index, (old, new) in enumerate(zip(before, after, strict=False)) if old != new]
-    return len(changed) == 1 and changed[0] < len(before) - 1 and after[changed[0]] - before[changed[0]] == step
+    changed = [
+        index for index, (old, new) in enumerate(zip(before, after, strict=False)) if old != new
+    ]
+    return (
+        len(changed) == 1
+        and changed[0] < len(before) - 1
+        and after[changed[0]] - before[changed[0]] == step
+    )

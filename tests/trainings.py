@@ -30,8 +30,23 @@ def invoke(*arguments: object) -> Result:
 
 
 def train(source: object, output: str, *flags: object, steps: int = 4) -> Result:
-    """Train on book.txt with a learning rate that changes every row, save the last step, and check the exit code."""
-    options = ("--data", "book.txt", "--steps", steps, "--batch-size", 4, "--lr", 0.01, "--save", "last", "-o", output)
+    """Train on book.txt with a learning rate that changes every row, save the last step, and check
+    the exit code.
+    """
+    options = (
+        "--data",
+        "book.txt",
+        "--steps",
+        steps,
+        "--batch-size",
+        4,
+        "--lr",
+        0.01,
+        "--save",
+        "last",
+        "-o",
+        output,
+    )
     done = invoke("train", source, *options, *flags)
     assert done.exit_code == 0, done.stderr
     return done
@@ -39,7 +54,8 @@ def train(source: object, output: str, *flags: object, steps: int = 4) -> Result
 
 def write_book(words: int = 1200) -> None:
     """Write book.txt, a text whose next word is easy to learn to predict."""
-    draw, numbers = random.Random(0), [0]
+    draw = random.Random(0)
+    numbers = [0]
     while len(numbers) < words:
         numbers.append((numbers[-1] * 2 + draw.randrange(2)) % 27)
     Path("book.txt").write_text(text_of(numbers))
@@ -52,7 +68,9 @@ def make_source(folder: Path, model_type: str, **options: Any) -> Path:
 
 
 def make_resized(folder: Path, model_type: str, **options: Any) -> Path:
-    """Save such a model as FOLDER-old, resize it to 32 positions into `folder`, and return the output."""
+    """Save such a model as FOLDER-old, resize it to 32 positions into `folder`, and return the
+    output.
+    """
     source = make_source(folder.with_name(f"{folder.name}-old"), model_type, **options)
     return resize(source, to=NEW, output=folder).output
 
@@ -70,7 +88,9 @@ def equal_rows(one: Path, other: Path) -> list[bool]:
 
 
 def changed_tensors(one: Path, other: Path) -> set[str]:
-    """Return the names of tensors that differ in dtype, shape or bytes, or are in only one checkpoint."""
+    """Return the names of tensors that differ in dtype, shape or bytes, or are in only one
+    checkpoint.
+    """
     before, after = pico.tensor_bytes(one), pico.tensor_bytes(other)
     return {name for name in {*before, *after} if before.get(name) != after.get(name)}
 
@@ -78,15 +98,31 @@ def changed_tensors(one: Path, other: Path) -> set[str]:
 def log_of(folder: Path) -> list[dict[str, float]]:
     """Return the log of a training run, without times."""
     lines = [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
-    kept = ("step", "loss", "eval_loss", "eval_loss_short", "eval_loss_long", "grad_norm", "learning_rate")
-    return [{name: line[name] for name in kept if name in line} for line in lines if "train_runtime" not in line]
+    kept = (
+        "step",
+        "loss",
+        "eval_loss",
+        "eval_loss_short",
+        "eval_loss_long",
+        "grad_norm",
+        "learning_rate",
+    )
+    return [
+        {name: line[name] for name in kept if name in line}
+        for line in lines
+        if "train_runtime" not in line
+    ]
 
 
 def make_encoder(folder: Path) -> Path:
     pico.make(folder, "bert", base=True, initializer_range=0.5)
     root = pico.nest_in_module(add_tokenizer(folder, special_tokens=True), folder.with_name("root"))
     (root / "1_Pooling").mkdir()
-    pico.edit_json(root / "1_Pooling" / "config.json", word_embedding_dimension=8, pooling_mode_mean_tokens=True)
+    pico.edit_json(
+        root / "1_Pooling" / "config.json",
+        word_embedding_dimension=8,
+        pooling_mode_mean_tokens=True,
+    )
     return root
 
 

@@ -13,13 +13,23 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number
 
 
 def add_tokenizer(folder: Path, *, special_tokens: bool, max_len: int = 16) -> Path:
-    """Save a tokenizer in a folder and return the folder; with special tokens, texts are [CLS] ... [SEP]."""
-    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    """Save a tokenizer in a folder and return the folder; with special tokens, texts are [CLS] ...
+    [SEP].
+    """
+    tokenizer = Tokenizer(
+        models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    names: dict[str, Any] = {"unk_token": "[UNK]", "pad_token": "[PAD]", "model_max_length": max_len}
+    names: dict[str, Any] = {
+        "unk_token": "[UNK]",
+        "pad_token": "[PAD]",
+        "model_max_length": max_len,
+    }
     if special_tokens:
         ids = [("[CLS]", 2), ("[SEP]", 3)]
-        tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=ids
+        )
         names |= {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)  # type: ignore[no-untyped-call]
     return folder
@@ -33,6 +43,9 @@ def text_of(numbers: list[int]) -> str:
 def write_texts(words: int = 300, documents: int = 4) -> Path:
     """Write documents of `words` words each to texts.jsonl; return its path."""
     generator, path = np.random.default_rng(0), Path("texts.jsonl")
-    lines = [json.dumps({"text": text_of(generator.integers(0, 27, words).tolist())}) for _ in range(documents)]
+    lines = [
+        json.dumps({"text": text_of(generator.integers(0, 27, words).tolist())})
+        for _ in range(documents)
+    ]
     path.write_text("\n".join(lines))
     return path

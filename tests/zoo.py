@@ -1,4 +1,6 @@
-"""Run small models of any model type with text inputs, through the outermost module that accepts them."""
+"""Run small models of any model type with text inputs, through the outermost module that accepts
+them.
+"""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,10 +29,14 @@ class Reader:
     def run(self, model: Any, length: int, *, gradients: bool = False) -> torch.Tensor:
         """Return its output for a fixed input of `length` tokens."""
         module = model.get_submodule(self.path)
-        inputs: dict[str, Any] = {name: ARGUMENTS[name](model.config, length) for name in self.arguments}
+        inputs: dict[str, Any] = {
+            name: ARGUMENTS[name](model.config, length) for name in self.arguments
+        }
         if "codebook_idx" in inputs:  # audio codes have one row per codebook
             inputs["input_ids"] = inputs["input_ids"].unsqueeze(-1).expand(-1, -1, 8)
-        if books := getattr(getattr(module, "config", None), "num_codebooks", 0):  # a row of codes per codebook
+        if books := getattr(
+            getattr(module, "config", None), "num_codebooks", 0
+        ):  # a row of codes per codebook
             inputs["input_ids"] = inputs["input_ids"].expand(books, -1)
         if "entity_ids" in inputs:  # the length is that of entity_position_ids
             inputs["input_ids"] = inputs["input_ids"][:, :OLD]
@@ -44,7 +50,9 @@ def _text(config: Any, length: int) -> torch.Tensor:
 
 
 def _boxes(config: Any, length: int) -> torch.Tensor:
-    """Return a bounding box per token, from the corner of the page to another point; BROS expects floats."""
+    """Return a bounding box per token, from the corner of the page to another point; BROS expects
+    floats.
+    """
     corner = torch.zeros(1, length, 2, dtype=torch.long)
     point = 1 + torch.arange(length).view(1, length, 1).expand(-1, -1, 2) % 20
     size = getattr(config, "dim_bbox", 4)
@@ -86,9 +94,19 @@ COMBINATIONS = (
 
 
 def _first_states(output: Any) -> torch.Tensor:
-    """Return the first float output with three dimensions or more, or else the first float output."""
-    values = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else (output,)
-    floats = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    """Return the first float output with three dimensions or more, or else the first float
+    output.
+    """
+    values = (
+        output.values()
+        if isinstance(output, Mapping)
+        else output
+        if isinstance(output, tuple)
+        else (output,)
+    )
+    floats = [
+        value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()
+    ]
     return next((value for value in floats if value.dim() >= 3), floats[0])
 
 
@@ -99,16 +117,21 @@ def rows_read(model: Any, table: str, reader: Reader, length: int) -> list[int]:
     with torch.enable_grad():
         output = reader.run(model, length, gradients=True)
         generator = torch.Generator().manual_seed(1)
-        (output.double() * torch.rand(output.shape, generator=generator, dtype=torch.float64)).sum().backward()  # type: ignore[no-untyped-call]
+        (
+            output.double() * torch.rand(output.shape, generator=generator, dtype=torch.float64)
+        ).sum().backward()  # type: ignore[no-untyped-call]
     grad = weight.grad
     model.zero_grad()
     return [] if grad is None else grad.abs().sum(1).nonzero().flatten().tolist()
 
 
 def is_wave(table: torch.Tensor) -> bool:
-    """Return whether each column x of a table is a wave: x[t - 1] + x[t + 1] = 2 cos(w) x[t], whatever its layout."""
+    """Return whether each column x of a table is a wave: x[t - 1] + x[t + 1] = 2 cos(w) x[t],
+    whatever its layout.
+    """
     rows = table.detach().double().flatten(0, -2)[6:]  # after rows of zeros for padding
-    inner, around = rows[1:-1], rows[:-2] + rows[2:]
+    inner = rows[1:-1]
+    around = rows[:-2] + rows[2:]
     twice_cosine = (inner * around).sum(0) / inner.square().sum(0).clamp(min=1e-12)
     is_linear = bool((twice_cosine > 1.99).all())
     return not is_linear and bool((around - twice_cosine * inner).norm() < 1e-3 * inner.norm())
@@ -124,7 +147,9 @@ def poisoned(table: torch.Tensor, rows: Sequence[int] | slice) -> Iterator[None]
 
 
 def find_waves_reader(model: Any, name: str, length: int) -> Reader | None:
-    """Return the outermost module whose output for text inputs depends on a table, gradients aside."""
+    """Return the outermost module whose output for text inputs depends on a table, gradients
+    aside.
+    """
     table = tiny.find_tensor(model, name)
     for path, names in _readers(model, name):
         with suppress(Exception):
@@ -139,12 +164,18 @@ def find_waves_reader(model: Any, name: str, length: int) -> Reader | None:
 
 
 def _readers(model: Any, name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the modules around a table, outermost first, with the arguments for text inputs that each accepts."""
+    """Yield the modules around a table, outermost first, with the arguments for text inputs that
+    each accepts.
+    """
     steps = name.split(".")
     for depth in range(len(steps)):
         path = ".".join(steps[:depth])
         parameters = inspect.signature(model.get_submodule(path).forward).parameters
-        yield from ((path, names) for names in COMBINATIONS if all(argument in parameters for argument in names))
+        yield from (
+            (path, names)
+            for names in COMBINATIONS
+            if all(argument in parameters for argument in names)
+        )
 
 
 def text_readers(model: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -153,7 +184,9 @@ def text_readers(model: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def find_reader(model: Any, table: str, length: int) -> tuple[Reader, list[int]] | None:
-    """Return the outermost module that reads most rows of a table from text inputs, and these rows."""
+    """Return the outermost module that reads most rows of a table from text inputs, and these
+    rows.
+    """
     path = table.removesuffix(".weight").split(".")
     best: tuple[Reader, list[int]] | None = None
     for depth in range(len(path) + 1):

@@ -1,8 +1,9 @@
 """Atomic output: write to a temporary folder or file, sync it to disk, then rename it into place.
 
-`.NAME.ctxextend-new-XXXXXXXX` next to the output is locked with flock, so that other runs remove only leftovers of
-killed runs. An existing output is replaced with one `renameat2` (RENAME_EXCHANGE) if the kernel supports it; else it
-is first renamed to a backup, `.NAME.ctxextend-old-XXXXXXXX`, which a later run restores if the output is missing.
+`.NAME.ctxextend-new-XXXXXXXX` next to the output is locked with flock, so that other runs remove
+only leftovers of killed runs. An existing output is replaced with one `renameat2` (RENAME_EXCHANGE)
+if the kernel supports it; else it is first renamed to a backup, `.NAME.ctxextend-old-XXXXXXXX`,
+which a later run restores if the output is missing.
 """
 
 import contextlib
@@ -24,11 +25,21 @@ try:
 except ImportError:  # Windows: no locks
     fcntl = None  # type: ignore[assignment]
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 
-AT_FDCWD, RENAME_EXCHANGE = -100, 2
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
 # Overlay file systems return EXDEV for folders of a lower layer.
-CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV, errno.EINTR}
+CANNOT_EXCHANGE = {
+    errno.EINVAL,
+    errno.ENOSYS,
+    errno.EOPNOTSUPP,
+    errno.EPERM,
+    errno.EXDEV,
+    errno.EINTR,
+}
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 DISK_FULL_HINT = "Free disk space, or choose an output on another disk with -o."
@@ -36,11 +47,15 @@ EXISTS = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
 @contextlib.contextmanager
-def atomic_folder(output: Path, sources: Iterable[Path], files: Mapping[str, int], *, force: bool) -> Iterator[Path]:
-    """Yield a temporary folder; sync it and rename it to the output when the block ends without an error.
+def atomic_folder(
+    output: Path, sources: Iterable[Path], files: Mapping[str, int], *, force: bool
+) -> Iterator[Path]:
+    """Yield a temporary folder; sync it and rename it to the output when the block ends without an
+    error.
 
-    The output must not overlap any of `sources`. `files` are the sizes in bytes of all files to be written, by path
-    relative to the output; their subfolders are created. With `force` an existing checkpoint is replaced.
+    The output must not overlap any of `sources`. `files` are the sizes in bytes of all files to be
+    written, by path relative to the output; their subfolders are created. With `force` an existing
+    checkpoint is replaced.
     """
     with os_errors_as_output_error(output, files):
         output = Path(os.path.realpath(output))
@@ -54,7 +69,9 @@ def atomic_folder(output: Path, sources: Iterable[Path], files: Mapping[str, int
             for subfolder in {PurePosixPath(name).parent for name in files} - {PurePosixPath(".")}:
                 (staged / subfolder).mkdir(parents=True, exist_ok=True)
             yield staged
-            for folder, _, names in os.walk(staged, topdown=False):  # once: an fsync per file leaves the disk idle
+            for folder, _, names in os.walk(
+                staged, topdown=False
+            ):  # once: an fsync per file leaves the disk idle
                 for name in [*names, "."]:
                     sync(Path(folder, name))
             with _defer_signals():
@@ -64,7 +81,9 @@ def atomic_folder(output: Path, sources: Iterable[Path], files: Mapping[str, int
 
 @contextlib.contextmanager
 def atomic_file(output: Path) -> Iterator[Path]:
-    """Yield a temporary file; sync it and rename it to the output when the block ends without an error."""
+    """Yield a temporary file; sync it and rename it to the output when the block ends without an
+    error.
+    """
     output = Path(os.path.realpath(output))
     remove_stale(output, "new")
     with _temporary_path(output, lambda path: path.touch(exist_ok=False)) as staged:
@@ -78,7 +97,9 @@ def atomic_file(output: Path) -> Iterator[Path]:
                 sync(output.parent)
 
 
-def check_output(output: Path, sources: Iterable[Path], files: Mapping[str, int], *, force: bool) -> None:
+def check_output(
+    output: Path, sources: Iterable[Path], files: Mapping[str, int], *, force: bool
+) -> None:
     """Raise OutputError if `atomic_folder` would reject the output; change nothing."""
     with os_errors_as_output_error(output):
         output = Path(os.path.realpath(output))
@@ -88,48 +109,74 @@ def check_output(output: Path, sources: Iterable[Path], files: Mapping[str, int]
 
 
 def _check_location(output: Path, sources: Iterable[Path]) -> None:
-    """Raise OutputError if the output overlaps a source, is a protected folder, or has a file in its path."""
+    """Raise OutputError if the output overlaps a source, is a protected folder, or has a file in
+    its path.
+    """
     # A run also removes leftovers that have the names of its temporary folders.
     removable = (output, *_temporary_paths(output, "new"), *_temporary_paths(output, "old"))
     for source in map(Path.resolve, sources):
         pairs = [(path, parent) for path in removable for parent in (source, *source.parents)]
-        if any(_is_same(*pair) for pair in (*pairs, *((parent, source) for parent in output.parents))):
-            raise OutputError(f"The output {output} and the source {source} overlap.", "Choose another -o.")
+        if any(
+            _is_same(*pair) for pair in (*pairs, *((parent, source) for parent in output.parents))
+        ):
+            raise OutputError(
+                f"The output {output} and the source {source} overlap.", "Choose another -o."
+            )
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises if there is none
     if any(_is_same(output, path) for path in (home, Path(output.anchor), Path())):
-        message = f"The output {output} is the home, root or current folder, which is never replaced."
+        message = (
+            f"The output {output} is the home, root or current folder, which is never replaced."
+        )
         raise OutputError(message, f"Use -o {output / 'NAME'}.")
     parent = next(path for path in (output, *output.parents) if path.exists())
     if not parent.is_dir():
-        raise OutputError(f"The output {output} cannot be created: {parent} is a file.", "Choose another -o.")
+        raise OutputError(
+            f"The output {output} cannot be created: {parent} is a file.", "Choose another -o."
+        )
 
 
 def _is_same(path: Path, other: Path) -> bool:
-    """Whether two paths are one folder, which may have several names: bind mounts, case-insensitive file systems."""
-    with contextlib.suppress(OSError):  # one does not exist, or this user has no permission, as for another user's home
+    """Whether two paths are one folder, which may have several names: bind mounts, case-insensitive
+    file systems.
+    """
+    with contextlib.suppress(
+        OSError
+    ):  # one does not exist, or this user has no permission, as for another user's home
         return path == other or path.samefile(other)
     return False
 
 
 def _check_replaceable(output: Path, files: Mapping[str, int], force: bool) -> None:
-    """Raise OutputError if a non-empty folder would be replaced without `force`, or contains more than a checkpoint."""
+    """Raise OutputError if a non-empty folder would be replaced without `force`, or contains more
+    than a checkpoint.
+    """
     if not output.exists() or not any(output.iterdir()):
         return
     if not force:
-        raise OutputError(f"The output {output} exists.", "Replace it with --force, or choose another -o.")
+        raise OutputError(
+            f"The output {output} exists.", "Replace it with --force, or choose another -o."
+        )
     has_config = any((output / name).is_file() for name in CHECKPOINT_MARKS)
     if not has_config or not any(any(output.glob(pattern)) for pattern in CHECKPOINT_WEIGHTS):
-        raise OutputError(f"{output} is not a checkpoint folder, so --force does not replace it.", "Choose another -o.")
+        raise OutputError(
+            f"{output} is not a checkpoint folder, so --force does not replace it.",
+            "Choose another -o.",
+        )
     for path in sorted(output.rglob("*")):
         name = path.relative_to(output).as_posix()
         is_filled = path.is_dir() and not path.is_symlink() and any(path.iterdir())
         if not is_filled and name not in files and not is_known(PurePosixPath(name)):
-            message = f"{output} contains {name}, which is not a checkpoint file, so --force does not replace it."
+            message = (
+                f"{output} contains {name}, which is not a checkpoint file, so --force does not "
+                "replace it."
+            )
             raise OutputError(message, f"Move {name} elsewhere, or choose another -o.")
 
 
 def check_disk_space(folder: Path, files: Mapping[str, int]) -> None:
-    """Raise OutputError if files of these sizes do not fit on a folder's disk, OSError if it is not writable."""
+    """Raise OutputError if files of these sizes do not fit on a folder's disk, OSError if it is not
+    writable.
+    """
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     fits, space = disk_space(folder, files)
@@ -138,7 +185,9 @@ def check_disk_space(folder: Path, files: Mapping[str, int]) -> None:
 
 
 def disk_space(folder: Path, files: Mapping[str, int]) -> tuple[bool, str]:
-    """Return whether files of these sizes in bytes fit on a folder's disk, and the needed and free bytes as text."""
+    """Return whether files of these sizes in bytes fit on a folder's disk, and the needed and free
+    bytes as text.
+    """
     folders = {parent for name in files for parent in PurePosixPath(name).parents}
     needed = DISK_BLOCK * (len(folders) + sum(-(-size // DISK_BLOCK) for size in files.values()))
     free = shutil.disk_usage(folder).free
@@ -146,7 +195,9 @@ def disk_space(folder: Path, files: Mapping[str, int]) -> tuple[bool, str]:
 
 
 def nearest_existing_parent(path: Path) -> Path:
-    """Return the nearest parent folder that exists; one that this user cannot access counts as missing."""
+    """Return the nearest parent folder that exists; one that this user cannot access counts as
+    missing.
+    """
     path = path.absolute()
     return next((parent for parent in path.parents if os.path.exists(parent)), path)  # noqa: PTH110 - never raises
 
@@ -155,7 +206,9 @@ def nearest_existing_parent(path: Path) -> Path:
 def os_errors_as_output_error(
     output: Path, files: Mapping[str, int] | None = None, hint: str | None = None
 ) -> Iterator[None]:
-    """Convert OSErrors into OutputErrors with a hint; for a full disk, state the space that `files` need."""
+    """Convert OSErrors into OutputErrors with a hint; for a full disk, state the space that `files`
+    need.
+    """
     try:
         yield
     except OSError as error:
@@ -163,14 +216,20 @@ def os_errors_as_output_error(
         if error.errno in DISK_FULL and files is not None:
             with contextlib.suppress(OSError):
                 message += f" It {disk_space(nearest_existing_parent(output), files)[1]}."
-        taken = "Another program created it in the meantime; nothing was replaced. " if error.errno in EXISTS else ""
+        taken = (
+            "Another program created it in the meantime; nothing was replaced. "
+            if error.errno in EXISTS
+            else ""
+        )
         advice = DISK_FULL_HINT if error.errno in DISK_FULL else "Try again, or choose another -o."
         raise OutputError(message, hint or taken + advice) from error
 
 
 @contextlib.contextmanager
 def created_folders(folder: Path) -> Iterator[None]:
-    """Create a folder and its parents; if the block fails, remove those that were created and are empty."""
+    """Create a folder and its parents; if the block fails, remove those that were created and are
+    empty.
+    """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -220,7 +279,9 @@ def _publish(staged: Path, output: Path, files: Mapping[str, int], force: bool) 
 
 
 def _exchange(path: Path, other: Path) -> bool:
-    """Exchange two names in one system call; return False if the kernel or the file system does not support it."""
+    """Exchange two names in one system call; return False if the kernel or the file system does not
+    support it.
+    """
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):
@@ -233,11 +294,15 @@ def _exchange(path: Path, other: Path) -> bool:
 
 @contextlib.contextmanager
 def _defer_signals() -> Iterator[None]:
-    """Defer signals to the end of the block, so that none arrives between a rename and its clean-up.
+    """Defer signals to the end of the block, so that none arrives between a rename and its
+    clean-up.
 
-    Handlers are replaced, not masked: masks are per thread, and threads of numpy or torch would receive the signal.
+    Handlers are replaced, not masked: masks are per thread, and threads of numpy or torch would
+    receive the signal.
     """
-    if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread only
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # handlers run in the main thread only
         yield
         return
     received: list[int] = []
@@ -258,13 +323,17 @@ def _new_temporary_path(output: Path, kind: str) -> Path:
 def _temporary_paths(output: Path, kind: str) -> list[Path]:
     prefix = f".{output.name}.ctxextend-{kind}-"
     paths = output.parent.iterdir() if output.parent.is_dir() else ()
-    matching = (path for path in paths if path.name.startswith(prefix) and len(path.name) == len(prefix) + 8)
+    matching = (
+        path for path in paths if path.name.startswith(prefix) and len(path.name) == len(prefix) + 8
+    )
     return sorted(path for path in matching if not path.is_symlink())
 
 
 @contextlib.contextmanager
 def _temporary_path(output: Path, create: Callable[[Path], None]) -> Iterator[Path]:
-    """Create and lock a temporary folder or file next to an output; remove it at the end if it still exists."""
+    """Create and lock a temporary folder or file next to an output; remove it at the end if it
+    still exists.
+    """
     with contextlib.ExitStack() as stack:
         for attempt in range(10):
             staged = _new_temporary_path(output, "new")
@@ -280,7 +349,9 @@ def _temporary_path(output: Path, create: Callable[[Path], None]) -> Iterator[Pa
 
 
 def remove_stale(output: Path, kind: str) -> None:
-    """Remove leftovers of killed runs next to an output; without lock support they might be in use, and are kept."""
+    """Remove leftovers of killed runs next to an output; without lock support they might be in use,
+    and are kept.
+    """
     for leftover in _temporary_paths(output, kind):
         with contextlib.suppress(OSError), locked(leftover) as is_locked:
             if is_locked:
@@ -312,7 +383,8 @@ def _remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Lock a file or folder during the block; yield whether the system and the file system support locks.
+    """Lock a file or folder during the block; yield whether the system and the file system support
+    locks.
 
     Raises BlockingIOError if another process holds the lock, or removed or recreated the path.
     """
@@ -331,5 +403,7 @@ def locked(path: Path) -> Iterator[bool]:
                 if not os.path.samestat(path.stat(), os.fstat(descriptor)):
                     raise BlockingIOError
         except (BlockingIOError, FileNotFoundError):
-            raise BlockingIOError(errno.EWOULDBLOCK, "another run is using it", os.fspath(path)) from None
+            raise BlockingIOError(
+                errno.EWOULDBLOCK, "another run is using it", os.fspath(path)
+            ) from None
         yield is_locked

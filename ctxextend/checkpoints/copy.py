@@ -1,4 +1,5 @@
-"""Read, copy and write files; copies use copy_file_range, so that file systems with reflinks share the blocks.
+"""Read, copy and write files; copies use copy_file_range, so that file systems with reflinks share
+the blocks.
 
 Copies and writes are not synced to disk: `atomic_output` does so once, after all files are written.
 """
@@ -13,38 +14,53 @@ from typing import BinaryIO, TypeAlias
 
 from ctxextend.errors import CheckpointError
 
-OnWrite: TypeAlias = Callable[[BinaryIO, int], None]  # gets a file and the bytes appended since the last call
-# Size in bytes, modification time and inode change time in ns. Programs cannot set the change time, so it also detects
-# a replacement of equal size and modification time.
+OnWrite: TypeAlias = Callable[
+    [BinaryIO, int], None
+]  # gets a file and the bytes appended since the last call
+# Size in bytes, modification time and inode change time in ns. Programs cannot set the change time,
+# so it also detects a replacement of equal size and modification time.
 Fingerprint: TypeAlias = tuple[int, int, int]
 CHUNK = 1 << 24  # bytes per call: small enough to report progress and to react to Ctrl-C
 BUFFER = 1 << 20
 DISK_BLOCK = 4096  # the block size of nearly all disks; reflinks share whole blocks
 
 
-def copy_range(source: FileIO, destination: BinaryIO, start: int, length: int, on_write: OnWrite) -> None:
-    """Copy `length` bytes from offset `start` of an unbuffered file to the current position of another."""
+def copy_range(
+    source: FileIO, destination: BinaryIO, start: int, length: int, on_write: OnWrite
+) -> None:
+    """Copy `length` bytes from offset `start` of an unbuffered file to the current position of
+    another.
+    """
     in_kernel = hasattr(os, "copy_file_range")
     while length:
         # Copy up to a block boundary first: file systems can share the blocks after it.
-        step, count = min(length, -start % DISK_BLOCK or CHUNK), 0
+        step = min(length, -start % DISK_BLOCK or CHUNK)
+        count = 0
         if in_kernel:
-            with contextlib.suppress(OSError):  # read and write below raise an error that names the file
-                count = os.copy_file_range(source.fileno(), destination.fileno(), step, offset_src=start)
+            with contextlib.suppress(
+                OSError
+            ):  # read and write below raise an error that names the file
+                count = os.copy_file_range(
+                    source.fileno(), destination.fileno(), step, offset_src=start
+                )
         if count == 0:  # some file systems return 0 if they do not support it
             in_kernel = False
             with reading(source.name):
                 source.seek(start)
                 data = source.read(min(step, BUFFER))
             if not data:
-                raise CheckpointError(f"{source.name} became shorter while it was copied.", "Run the command again.")
+                raise CheckpointError(
+                    f"{source.name} became shorter while it was copied.", "Run the command again."
+                )
             write_all(destination, memoryview(data))
             count = len(data)
         start, length = start + count, length - count
         on_write(destination, count)
 
 
-def copy_file(source: Path, destination: Path, on_write: OnWrite = lambda file, count: None) -> None:
+def copy_file(
+    source: Path, destination: Path, on_write: OnWrite = lambda file, count: None
+) -> None:
     """Copy a file's bytes and permission bits to a new file."""
     with open_source(source) as file, destination.open("xb", buffering=0) as copy:
         status = os.fstat(file.fileno())
@@ -74,10 +90,15 @@ def sync(path: Path) -> None:
 def read_range(path: Path, start: int, length: int) -> bytearray:
     """Read a byte range of a source file."""
     data = bytearray(length)
-    with reading(path), path.open("rb") as file:  # buffered: repeats reads until all bytes are there
+    with (
+        reading(path),
+        path.open("rb") as file,
+    ):  # buffered: repeats reads until all bytes are there
         file.seek(start)
         if file.readinto(data) < length:
-            raise CheckpointError(f"{path} became shorter while it was read.", "Run the command again.")
+            raise CheckpointError(
+                f"{path} became shorter while it was read.", "Run the command again."
+            )
     return data
 
 
@@ -93,7 +114,9 @@ def reading(path: Path | str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise CheckpointError(f"{error.filename or path} is missing.", "Check the checkpoint's folder.") from error
+        raise CheckpointError(
+            f"{error.filename or path} is missing.", "Check the checkpoint's folder."
+        ) from error
     except OSError as error:
         message = f"{error.filename or path} cannot be read: {error.strerror}."
         raise CheckpointError(message, "Check the file and its permissions.") from error

@@ -1,6 +1,8 @@
-"""File names in a model folder: weights, stale files, code, and other files that checkpoints usually contain.
+"""File names in a model folder: weights, stale files, code, and other files that checkpoints
+usually contain.
 
-A pattern matches in the model's folder, with a leading ``**/`` at any depth, and with a trailing ``/*`` below a folder.
+A pattern matches in the model's folder, with a leading ``**/`` at any depth, and with a trailing
+``/*`` below a folder.
 """
 
 import os
@@ -15,24 +17,54 @@ NAMES = (  # in the order in which transformers and PEFT look for them
     *("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"),
 )
 NANOGPT_FILE = "ckpt.pt"
-READABLE = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # suffixes of weights files that can be read
-VARIANT_FILE = re.compile(r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)")
+READABLE = (
+    ".safetensors",
+    ".bin",
+    ".pt",
+    ".pth",
+    ".ckpt",
+)  # suffixes of weights files that can be read
+VARIANT_FILE = re.compile(
+    r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
+)
 
 STALE_KINDS = {  # files that contain the old position table or depend on its size
-    "PyTorch weights": ("pytorch_model*.bin", "pytorch_model*.bin.index*.json", "pytorch_model*.safetensors"),
+    "PyTorch weights": (
+        "pytorch_model*.bin",
+        "pytorch_model*.bin.index*.json",
+        "pytorch_model*.safetensors",
+    ),
     "TensorFlow weights": ("tf_model*.h5", "tf_model*.h5.index.json"),
     "Flax weights": ("flax_model*.msgpack", "flax_model*.msgpack.index.json"),
     "an export": (
-        *("**/*.onnx", "**/*.onnx_data", "**/*.onnx.data", "onnx/*", "openvino/*", "openvino_model.*"),
+        *(
+            "**/*.onnx",
+            "**/*.onnx_data",
+            "**/*.onnx.data",
+            "onnx/*",
+            "openvino/*",
+            "openvino_model.*",
+        ),
         *("**/*.tflite", "coreml/*", "**/*.mlmodel", "*.mlpackage/*", "**/*.gguf", "rust_model.ot"),
     ),
     "other weights": ("model*.safetensors", "model*.safetensors.index*.json", "*.ckpt", "*.ckpt.*"),
     "training state": (
-        *("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*.pth", "global_step*/*"),
+        *(
+            "optimizer.pt",
+            "optimizer.bin",
+            "scheduler.pt",
+            "scaler.pt",
+            "rng_state*.pth",
+            "global_step*/*",
+        ),
     ),
     "another checkpoint": ("checkpoint-*/*",),
 }
-STALE = {pattern: f"{kind}, not rewritten" for kind, patterns in STALE_KINDS.items() for pattern in patterns}
+STALE = {
+    pattern: f"{kind}, not rewritten"
+    for kind, patterns in STALE_KINDS.items()
+    for pattern in patterns
+}
 
 IGNORED_NAMES = {  # files of version control, download tools and desktops, at any depth
     **{".git": "version control", ".cache": "a download cache", "__pycache__": "a cache"},
@@ -40,19 +72,65 @@ IGNORED_NAMES = {  # files of version control, download tools and desktops, at a
 }
 
 # Suffixes of files that Python imports, systems load, or shells and interpreters run.
-CODE_TYPES = ("py", "pyc", "pyd", "pyo", "pyw", "pyx", "so", "so.*", "dll", "dylib", "sh", "bat", "cmd", "ps1", "exe")
+CODE_TYPES = (
+    "py",
+    "pyc",
+    "pyd",
+    "pyo",
+    "pyw",
+    "pyx",
+    "so",
+    "so.*",
+    "dll",
+    "dylib",
+    "sh",
+    "bat",
+    "cmd",
+    "ps1",
+    "exe",
+)
 
-KNOWN_FILES = (  # that transformers, PEFT, sentence-transformers, their trainers and ctxextend write
+# that transformers, PEFT, sentence-transformers, their trainers and ctxextend write
+KNOWN_FILES = (
     *("model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json"),
     *("model.*.safetensors", "model.safetensors.index.*.json"),
     *("adapter_config.json", "adapter_model.safetensors"),
     *("config.json", "configuration.json", "generation_config.json", "preprocessor_config.json"),
-    *("processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-    *("added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model"),
+    *(
+        "processor_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+    ),
+    *(
+        "added_tokens.json",
+        "vocab.json",
+        "vocab.txt",
+        "merges.txt",
+        "tokenizer.model",
+        "spiece.model",
+        "spm.model",
+    ),
     *("sentencepiece.bpe.model", "chat_template.jinja", "chat_template.json", "modules.json"),
     *("sentence_*_config.json", "config_sentence_transformers.json"),
-    *("training_args.bin", "trainer_state.json", "train_log.jsonl", "train_loss.png", "runs/*", "ctxextend.yaml"),
-    *("README.md", "LICENSE", "LICENSE.*", "LICENCE", "LICENCE.*", "NOTICE", "NOTICE.*", ".gitattributes"),
+    *(
+        "training_args.bin",
+        "trainer_state.json",
+        "train_log.jsonl",
+        "train_loss.png",
+        "runs/*",
+        "ctxextend.yaml",
+    ),
+    *(
+        "README.md",
+        "LICENSE",
+        "LICENSE.*",
+        "LICENCE",
+        "LICENCE.*",
+        "NOTICE",
+        "NOTICE.*",
+        ".gitattributes",
+    ),
 )
 CHECKPOINT_MARKS = ("config.json", "modules.json", "adapter_config.json", "ctxextend.yaml")
 CHECKPOINT_WEIGHTS = (
@@ -63,8 +141,13 @@ CHECKPOINT_WEIGHTS = (
 
 def is_known(path: PurePosixPath) -> bool:
     """Whether a checkpoint with safetensors weights usually contains a file of that name."""
-    if len(path.parts) == 2 and fnmatchcase(path.parts[0], "[0-9]*_*"):  # a module of sentence-transformers
-        return path.name == "pytorch_model.bin" or first_match(PurePosixPath(path.name), KNOWN_FILES) is not None
+    if len(path.parts) == 2 and fnmatchcase(
+        path.parts[0], "[0-9]*_*"
+    ):  # a module of sentence-transformers
+        return (
+            path.name == "pytorch_model.bin"
+            or first_match(PurePosixPath(path.name), KNOWN_FILES) is not None
+        )
     return first_match(path, KNOWN_FILES) is not None
 
 
@@ -89,7 +172,9 @@ def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
 
 
 def first_weights(folder: Path, variant: str | None) -> str | None:
-    """Return the first name in `NAMES`, or nanoGPT's, that a folder contains, of any file type; None if it has none."""
+    """Return the first name in `NAMES`, or nanoGPT's, that a folder contains, of any file type;
+    None if it has none.
+    """
     names = [with_variant(name, variant) for name in NAMES]
     if variant is None and not (folder / "config.json").is_file():
         names.append(NANOGPT_FILE)
@@ -97,15 +182,23 @@ def first_weights(folder: Path, variant: str | None) -> str | None:
 
 
 def with_variant(name: str, variant: str | None) -> str:
-    """Return the name of a weights file or an index in a variant, such as ``model.fp16.safetensors``."""
+    """Return the name of a weights file or an index in a variant, such as
+    ``model.fp16.safetensors``.
+    """
     stem, _, suffix = name.rpartition(".")
     return name if variant is None else f"{stem}.{variant}.{suffix}"
 
 
 def output_name(name: str) -> str:
-    """Return the name of a single weights file in the output: one that transformers and PEFT look for."""
+    """Return the name of a single weights file in the output: one that transformers and PEFT look
+    for.
+    """
     stem = name.rpartition(".")[0].removeprefix("pytorch_")
-    return f"{stem}.safetensors" if re.fullmatch(r"model|model\.[^.]+|adapter_model", stem) else SINGLE_FILE
+    return (
+        f"{stem}.safetensors"
+        if re.fullmatch(r"model|model\.[^.]+|adapter_model", stem)
+        else SINGLE_FILE
+    )
 
 
 def shard_name(name: str) -> str:

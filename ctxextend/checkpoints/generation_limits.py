@@ -1,7 +1,7 @@
 """Limits of generated texts, and their edits for another context length.
 
-Source of the rules: ``GenerationConfig.from_pretrained``, its ``from_model_config``, and ``generate`` of
-transformers 5.23.
+Source of the rules: ``GenerationConfig.from_pretrained``, its ``from_model_config``, and
+``generate`` of transformers 5.23.
 """
 
 import re
@@ -153,13 +153,19 @@ def _raised_limits(stated: Mapping[str, int], before: int, after: int) -> dict[s
 
 
 def is_of_generation(edit: Edit) -> bool:
-    """Whether an edit changes a limit of generated texts; tokenizer.json has a ``max_length`` too."""
+    """Whether an edit changes a limit of generated texts; tokenizer.json has a ``max_length``
+    too.
+    """
     return PurePosixPath(edit.file).name in (GENERATION_CONFIG, CONFIG) and edit.path[-1] in KEYS
 
 
 def is_raised(edit: Edit) -> bool:
     """Whether an edit raises a limit of generated texts."""
-    if not is_of_generation(edit) or edit.path[-1] not in MAXIMA or not isinstance(edit.before, int):
+    if (
+        not is_of_generation(edit)
+        or edit.path[-1] not in MAXIMA
+        or not isinstance(edit.before, int)
+    ):
         return False
     return bool(edit.after > edit.before)
 

@@ -1,4 +1,6 @@
-"""Read JSON files with checks, and edit their text in place: key order, formatting and all other bytes are kept."""
+"""Read JSON files with checks, and edit their text in place: key order, formatting and all other
+bytes are kept.
+"""
 
 import json
 import stat
@@ -11,7 +13,9 @@ from ctxextend.checkpoints.copy import reading
 from ctxextend.errors import CheckpointError
 
 MAX_BYTES = 100_000_000  # far more than any side file needs; also safetensors' limit for headers
-MAX_DEPTH = 100  # nested objects and lists: more than any config has, and below Python's recursion limit
+MAX_DEPTH = (
+    100  # nested objects and lists: more than any config has, and below Python's recursion limit
+)
 _DECODER = json.JSONDecoder()
 
 
@@ -20,7 +24,9 @@ def read_bytes(path: Path) -> bytes:
     with reading(path):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe blocks, and a device may never end
-            raise CheckpointError(f"{path} is not a regular file.", "Replace it with the file itself.")
+            raise CheckpointError(
+                f"{path} is not a regular file.", "Replace it with the file itself."
+            )
         if status.st_size > MAX_BYTES:
             message = f"{path} has {status.st_size:,} bytes; the maximum is {MAX_BYTES:,}."
             raise CheckpointError(message, "Download the file again.")
@@ -32,14 +38,18 @@ def read_text(path: Path) -> str:
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path} is not UTF-8 text (byte {error.start}).", "Download the file again.") from None
+        raise CheckpointError(
+            f"{path} is not UTF-8 text (byte {error.start}).", "Download the file again."
+        ) from None
 
 
 def load_object(path: Path) -> dict[str, Any]:
     """Read a file that contains one JSON object."""
     value = parse_json(read_text(path), str(path))
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} is a JSON {type(value).__name__}, not an object.", "Download the file again.")
+        raise CheckpointError(
+            f"{path} is a JSON {type(value).__name__}, not an object.", "Download the file again."
+        )
     return value
 
 
@@ -50,20 +60,30 @@ def parse_json(text: str, location: str) -> Any:
         level = [value]
         for _ in range(MAX_DEPTH + 1):
             nested = [node for node in level if isinstance(node, dict | list)]
-            level = [value for node in nested for value in (node.values() if isinstance(node, dict) else node)]
+            level = [
+                value
+                for node in nested
+                for value in (node.values() if isinstance(node, dict) else node)
+            ]
         if level:
             raise RecursionError
         return value
     except (RecursionError, ValueError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise CheckpointError(f"{location} is not valid JSON: {reason}.", "Download the file again.") from None
+        raise CheckpointError(
+            f"{location} is not valid JSON: {reason}.", "Download the file again."
+        ) from None
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object's members, as `object_pairs_hook` of `json.loads`; raise ValueError for duplicate keys."""
+    """Return an object's members, as `object_pairs_hook` of `json.loads`; raise ValueError for
+    duplicate keys.
+    """
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError(f"duplicate key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r:.200}")
+        raise ValueError(
+            f"duplicate key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r:.200}"
+        )
     return members
 
 
@@ -75,7 +95,9 @@ class _Member(NamedTuple):  # positions of one member of an object in the text
 
 
 def edit(text: str, changes: Mapping[tuple[str, ...], Any]) -> str:
-    """Return a JSON object's text with new values at these paths; missing keys are appended to their object."""
+    """Return a JSON object's text with new values at these paths; missing keys are appended to
+    their object.
+    """
     for path, value in changes.items():
         (start, members), new = _members(text, path[:-1]), json.dumps(value, ensure_ascii=False)
         if member := members.get(path[-1]):
@@ -117,7 +139,9 @@ def _members(text: str, path: Sequence[str], start: int = 0) -> tuple[int, dict[
             position = _skip(text, end)
         return _members(text, path[1:], members[path[0]].value) if path else (start, members)
     except (LookupError, ValueError):
-        raise CheckpointError("A JSON file changed while it was read.", "Run the command again.") from None
+        raise CheckpointError(
+            "A JSON file changed while it was read.", "Run the command again."
+        ) from None
 
 
 def _skip(text: str, position: int) -> int:

@@ -1,7 +1,9 @@
-"""Write the files of an output: stream the weights, and keep unchanged bytes at the same offset in their disk block.
+"""Write the files of an output: stream the weights, and keep unchanged bytes at the same offset in
+their disk block.
 
-Reflinks need equal offsets modulo the block size. So the header is padded with spaces until unchanged tensors are
-aligned as before, modulo 4,096 bytes. A new table whose size does not change by whole blocks is moved to the end.
+Reflinks need equal offsets modulo the block size. So the header is padded with spaces until
+unchanged tensors are aligned as before, modulo 4,096 bytes. A new table whose size does not change
+by whole blocks is moved to the end.
 """
 
 import contextlib
@@ -17,18 +19,28 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.copy import CHUNK, DISK_BLOCK, OnWrite, copy_file, copy_range, open_source, write_all
+from ctxextend.checkpoints.copy import (
+    CHUNK,
+    DISK_BLOCK,
+    OnWrite,
+    copy_file,
+    copy_range,
+    open_source,
+    write_all,
+)
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.safetensors_file import BITS, MAX_HEADER_BYTES, METADATA, TensorFile
 from ctxextend.errors import CheckpointError
 
-# Up to this size, start write-back with each write: otherwise the disk idles until the final sync. The kernel starts
-# it for larger outputs, where the calls cost more than they save.
+# Up to this size, start write-back with each write: otherwise the disk idles until the final sync.
+# The kernel starts it for larger outputs, where the calls cost more than they save.
 EARLY_BYTES = 1 << 30
 
 
 class TensorRange(NamedTuple):
-    """A byte range of the new file: unchanged tensors that are contiguous in the old file, or one tensor."""
+    """A byte range of the new file: unchanged tensors that are contiguous in the old file, or one
+    tensor.
+    """
 
     name: str  # of the first tensor
     size: int  # bytes of all its tensors
@@ -38,7 +50,9 @@ class TensorRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a new file: the header (length, JSON, padding) and the tensor ranges after it, in order."""
+    """The layout of a new file: the header (length, JSON, padding) and the tensor ranges after it,
+    in order.
+    """
 
     header: bytes
     ranges: tuple[TensorRange, ...]
@@ -55,11 +69,15 @@ class Layout:
 
     @property
     def shareable(self) -> int:
-        """Bytes in whole, equally aligned blocks, which file systems with reflinks share instead of writing them."""
-        total, position = 0, len(self.header)
+        """Bytes in whole, equally aligned blocks, which file systems with reflinks share instead of
+        writing them.
+        """
+        total = 0
+        position = len(self.header)
         for tensors in self.ranges:
             if tensors.offset is not None and (position - tensors.offset) % DISK_BLOCK == 0:
-                start, end = -(-tensors.offset // DISK_BLOCK), (tensors.offset + tensors.size) // DISK_BLOCK
+                start = -(-tensors.offset // DISK_BLOCK)
+                end = (tensors.offset + tensors.size) // DISK_BLOCK
                 total += max(end - start, 0) * DISK_BLOCK
             position += tensors.size
         return total
@@ -71,7 +89,8 @@ def plan_layouts(
     dropped: Collection[str] = (),
     dtypes: Mapping[str, str] | None = None,
 ) -> dict[str, Layout]:
-    """Return the layout of every weights file that changes or is renamed, by its name in the output.
+    """Return the layout of every weights file that changes or is renamed, by its name in the
+    output.
 
     `shapes` and `dtypes` are those of changed tensors, by name; `dropped` tensors are omitted.
     """
@@ -86,11 +105,17 @@ def plan_layouts(
 
 
 def plan_layout(
-    file: TensorFile, shapes: Mapping[str, tuple[int, ...]], dropped: Collection[str], dtypes: Mapping[str, str]
+    file: TensorFile,
+    shapes: Mapping[str, tuple[int, ...]],
+    dropped: Collection[str],
+    dtypes: Mapping[str, str],
 ) -> Layout:
     """Return the layout of one file that contains all tensors of `shapes`; see `plan_layouts`."""
     old = file.entries
-    sizes = {name: math.prod(shape) * BITS[dtypes.get(name, old[name].dtype)] // 8 for name, shape in shapes.items()}
+    sizes = {
+        name: math.prod(shape) * BITS[dtypes.get(name, old[name].dtype)] // 8
+        for name, shape in shapes.items()
+    }
     moved = {name for name, size in sizes.items() if (size - old[name].size) % DISK_BLOCK}
     kept = [entry for name, entry in old.items() if name not in dropped]
     kept.sort(key=lambda entry: (entry.name in moved, entry.start, entry.end))
@@ -99,7 +124,8 @@ def plan_layout(
     shifts = Counter[int]()  # bytes of unchanged tensors, by their shift within a block
     position = 0
     for name, dtype, shape, start, end in kept:
-        size, offset = sizes.get(name, end - start), None if name in shapes else file.offset(name)
+        size = sizes.get(name, end - start)
+        offset = None if name in shapes else file.offset(name)
         previous = ranges[-1] if ranges else None
         if previous and previous.offset is not None and previous.offset + previous.size == offset:
             ranges[-1] = previous._replace(size=previous.size + size)
@@ -108,22 +134,37 @@ def plan_layout(
         if offset is not None:
             shifts[(offset - position) % DISK_BLOCK] += size
         changes = {"dtype": dtypes.get(name, dtype), "shape": shapes.get(name, shape)}
-        described[name] = {**file.header[name], **changes, "data_offsets": [position, position + size]}
+        described[name] = {
+            **file.header[name],
+            **changes,
+            "data_offsets": [position, position + size],
+        }
         position += size
     written = {METADATA, *described}
-    header = {name: described.get(name, value) for name, value in file.header.items() if name in written}
+    header = {
+        name: described.get(name, value) for name, value in file.header.items() if name in written
+    }
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (((shifts.most_common(1)[0][0] if shifts else 0) - 8 - len(text)) % DISK_BLOCK)
     if len(text) > MAX_HEADER_BYTES:
-        message = f"{file.path}: the new header of {len(text):,} bytes exceeds the limit of {MAX_HEADER_BYTES:,}."
+        message = (
+            f"{file.path}: the new header of {len(text):,} bytes exceeds the limit of "
+            f"{MAX_HEADER_BYTES:,}."
+        )
         raise CheckpointError(message, "Split the checkpoint into shards.")
     return Layout(len(text).to_bytes(8, "little") + text, tuple(ranges))
 
 
 def rewrite(
-    file: TensorFile, layout: Layout, tensor_of: Callable[[str], NDArray[Any]], destination: Path, on_write: OnWrite
+    file: TensorFile,
+    layout: Layout,
+    tensor_of: Callable[[str], NDArray[Any]],
+    destination: Path,
+    on_write: OnWrite,
 ) -> None:
-    """Write a file in a layout and with its old mode; `tensor_of` is called once per new tensor and returns it."""
+    """Write a file in a layout and with its old mode; `tensor_of` is called once per new tensor and
+    returns it.
+    """
     with open_source(file.path) as source, destination.open("xb", buffering=0) as output:
         write_all(output, memoryview(layout.header))
         on_write(output, len(layout.header))
@@ -139,9 +180,16 @@ def rewrite(
     destination.chmod(file.path.stat().st_mode & 0o777)
 
 
-def file_sizes(checkpoint: Checkpoint, layouts: Mapping[str, Layout], texts: Mapping[str, bytes]) -> dict[str, int]:
-    """Return the size in bytes of each file that `write_files` writes, by its path relative to the output."""
-    sizes = {name: checkpoint.fingerprints[name][0] for name in checkpoint.files - layouts.keys() - texts.keys()}
+def file_sizes(
+    checkpoint: Checkpoint, layouts: Mapping[str, Layout], texts: Mapping[str, bytes]
+) -> dict[str, int]:
+    """Return the size in bytes of each file that `write_files` writes, by its path relative to the
+    output.
+    """
+    sizes = {
+        name: checkpoint.fingerprints[name][0]
+        for name in checkpoint.files - layouts.keys() - texts.keys()
+    }
     sizes |= {name: layout.size for name, layout in layouts.items()}
     return sizes | {name: len(text) for name, text in texts.items()}
 
@@ -154,8 +202,12 @@ def write_files(
     texts: Mapping[str, bytes],
     on_write: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """Write weights in their layouts, with new tensors from `tensor_of`, copies and texts; then check the source."""
-    is_early = sum(file_sizes(checkpoint, layouts, texts).values()) <= EARLY_BYTES and hasattr(os, "posix_fadvise")
+    """Write weights in their layouts, with new tensors from `tensor_of`, copies and texts; then
+    check the source.
+    """
+    is_early = sum(file_sizes(checkpoint, layouts, texts).values()) <= EARLY_BYTES and hasattr(
+        os, "posix_fadvise"
+    )
 
     def written(file: BinaryIO, count: int) -> None:
         if is_early:

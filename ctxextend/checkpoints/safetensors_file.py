@@ -1,7 +1,7 @@
 """Safetensors files: read and check the header once, then read tensors by name.
 
-The format is 8 bytes of header length (little-endian), a JSON header, and the tensors' bytes without gaps; see
-https://huggingface.co/docs/safetensors, section "Format".
+The format is 8 bytes of header length (little-endian), a JSON header, and the tensors' bytes
+without gaps; see https://huggingface.co/docs/safetensors, section "Format".
 """
 
 import json
@@ -63,7 +63,9 @@ class TensorFile:
     entries: Mapping[str, TensorEntry]  # by name, in header order
     data_start: int  # the file offset of the first tensor byte
     is_in_memory: bool = field(default=False, kw_only=True)  # whether opening it read its tensors
-    stored_names: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # of tensors with other names, by name
+    stored_names: Mapping[str, str] = field(
+        default_factory=dict, kw_only=True
+    )  # of tensors with other names, by name
 
     @property
     def tensor_bytes(self) -> int:
@@ -72,13 +74,17 @@ class TensorFile:
 
     def with_names(self, names: Mapping[str, str]) -> Self:
         """Return the file with other names of its tensors, by the present ones."""
-        entries = {names[name]: entry._replace(name=names[name]) for name, entry in self.entries.items()}
+        entries = {
+            names[name]: entry._replace(name=names[name]) for name, entry in self.entries.items()
+        }
         header = {names.get(name, name): described for name, described in self.header.items()}
         stored = {names[name]: self.stored_names.get(name, name) for name in self.entries}
         return replace(self, header=header, entries=entries, stored_names=stored)
 
     def offset(self, name: str) -> int | None:
-        """Return the file offset of a tensor's bytes; None if they are not stored as in safetensors."""
+        """Return the file offset of a tensor's bytes; None if they are not stored as in
+        safetensors.
+        """
         return self.data_start + self.entries[name].start
 
     def stored_range(self, name: str) -> tuple[int, int] | None:
@@ -89,23 +95,39 @@ class TensorFile:
     def read_bytes(self, name: str) -> NDArray[np.uint8]:
         """Read the bytes of a tensor in safetensors' layout, shape (size,)."""
         entry = self.entries[name]
-        return np.frombuffer(read_range(self.path, self.data_start + entry.start, entry.size), np.uint8)
+        return np.frombuffer(
+            read_range(self.path, self.data_start + entry.start, entry.size), np.uint8
+        )
 
 
 def open_safetensors(path: Path) -> TensorFile:
-    """Read a file's header, and check that its tensors fill the file without gaps or overlaps; read no tensor."""
+    """Read a file's header, and check that its tensors fill the file without gaps or overlaps; read
+    no tensor.
+    """
     try:
         with reading(path), path.open("rb") as file:
-            length, size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
+            length = int.from_bytes(file.read(8), "little")
+            size = os.fstat(file.fileno()).st_size
             if 8 + length > size:
-                raise ValueError(f"the header is truncated: it should have {length:,} bytes, the file has {size:,}")
+                raise ValueError(
+                    f"the header is truncated: it should have {length:,} bytes, the file has "
+                    f"{size:,}"
+                )
             if length > MAX_HEADER_BYTES:
-                raise ValueError(f"the header of {length:,} bytes exceeds safetensors' limit of {MAX_HEADER_BYTES:,}")
+                raise ValueError(
+                    f"the header of {length:,} bytes exceeds safetensors' limit of "
+                    f"{MAX_HEADER_BYTES:,}"
+                )
             header, entries = parse_header(file.read(length))
-        position, available = 0, size - 8 - length
+        position = 0
+        available = size - 8 - length
         for entry in sorted(entries.values(), key=lambda entry: (entry.start, entry.end)):
             if entry.start != position:
-                kind = "overlaps the previous tensor" if entry.start < position else "starts after a gap"
+                kind = (
+                    "overlaps the previous tensor"
+                    if entry.start < position
+                    else "starts after a gap"
+                )
                 raise ValueError(f"{entry.name!r:.200} {kind}, at byte {entry.start:,}")
             position = entry.end
         if position != available:
@@ -117,8 +139,12 @@ def open_safetensors(path: Path) -> TensorFile:
     return TensorFile(path, header, entries, 8 + length)
 
 
-def describe_tensors(new: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
-    """Return the header and entries of a new file with tensors of these dtypes and shapes; see `parse_header`."""
+def describe_tensors(
+    new: Mapping[str, tuple[str, tuple[int, ...]]],
+) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
+    """Return the header and entries of a new file with tensors of these dtypes and shapes; see
+    `parse_header`.
+    """
     described: dict[str, Any] = {METADATA: {"format": "pt"}, **dict.fromkeys(new)}
     start = 0
     # The widest dtypes first, as in safetensors, so that each tensor is aligned to its item size.
@@ -130,19 +156,27 @@ def describe_tensors(new: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[di
 
 
 def parse_header(text: bytes) -> tuple[dict[str, Any], dict[str, TensorEntry]]:
-    """Parse a header and check each entry; raise ValueError with the problem, as part of a sentence."""
+    """Parse a header and check each entry; raise ValueError with the problem, as part of a
+    sentence.
+    """
     try:
         header = json.loads(text.decode(), object_pairs_hook=unique_keys)
-        json.dumps(header, ensure_ascii=False, allow_nan=False).encode()  # fails for NaN and lone surrogates
+        json.dumps(
+            header, ensure_ascii=False, allow_nan=False
+        ).encode()  # fails for NaN and lone surrogates
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the header is not valid JSON: {error!s:.200}") from None
     if not isinstance(header, dict):
         raise ValueError("the header is not a JSON object")
     metadata = header.get(METADATA)
-    is_mapping = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
+    is_mapping = isinstance(metadata, dict) and all(
+        isinstance(value, str) for value in metadata.values()
+    )
     if metadata is not None and not is_mapping:
         raise ValueError("__metadata__ does not map strings to strings")
-    return header, {name: _entry(name, described) for name, described in header.items() if name != METADATA}
+    return header, {
+        name: _entry(name, described) for name, described in header.items() if name != METADATA
+    }
 
 
 def _entry(name: str, described: Any) -> TensorEntry:
@@ -159,7 +193,9 @@ def _entry(name: str, described: Any) -> TensorEntry:
                     break
             if bits != (end - start) * 8:
                 stated = f"dtype {dtype} and shape {shape!s:.200}"
-                raise ValueError(f"{stated} of {name!r:.200} do not match its {end - start:,} bytes")
+                raise ValueError(
+                    f"{stated} of {name!r:.200} do not match its {end - start:,} bytes"
+                )
             return TensorEntry(name, dtype, tuple(shape), start, end)
     raise ValueError(f"the header entry of {name!r:.200} is invalid")
 
@@ -175,7 +211,9 @@ def read_tensor(file: TensorFile, name: str) -> NDArray[Any]:
     try:
         dtype = numpy_dtype(entry.dtype)
     except KeyError as error:
-        raise CheckpointError(f"{file.path}: {name} has dtype {entry.dtype}, which cannot be read here.") from error
+        raise CheckpointError(
+            f"{file.path}: {name} has dtype {entry.dtype}, which cannot be read here."
+        ) from error
     return file.read_bytes(name).view(dtype).reshape(entry.shape)
 
 
@@ -183,13 +221,20 @@ def float_dtype(file: TensorFile, name: str) -> np.dtype[Any]:
     """Return the numpy dtype of a tensor; raise CheckpointError if it is not one of `FLOATS`."""
     entry = file.entries[name]
     if entry.dtype not in FLOATS:
-        message = f"{file.path}: {name} has dtype {entry.dtype}, which is not supported for position tables."
-        raise CheckpointError(message, f"Use a checkpoint that stores it as one of {', '.join(FLOATS)}.")
+        message = (
+            f"{file.path}: {name} has dtype {entry.dtype}, which is not supported for position "
+            "tables."
+        )
+        raise CheckpointError(
+            message, f"Use a checkpoint that stores it as one of {', '.join(FLOATS)}."
+        )
     return numpy_dtype(entry.dtype)
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of a safetensors dtype; raise KeyError if it is not one of `NUMPY_DTYPES`."""
+    """Return the numpy dtype of a safetensors dtype; raise KeyError if it is not one of
+    `NUMPY_DTYPES`.
+    """
     if name in NUMPY_NAMES:
         return np.dtype(NUMPY_NAMES[name])
     import ml_dtypes  # imported at use: most checkpoints need only numpy's dtypes

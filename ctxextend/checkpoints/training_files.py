@@ -1,4 +1,6 @@
-"""Files of a training run that are not a model's weights, or only parts of them, and how to join the parts."""
+"""Files of a training run that are not a model's weights, or only parts of them, and how to join
+the parts.
+"""
 
 import re
 import shlex
@@ -12,8 +14,21 @@ from ctxextend.errors import CheckpointError
 
 # Files with the state of an optimizer, a schedule or random numbers.
 TRAINING_STATE = (
-    *("optimizer*.pt", "optimizer*.bin", "optimizer*.safetensors", "scheduler*.pt", "scheduler*.bin", "scaler*.pt"),
-    *("rng_state*.pth", "random_states*.pkl", "training_args.bin", "*_optim_states.pt", "common.pt"),
+    *(
+        "optimizer*.pt",
+        "optimizer*.bin",
+        "optimizer*.safetensors",
+        "scheduler*.pt",
+        "scheduler*.bin",
+        "scaler*.pt",
+    ),
+    *(
+        "rng_state*.pth",
+        "random_states*.pkl",
+        "training_args.bin",
+        "*_optim_states.pt",
+        "common.pt",
+    ),
 )
 DEEPSPEED_FILE = re.compile(r"(?:zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt")
 ZERO_3_FILE = re.compile(r"zero_pp_rank_\d+_mp_rank_\d+_model_states\.pt")
@@ -31,7 +46,8 @@ MARKS = {  # texts in the pickles of checkpoints
     b"checkpoint_version": MEGATRON,
 }
 CONVERT_MEGATRON = (
-    "Its names and the order of its queries, keys and values are not those of transformers: convert it with Megatron "
+    "Its names and the order of its queries, keys and values are not those of transformers: "
+    "convert it with Megatron "
     "Bridge, or with tools/checkpoint/convert.py of Megatron-LM."
 )
 # Formats of tensors that are not transformers', each with what to do.
@@ -44,19 +60,25 @@ META_FORMAT = (
 
 
 def is_training_state(name: str) -> bool:
-    """Whether a file has the name of a training run's state, which contains no weights of a model."""
+    """Whether a file has the name of a training run's state, which contains no weights of a
+    model.
+    """
     path = PurePosixPath(PurePosixPath(name).name)
     return first_match(path, TRAINING_STATE) is not None
 
 
 def may_be_model(name: str) -> bool:
-    """Whether a weights file can contain a complete model in the format of transformers, by its name."""
+    """Whether a weights file can contain a complete model in the format of transformers, by its
+    name.
+    """
     is_part = ZERO_3_FILE.fullmatch(name) or META_FILE.fullmatch(name) or name == MEGATRON_FILE
     return not is_part and not is_training_state(name)
 
 
 def find_parts(folder: Path) -> CheckpointError | None:
-    """Return the error for a folder whose weights are parts that another program must join; None for others."""
+    """Return the error for a folder whose weights are parts that another program must join; None
+    for others.
+    """
     if distributed := _distributed_folder(folder):
         return distributed_error(distributed, folder)
     if any(map(DEEPSPEED_FILE.fullmatch, _names(folder, "*.pt"))):
@@ -74,24 +96,37 @@ def find_parts(folder: Path) -> CheckpointError | None:
 
 
 def distributed_error(parts: Path, folder: Path) -> CheckpointError:
-    """Return the error for a checkpoint of `torch.distributed.checkpoint` in `parts`, whose config is in `folder`."""
+    """Return the error for a checkpoint of `torch.distributed.checkpoint` in `parts`, whose config
+    is in `folder`.
+    """
     words = ["python", "-m", "torch.distributed.checkpoint.format_utils", "dcp_to_torch"]
     command = shlex.join([*words, str(parts), str(folder / "pytorch_model.bin")])
-    message = f"{parts} is a distributed checkpoint of torch ({DISTRIBUTED} files), as FSDP saves it."
+    message = (
+        f"{parts} is a distributed checkpoint of torch ({DISTRIBUTED} files), as FSDP saves it."
+    )
     return CheckpointError(message, f"Join its parts: {command}")
 
 
 def deepspeed_error(found: Path, folder: Path) -> CheckpointError:
     """Return the error for DeepSpeed's files in `found`; its script is in `folder`."""
-    command = f"cd {shlex.quote(str(folder))} && python zero_to_fp32.py . joined && cp *.json joined"
+    command = (
+        f"cd {shlex.quote(str(folder))} && python zero_to_fp32.py . joined && cp *.json joined"
+    )
     message = f"{found} is a {DEEPSPEED}, whose weights are in parts."
-    return CheckpointError(message, f"Join them with the script that DeepSpeed saved next to them: {command}")
+    return CheckpointError(
+        message, f"Join them with the script that DeepSpeed saved next to them: {command}"
+    )
 
 
 def check_training_file(path: Path) -> None:
-    """Raise CheckpointError for a file that has the name of a training run's state or of a part of a model."""
+    """Raise CheckpointError for a file that has the name of a training run's state or of a part of
+    a model.
+    """
     if is_training_state(path.name):
-        message = f"{path} is the state of a training run, such as that of its optimizer: it contains no model."
+        message = (
+            f"{path} is the state of a training run, such as that of its optimizer: it contains "
+            "no model."
+        )
         raise CheckpointError(message, "Pass the folder or the file with the model's weights.")
     if ZERO_3_FILE.fullmatch(path.name):
         raise deepspeed_error(path, path.parent.parent)
@@ -100,7 +135,9 @@ def check_training_file(path: Path) -> None:
 
 
 def check_content(content: Mapping[Any, Any], path: Path) -> None:
-    """Raise CheckpointError if an unpickled training checkpoint does not contain a complete model of transformers."""
+    """Raise CheckpointError if an unpickled training checkpoint does not contain a complete model
+    of transformers.
+    """
     if "param_groups" in content and "state" in content:
         message = f"{path} contains the state of an optimizer, not a model."
         raise CheckpointError(message, "Pass the folder or the file with the model's weights.")
@@ -109,13 +146,17 @@ def check_content(content: Mapping[Any, Any], path: Path) -> None:
     if "ds_version" in content:
         states = content.get("module")
         values = states.values() if isinstance(states, Mapping) else ()
-        is_partitioned = states is None or any(getattr(value, "shape", None) == (0,) for value in values)
+        is_partitioned = states is None or any(
+            getattr(value, "shape", None) == (0,) for value in values
+        )
         if is_partitioned or content.get("mp_world_size") not in (None, 1):
             raise deepspeed_error(path, path.parent.parent)
 
 
 def find_program(path: Path) -> str | None:
-    """Return what wrote a file of `torch.save`, as a noun, by texts in its pickle, which is not executed."""
+    """Return what wrote a file of `torch.save`, as a noun, by texts in its pickle, which is not
+    executed.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
@@ -127,7 +168,9 @@ def find_program(path: Path) -> str | None:
 
 
 def save_state_command(path: Path, key: str) -> str:
-    """Return the command that saves only the tensors under a key of a file of `torch.save`, and executes its code."""
+    """Return the command that saves only the tensors under a key of a file of `torch.save`, and
+    executes its code.
+    """
     load = f"torch.load({str(path)!r}, map_location='cpu', weights_only=False)[{key!r}]"
     code = f"import torch; torch.save({load}, {str(path.with_name('pytorch_model.bin'))!r})"
     return shlex.join(["python", "-c", code])

@@ -1,7 +1,9 @@
-"""Names of tensors in files that were saved from a wrapped model, or in the format of another program.
+"""Names of tensors in files that were saved from a wrapped model, or in the format of another
+program.
 
-DataParallel, torch.compile, FSDP, DeepSpeed and Lightning keep the model in an attribute, so its tensors' names have
-the attribute's name in them. Names without it are those that transformers loads.
+DataParallel, torch.compile, FSDP, DeepSpeed and Lightning keep the model in an attribute, so its
+tensors' names have the attribute's name in them. Names without it are those that transformers
+loads.
 """
 
 import re
@@ -20,9 +22,11 @@ ATTRIBUTES = (
     "_forward_module",  # Lightning's Fabric, and DeepSpeed in Lightning
 )
 ATTRIBUTE = re.compile(rf"(?<![^.])(?:{'|'.join(ATTRIBUTES)})\.")
-MODULE = "module."  # of DataParallel and DeepSpeed; models may have this attribute: only removed if all names have it
+# of DataParallel and DeepSpeed; models may have this attribute: only removed if all names have it
+MODULE = "module."
 MODEL = "model."  # of Lightning modules; many models have it too, see `without_model`
-# What follows `MODEL` only in a wrapped model: its own prefix, its head, or modules of types without that prefix.
+# What follows `MODEL` only in a wrapped model: its own prefix, its head, or modules of types
+# without that prefix.
 WRAPPED_MODEL = re.compile(
     r"model\.(?:model|transformer|gpt_neox|gpt_neox_japanese|bert|roberta|nomic_bert|gte|esmc"
     r"|lm_heads?|embed_out|proj_out|score|classifier|qa_outputs"
@@ -40,12 +44,18 @@ FOREIGN_FORMATS = (
     ("language_model.transformer.layers.", MEGATRON_NAME, MEGATRON_FORMAT),
 )
 
-PEFT = ("base_model.", ".lora_", ".base_layer.")  # in names of models with adapters that are not merged
+PEFT = (
+    "base_model.",
+    ".lora_",
+    ".base_layer.",
+)  # in names of models with adapters that are not merged
 MAX_PREFIX = 3  # parts of a prefix: an attribute of an attribute of an attribute
 
 
 def plain_names(names: Iterable[str], where: str) -> dict[str, str]:
-    """Return the name without wrappers of every stored name; raise CheckpointError if two names become one."""
+    """Return the name without wrappers of every stored name; raise CheckpointError if two names
+    become one.
+    """
     plain = {name: ATTRIBUTE.sub("", name) for name in names}
     while plain and all(name.startswith(MODULE) for name in plain.values()):
         plain = {stored: name.removeprefix(MODULE) for stored, name in plain.items()}
@@ -54,7 +64,9 @@ def plain_names(names: Iterable[str], where: str) -> dict[str, str]:
 
 
 def without_wrappers(files: Mapping[str, TensorFile], where: str) -> dict[str, TensorFile]:
-    """Return weights files with the plain names of their tensors; raise CheckpointError for names of other formats."""
+    """Return weights files with the plain names of their tensors; raise CheckpointError for names
+    of other formats.
+    """
     names = [name for file in files.values() for name in file.entries]
     joined = "\n".join(names)  # one search in a text is faster than one in each of many names
     check_names(joined, where)
@@ -63,7 +75,9 @@ def without_wrappers(files: Mapping[str, TensorFile], where: str) -> dict[str, T
     return dict(files)
 
 
-def without_prefix(files: Mapping[str, TensorFile], prefix: str, where: str) -> dict[str, TensorFile]:
+def without_prefix(
+    files: Mapping[str, TensorFile], prefix: str, where: str
+) -> dict[str, TensorFile]:
     """Return weights files without a prefix that all names have."""
     plain = {name: name.removeprefix(prefix) for file in files.values() for name in file.entries}
     _check_different(plain, where)
@@ -71,7 +85,9 @@ def without_prefix(files: Mapping[str, TensorFile], prefix: str, where: str) -> 
 
 
 def common_prefix(names: Collection[str], tables: Collection[str]) -> str:
-    """Return what precedes all names, if without it one of them is the name of a table; else an empty text."""
+    """Return what precedes all names, if without it one of them is the name of a table; else an
+    empty text.
+    """
     prefix = ""
     for part in next(iter(names), "").split(".")[:MAX_PREFIX]:
         prefix += f"{part}."
@@ -95,7 +111,9 @@ def renamed(files: Mapping[str, TensorFile], plain: Mapping[str, str]) -> dict[s
 
 
 def removed_wrappers(files: Iterable[TensorFile]) -> list[str]:
-    """Return what was removed from names in weights files, such as ``_orig_mod.``, in the order of the names."""
+    """Return what was removed from names in weights files, such as ``_orig_mod.``, in the order of
+    the names.
+    """
     found = dict[str, None]()
     for file in files:
         for name, stored in file.stored_names.items():
@@ -106,24 +124,35 @@ def removed_wrappers(files: Iterable[TensorFile]) -> list[str]:
 
 
 def is_wrapped_model(names: Collection[str]) -> bool:
-    """Whether `MODEL` precedes the prefix or the head with which all names of a model in transformers start."""
+    """Whether `MODEL` precedes the prefix or the head with which all names of a model in
+    transformers start.
+    """
     return all(name.startswith(MODEL) for name in names) and any(map(WRAPPED_MODEL.match, names))
 
 
 def check_names(joined: str, where: str) -> None:
-    """Raise CheckpointError if names, one a line, are those of another format than transformers'."""
+    """Raise CheckpointError if names, one a line, are those of another format than
+    transformers'.
+    """
     if "flat_param" in joined and (match := FLAT.search(joined)):
         message = f"{where}: {match[0]:.200} is a flat parameter of FSDP, which joins many tensors."
-        hint = "Save the full state in the program that wrote it, for example with save_model of transformers' Trainer."
+        hint = (
+            "Save the full state in the program that wrote it, for example with save_model of "
+            "transformers' Trainer."
+        )
         raise CheckpointError(message, hint)
     for part, pattern, (program, hint) in FOREIGN_FORMATS:
         if part in joined and (match := pattern.search(joined)):
-            raise CheckpointError(f"{where} has the tensor {match[0]:.200}: it is in {program}.", hint)
+            raise CheckpointError(
+                f"{where} has the tensor {match[0]:.200}: it is in {program}.", hint
+            )
 
 
 def _check_different(plain: Mapping[str, str], where: str) -> None:
     stored_of = dict[str, str]()
     for stored, name in plain.items():
         if (other := stored_of.setdefault(name, stored)) != stored:
-            message = f"{where} contains {name!r:.200} twice, as {other!r:.200} and as {stored!r:.200}."
+            message = (
+                f"{where} contains {name!r:.200} twice, as {other!r:.200} and as {stored!r:.200}."
+            )
             raise CheckpointError(message, "Save the model again, without its wrappers.")

@@ -19,7 +19,14 @@ from typer.main import get_command
 
 from ctxextend.cli import hints
 from ctxextend.cli.options import PANELS
-from ctxextend.cli.output import FAILED_CHECK, INTERRUPTED, WRONG_USAGE, Output, in_colour, null_stream
+from ctxextend.cli.output import (
+    FAILED_CHECK,
+    INTERRUPTED,
+    WRONG_USAGE,
+    Output,
+    in_colour,
+    null_stream,
+)
 from ctxextend.cli.tables import Page
 from ctxextend.errors import (
     SPECIFY_TABLE,
@@ -58,7 +65,9 @@ def write_help(command: Any, ctx: Any, formatter: Any) -> None:
     for group, rows in help_sections(command, ctx).items():
         with formatter.section(coloured(group, bold=True)):
             # One third leaves enough width for the text even in a narrow terminal.
-            formatter.write_dl([(coloured(name, fg="cyan"), text) for name, text in rows], formatter.width // 3)
+            formatter.write_dl(
+                [(coloured(name, fg="cyan"), text) for name, text in rows], formatter.width // 3
+            )
 
 
 class Command(TyperCommand):
@@ -70,15 +79,22 @@ class Command(TyperCommand):
 def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
     """Return the arguments and options of a command by group: declaration, and help text with the default."""
     groups: dict[str, list[tuple[str, str]]] = {panel: [] for panel in ("Commands", *PANELS)}
-    groups["Commands"] = [(name, summary(inner)) for name, inner in getattr(command, "commands", {}).items()]
+    groups["Commands"] = [
+        (name, summary(inner)) for name, inner in getattr(command, "commands", {}).items()
+    ]
     for parameter in command.params:  # --help itself is not among them
         name, text = parameter.get_help_record(context)
-        text = text.replace(", to copy it or customize the installation", "")  # of --show-completion
+        text = text.replace(
+            ", to copy it or customize the installation", ""
+        )  # of --show-completion
         if parameter.param_type_name == "argument":  # the usage line shows that it is required
-            name, text = parameter.metavar, text.removesuffix("  [required]")
+            name = parameter.metavar
+            text = text.removesuffix("  [required]")
         elif parameter.multiple:
             text = re.sub(r"\.(?=$|  \[)", "; repeatable.", text, count=1)
-        groups[parameter.rich_help_panel or PANELS[0]].append((name, TEXT_DEFAULT.sub(r"default: \1", text)))
+        groups[parameter.rich_help_panel or PANELS[0]].append(
+            (name, TEXT_DEFAULT.sub(r"default: \1", text))
+        )
     return {panel: rows for panel, rows in groups.items() if rows}
 
 
@@ -104,21 +120,33 @@ class App(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; exit 1 on a known error, 2 on wrong usage, 3 on a failed check, 130 on Ctrl-C."""
-        sink, arguments, words = Output("--json" in ctx.args), shlex.join(ctx.args), [*ctx.args]
+        sink = Output("--json" in ctx.args)
+        arguments = shlex.join(ctx.args)
+        words = [*ctx.args]
         try:
             return super().invoke(ctx)
         except CtxextendError as error:
             has_tensor_flag = ctx.invoked_subcommand in ("resize", "inspect", "verify")
             others = re.sub(r"--(tensor|config-key|reserved-rows)[ =]\S+ ?", "", arguments).rstrip()
-            typed = f"{ctx.invoked_subcommand} {others}" if has_tensor_flag else "resize MODEL --to N"
-            hint = error.hint and error.hint.replace(SPECIFY_TABLE, f"{SPECIFY_TABLE}{ctx.info_name} {typed} ")
-            sink.failure(type(error).__name__, error.message, hint and in_words_of_command(ctx, hint))
-            raise typer.Exit({VerificationError: FAILED_CHECK, MethodError: WRONG_USAGE}.get(type(error), 1)) from error
+            typed = (
+                f"{ctx.invoked_subcommand} {others}" if has_tensor_flag else "resize MODEL --to N"
+            )
+            hint = error.hint and error.hint.replace(
+                SPECIFY_TABLE, f"{SPECIFY_TABLE}{ctx.info_name} {typed} "
+            )
+            sink.failure(
+                type(error).__name__, error.message, hint and in_words_of_command(ctx, hint)
+            )
+            raise typer.Exit(
+                {VerificationError: FAILED_CHECK, MethodError: WRONG_USAGE}.get(type(error), 1)
+            ) from error
         except ModuleNotFoundError as error:
             if not error.name or error.name.startswith("ctxextend"):
                 raise
             library = error.name.partition(".")[0]
-            sink.failure("ModuleNotFoundError", f"This needs {library}: {install_command(library)}", None)
+            sink.failure(
+                "ModuleNotFoundError", f"This needs {library}: {install_command(library)}", None
+            )
             raise typer.Exit(1) from error
         except typer.TyperException as error:
             command = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))
@@ -144,7 +172,9 @@ def command_flags() -> dict[str, list[str]]:
     """Return the flags of each command, by its name."""
     group: Any = get_command(build_app())
     return {
-        name: [flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")]
+        name: [
+            flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")
+        ]
         for name, command in group.commands.items()
     }
 
@@ -154,20 +184,29 @@ def explain_usage(error: Any, hint: str, words: Sequence[str] = ()) -> tuple[str
 
     `words` are the arguments of the command.
     """
-    cause, flag = error.__cause__, getattr(error, "param", None)
+    cause = error.__cause__
+    flag = getattr(error, "param", None)
     if isinstance(cause, CtxextendError):
         return cause.message, cause.hint or hint
     if flag is not None and cause is not None:
-        problem, choices = cause.errors()[0], flag.type_descriptor.choices
-        given, kind = str(problem["input"]), "an integer" if problem["type"].startswith("int") else "a number"
+        problem = cause.errors()[0]
+        choices = flag.type_descriptor.choices
+        given = str(problem["input"])
+        kind = "an integer" if problem["type"].startswith("int") else "a number"
         expected = f"one of {', '.join(choices)}" if choices else kind
-        return f"{flag.opts[0]} must be {expected}, got {given}.", did_you_mean(given, choices or ()) or hint
+        return f"{flag.opts[0]} must be {expected}, got {given}.", did_you_mean(
+            given, choices or ()
+        ) or hint
     if (near := getattr(error, "possibilities", None)) is not None:  # an unknown flag
         return f"Unknown option {error.option_name}.", f"Did you mean {near[0]}?" if near else hint
     if extra := error.message.partition("unexpected extra argument(s) (")[2]:
         command = error.ctx.command
-        options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
-        repeatable = [flag for parameter in options if parameter.multiple for flag in parameter.opts]
+        options = [
+            parameter for parameter in command.params if parameter.param_type_name == "option"
+        ]
+        repeatable = [
+            flag for parameter in options if parameter.multiple for flag in parameter.opts
+        ]
         explained = hints.explain_extra(command.name, repeatable, extra[:-1], words)
         return f"Unexpected argument: {extra[:-1]}.", explained or hint
     return error.message or error.format_message(), hint
@@ -177,7 +216,11 @@ def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """Build the app with only some commands: building all of them takes a tenth of the start-up time."""
     settings = {"help_option_names": ["--help", "-h"]}
     app = typer.Typer(
-        cls=App, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=settings
+        cls=App,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings=settings,
     )
     for name in names:
         app.command(cls=Command)(getattr(import_module(f"ctxextend.cli.{name}"), name))
@@ -192,7 +235,9 @@ def _print_version(requested: bool) -> None:
 
 
 def ctxextend(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, help="Print the version.")
+    ] = False,
 ) -> None:
     """Resize position embeddings; everything else stays byte-identical.
 
@@ -220,7 +265,9 @@ def _remove_bar() -> None:
 def main() -> None:
     """Run the command line; Ctrl-C, SIGTERM and SIGHUP (unless ignored, as under nohup) clean up and exit silently."""
     signals = (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
-    handled = [number for number in signals if number and signal.getsignal(number) is not signal.SIG_IGN]
+    handled = [
+        number for number in signals if number and signal.getsignal(number) is not signal.SIG_IGN
+    ]
     for number in handled:
         signal.signal(number, _handle_signal)
     # numpy threads cost more than they save on small tables; spinning torch threads slow down a busy machine.

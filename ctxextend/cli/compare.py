@@ -18,21 +18,41 @@ if TYPE_CHECKING:
 
 # Parameters that only make sense for one model: the settings of methods, and those of its reference.
 OF_ONE_MODEL = (
-    *("to", "quick", "hold_out", "method", "eval_data", "steps", "trainable", "seq_len", "window", "lr", "batch_size"),
+    *(
+        "to",
+        "quick",
+        "hold_out",
+        "method",
+        "eval_data",
+        "steps",
+        "trainable",
+        "seq_len",
+        "window",
+        "lr",
+        "batch_size",
+    ),
     *("model_type", "tokenizer", "revision", "subfolder", "variant"),
 )
 
 
 def compare(
-    source: Annotated[list[str], options.model("Model as in evaluate, or several, to compare side by side.")],
+    source: Annotated[
+        list[str], options.model("Model as in evaluate, or several, to compare side by side.")
+    ],
     data: Annotated[
-        list[str] | None, options.text("--data PATH", "As in evaluate.", "with --quick: Python's documentation")
+        list[str] | None,
+        options.text("--data PATH", "As in evaluate.", "with --quick: Python's documentation"),
     ] = None,
-    to: Annotated[str | None, options.basic("--to N", "New context length, e.g. 4096, 4k or 4x.", False)] = None,
-    quick: Annotated[bool, options.basic("--quick", "Advice within a minute; --to is 2x by default.")] = False,
+    to: Annotated[
+        str | None, options.basic("--to N", "New context length, e.g. 4096, 4k or 4x.", False)
+    ] = None,
+    quick: Annotated[
+        bool, options.basic("--quick", "Advice within a minute; --to is 2x by default.")
+    ] = False,
     hold_out: options.HoldOut = None,
     method: Annotated[
-        list[str] | None, measures("--method NAME", "Method, e.g. stretch:keep-first=5.", "all", complete_method)
+        list[str] | None,
+        measures("--method NAME", "Method, e.g. stretch:keep-first=5.", "all", complete_method),
     ] = None,
     length: options.Length = None,
     measure: options.Measure = None,
@@ -42,7 +62,9 @@ def compare(
     text_field: options.TextField = "text",
     tokens: options.Tokens = None,
     eval_data: options.EvalData = None,
-    steps: Annotated[int, options.learning("--steps N", "Also train methods, by default auto, for N steps.")] = 0,
+    steps: Annotated[
+        int, options.learning("--steps N", "Also train methods, by default auto, for N steps.")
+    ] = 0,
     trainable: options.Trainable = None,
     seq_len: options.SeqLen = None,
     window: options.Window = None,
@@ -78,9 +100,15 @@ def compare(
     if len(source) > 1 and (of_one := [name for name in OF_ONE_MODEL if flags[name]]):
         found = f"{flag_name(of_one[0])} is for one MODEL, got {len(source)}: {', '.join(source)}."
         raise typer.BadParameter(f"{found} Remove it to compare them as they are.")
-    used = [f"--{name}" for name in ("steps", "method", "length", "measure", "hold_out", "corpus") if flags[name]]
+    used = [
+        f"--{name}"
+        for name in ("steps", "method", "length", "measure", "hold_out", "corpus")
+        if flags[name]
+    ]
     if quick and used:
-        raise typer.BadParameter(f"--quick cannot be used with {used[0].replace('_', '-')}. Remove one of them.")
+        raise typer.BadParameter(
+            f"--quick cannot be used with {used[0].replace('_', '-')}. Remove one of them."
+        )
     if not quick and not data and corpus is None:
         raise typer.BadParameter("Missing option '--data'.")
     from ctxextend.comparison.compare import Compare, ComparisonInterrupted, compare_model
@@ -93,9 +121,14 @@ def compare(
     options.check_files(plot, report)
     with options.usage_errors():
         ref = options.from_flags(CheckpointRef, flags, source=source[0])
-        given, several = options.given_flags(flags, Evaluate, Train), len(source) > 1
+        given = options.given_flags(flags, Evaluate, Train)
+        several = len(source) > 1
         evaluate = Evaluate(**options.given_flags(flags, Evaluate)) if several else None
-        full = None if quick or several else Compare.from_flags(methods=method or (), hold_out=hold_out, **given, to=to)
+        full = (
+            None
+            if quick or several
+            else Compare.from_flags(methods=method or (), hold_out=hold_out, **given, to=to)
+        )
     try:
         with sink.progress("Comparing", unit="tokens") as progress:
             if evaluate:
@@ -113,9 +146,17 @@ def compare(
     add_comparison(page := Page.for_stdout(), result)
     verdict = comparison_verdict(result, page.numbers).replace("`", "") if result.rows else ""
     figure = (plot, lambda path: write_figure(path, lambda: comparison_figure(result)))
-    files = [(report, lambda path: write_report(result, path, options.command_line())), figure] if result.rows else []
+    files = (
+        [(report, lambda path: write_report(result, path, options.command_line())), figure]
+        if result.rows
+        else []
+    )
     for reason in dict.fromkeys(result.skipped.values()):
-        sink.note(f"Skipped {', '.join(name for name, other in result.skipped.items() if other == reason)}: {reason}")
+        sink.note(
+            "Skipped "
+            f"{', '.join(name for name, other in result.skipped.items() if other == reason)}: "
+            f"{reason}"
+        )
     sink.measurement("compare", result, page.lines, files, to_json(result) | {"verdict": verdict})
 
 
@@ -134,7 +175,11 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
     rows = counted(len(comparison.rows), comparison.row_type)
     if comparison.row_type == "checkpoint":
         page.line((rows, "title"), f" ({comparison.kind})")
-        base = f"; base {comparison.source}: {comparison.max_len_before:,} tokens" if comparison.source else ""
+        base = (
+            f"; base {comparison.source}: {comparison.max_len_before:,} tokens"
+            if comparison.source
+            else ""
+        )
         items = [("length", f"{comparison.max_len_after:,} tokens{base}")]
     else:
         page.line((comparison.source, "title"), f" ({comparison.model_type}, {comparison.kind})")
@@ -144,11 +189,16 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
     if comparison.search:
         items.append(("search", comparison.search.summary))
     if comparison.documents:
-        items.append(("text", text_summary(comparison.documents, comparison.tokens, comparison.limited_by)))
+        items.append(
+            ("text", text_summary(comparison.documents, comparison.tokens, comparison.limited_by))
+        )
     if comparison.steps:
-        trained, steps = comparison.trained_part, counted(comparison.steps, "step")
+        trained = comparison.trained_part
+        steps = counted(comparison.steps, "step")
         items.append(("training", f"{trained}, {steps}, sequence length {comparison.seq_len}"))
-    items.append(("run", f"{comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"))
+    items.append(
+        ("run", f"{comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s")
+    )
     page.values(items)
     if comparison.rows:
         page.line()
@@ -157,7 +207,10 @@ def add_comparison(page: Page, comparison: "Comparison") -> None:
         if any(row.final.is_tied for row in comparison.rows[1:]):
             page.text("Tied: the 95 % interval of the paired difference contains 0.")
         if comparison.hold_out is not None:
-            page.text(f"Cost on short inputs: vs. the reference rows, on the first {comparison.hold_out} tokens.")
+            page.text(
+                "Cost on short inputs: vs. the reference rows, on the first "
+                f"{comparison.hold_out} tokens."
+            )
             page.command("Next: ", comparison.next_command)
         elif any(row.final.short_inputs is not None for row in comparison.rows):
             page.text(f"Cost on short inputs: {comparison.short_inputs}.")
@@ -170,7 +223,9 @@ def _add_ranking(page: Page, comparison: "Comparison") -> None:
     score, unit = (numbers.perplexity, " (nats)") if comparison.is_loss else (numbers.estimate, "")
     header = [comparison.metric_names[0], f"delta vs. best{unit}"]
     header += ["untrained"] * bool(steps)
-    header += [f"cost on short inputs{unit}"] * any(row.final.short_inputs is not None for row in comparison.rows)
+    header += [f"cost on short inputs{unit}"] * any(
+        row.final.short_inputs is not None for row in comparison.rows
+    )
     facts = [_facts(row, numbers) for row in comparison.rows]
     rows = list[list[Cell]]()
     more = [_against_reference(row, numbers) for row in comparison.rows]
@@ -183,19 +238,28 @@ def _add_ranking(page: Page, comparison: "Comparison") -> None:
         delta: Cell = numbers.change(outcome.delta) if outcome else "-"
         if outcome and outcome.is_tied:
             delta = (f"tied  {delta}" if outcome.delta else "best", "right")
-        cells: list[Cell] = [f"{number:>2} {row.method}", score(outcome.score if outcome else None), delta]
+        cells: list[Cell] = [
+            f"{number:>2} {row.method}",
+            score(outcome.score if outcome else None),
+            delta,
+        ]
         cells += [cell for cell, _ in more[number - 1].values()]
         if steps:
             cells.append(score(row.untrained.score))
         short = row.final.short_inputs
-        cells.append("unchanged" if short and short.mean == 0 and not short.half_width else numbers.change(short))
+        cells.append(
+            "unchanged"
+            if short and short.mean == 0 and not short.half_width
+            else numbers.change(short)
+        )
         rows.append([*cells[: len(header) + 1], *facts[number - 1].values()])
     page.table([f"   {comparison.row_type}", *map(numbers.head, header), *facts[0]], rows)
 
 
 def _facts(row: "Row", numbers: "NumberFormat") -> dict[str, str]:
     """Return the cells of a checkpoint's facts by column; without a base, also its loss with the shortest context."""
-    contexts, facts = row.final.evaluation.contexts, row.checkpoint.cells if row.checkpoint else {}
+    contexts = row.final.evaluation.contexts
+    facts = row.checkpoint.cells if row.checkpoint else {}
     cells = {column: text for column, (text, _) in facts.items()}
     if not cells or not contexts or row.final.evaluation.base:
         return cells
@@ -211,4 +275,7 @@ def _against_reference(row: "Row", numbers: "NumberFormat") -> dict[str, tuple[s
         return {"delta vs. reference (nats)": (numbers.change(scores["beyond"].change), "-")}
     columns = {"MRR": "reciprocal_rank", "recall@1": "recall"}
     ranks = [(name, scores[key]) for name, key in columns.items() if key in scores]
-    return {name: (numbers.estimate(score.model), numbers.estimate(score.reference)) for name, score in ranks}
+    return {
+        name: (numbers.estimate(score.model), numbers.estimate(score.reference))
+        for name, score in ranks
+    }

@@ -13,11 +13,21 @@ def convert(
     source: Annotated[str, options.model("Folder, bundled model (tiny-gpt2) or Hub id.")],
     scheme: Annotated[str, basic("--scheme NAME", "Position scheme: rotary or alibi.", None)],
     to: options.To,
-    theta: Annotated[float | None, basic("--theta T", "Base of the rotary frequencies.", "1000")] = None,
-    encoder_only: Annotated[bool, basic("--encoder-only", "Drop the head, if it cannot be converted.")] = False,
-    train: Annotated[list[str] | None, basic("--train PATH", "Then train on this text; requires --steps.")] = None,
-    steps: Annotated[int | None, basic("--steps N", "Optimizer steps (other settings: use train or run).")] = None,
-    lora: Annotated[int | None, basic("--lora R", "With --train: also train adapters of rank R.")] = None,
+    theta: Annotated[
+        float | None, basic("--theta T", "Base of the rotary frequencies.", "1000")
+    ] = None,
+    encoder_only: Annotated[
+        bool, basic("--encoder-only", "Drop the head, if it cannot be converted.")
+    ] = False,
+    train: Annotated[
+        list[str] | None, basic("--train PATH", "Then train on this text; requires --steps.")
+    ] = None,
+    steps: Annotated[
+        int | None, basic("--steps N", "Optimizer steps (other settings: use train or run).")
+    ] = None,
+    lora: Annotated[
+        int | None, basic("--lora R", "With --train: also train adapters of rank R.")
+    ] = None,
     model_type: options.ModelType = None,
     output: Annotated[Path | None, options.output_folder("<name>-<scheme>-<N>")] = None,
     revision: options.Revision = None,
@@ -25,7 +35,9 @@ def convert(
     variant: options.Variant = None,
     force: options.Force = False,
     push_to_hub: options.PushToHub = None,
-    verify: Annotated[bool, files("--verify", "Verify the output before moving it into place.")] = False,
+    verify: Annotated[
+        bool, files("--verify", "Verify the output before moving it into place.")
+    ] = False,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,

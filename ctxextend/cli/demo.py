@@ -20,9 +20,12 @@ REPORT = "ctxextend-demo.html"
 
 
 def demo(
-    output: Annotated[Path | None, options.output_folder(True, "Keep the trained checkpoint here.")] = None,
+    output: Annotated[
+        Path | None, options.output_folder(True, "Keep the trained checkpoint here.")
+    ] = None,
     report: Annotated[
-        Path | None, options.files("--report FILE.html", "Write an HTML report.", REPORT, readable=False)
+        Path | None,
+        options.files("--report FILE.html", "Write an HTML report.", REPORT, readable=False),
     ] = None,
     threads: options.Threads = None,
     force: options.Force = False,
@@ -63,17 +66,26 @@ def demo(
         sink.screen(page.lines)
         page = Page.for_stdout()
         sink.note(f"Training {method} at {to} tokens ...")
-        with TemporaryDirectory() as folder_name, sink.progress("Training", unit="tokens") as progress:
+        with (
+            TemporaryDirectory() as folder_name,
+            sink.progress("Training", unit="tokens") as progress,
+        ):
             path = output or Path(folder_name) / f"{DEMO_SOURCE}-{to}"
             result = train_demo(to, method, path, force, threads, progress)
         add_training(page, comparison, result)
     else:
         result = Demo(DEMO_SOURCE, method, comparison.max_len_before, to)
-    values = to_json(result) | {"output": str(output) if output else None, "comparison": to_json(comparison)}
+    values = to_json(result) | {
+        "output": str(output) if output else None,
+        "comparison": to_json(comparison),
+    }
     files = [(target, lambda path: write_report(comparison, path, options.command_line()))]
     sink.measurement("demo", comparison, page.lines, files, values)
     if not can_train:
-        sink.note(f"To also train {method} briefly and write past the old end: {install_command('accelerate')}")
+        sink.note(
+            f"To also train {method} briefly and write past the old end: "
+            f"{install_command('accelerate')}"
+        )
     if target:
         sink.note(f"Open {target} in a browser.")
     else:
@@ -88,10 +100,16 @@ def add_training(page: Page, comparison: "Comparison", result: "Demo") -> None:
     before, after = math.exp(result.loss_before), math.exp(result.loss_after)
     page.line()
     change = f"changes the perplexity at {to} tokens from {before:.1f} to {after:.1f}"
-    base = f"The base in sliding windows of {result.max_len_before} tokens: {page.numbers.perplexity(comparison.base)}"
+    base = (
+        f"The base in sliding windows of {result.max_len_before} tokens: "
+        f"{page.numbers.perplexity(comparison.base)}"
+    )
     page.text(f"Training for {counted(result.steps, 'step')} {change}. {base}.", "title")
     for title, text in (
-        (f"A prompt of {result.max_len_before} tokens, as many as {result.source} accepts", result.prompt),
+        (
+            f"A prompt of {result.max_len_before} tokens, as many as {result.source} accepts",
+            result.prompt,
+        ),
         ("The base, with one more token", result.failure),
         (f"{method} at {to} tokens, before training", result.text_before),
         ("After training", result.text_after),
@@ -101,4 +119,7 @@ def add_training(page: Page, comparison: "Comparison", result: "Demo") -> None:
         for line in (text or "").splitlines():
             page.line(line)
     page.line()
-    page.text("A model of 0.9 million parameters writes no sense at any length; its perplexity is what improves.")
+    page.text(
+        "A model of 0.9 million parameters writes no sense at any length; its perplexity is what "
+        "improves."
+    )

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 # Loss curves by reading mode: label and style.
 CURVES = {"model": ("model", "learned"), "sliding": ("base, sliding windows", "second")}
 CURVES["truncated"] = ("base, separate windows", "third")
-RETRIEVAL_MODES = {"truncated": "base, truncated", "chunks": "base, in chunks", "model": "resized model"}
+RETRIEVAL_MODES = {
+    "truncated": "base, truncated",
+    "chunks": "base, in chunks",
+    "model": "resized model",
+}
 SHADES = {True: " \u2591\u2592\u2593\u2588", False: " .:+#"}  # heat map characters from 0 to 100 %
 CELL = 3  # width of a heat map cell in characters
 SIGN_STYLES = {-1: "right", 0: "", 1: "wrong", None: ""}  # style of a loss difference by its sign
@@ -97,16 +101,28 @@ def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
     if evaluation.across_documents:
         text += "; windows cross document boundaries"
     run = f"{evaluation.precision}, seed {evaluation.seed}, {evaluation.seconds:,.1f} s"
-    page.values([("length", length), *([("text", text)] if evaluation.documents else []), ("run", run)])
-    sections: dict[str, Callable[..., None]] = {"positions": _add_positions, "contexts": _add_contexts}
-    sections |= {"passkey": _add_passkey, "retrieval": _add_retrieval, "shift": _add_shift, "search": _add_search}
+    page.values(
+        [("length", length), *([("text", text)] if evaluation.documents else []), ("run", run)]
+    )
+    sections: dict[str, Callable[..., None]] = {
+        "positions": _add_positions,
+        "contexts": _add_contexts,
+    }
+    sections |= {
+        "passkey": _add_passkey,
+        "retrieval": _add_retrieval,
+        "shift": _add_shift,
+        "search": _add_search,
+    }
     for name, add in sections.items():
         if (measured := getattr(evaluation, name)) is not None:
             page.line()
             add(page, measured, evaluation)
 
 
-def _add_positions(page: Page, positions: "results.PositionLosses", evaluation: "results.Evaluation") -> None:
+def _add_positions(
+    page: Page, positions: "results.PositionLosses", evaluation: "results.Evaluation"
+) -> None:
     from ctxextend.cli.plots import Curve, add_chart
     from ctxextend.tables.stats import describe_range
 
@@ -117,43 +133,76 @@ def _add_positions(page: Page, positions: "results.PositionLosses", evaluation: 
         values = [math.nan] * positions.length
         for bucket in positions.buckets:
             if name in bucket.losses:
-                values[bucket.start : bucket.stop] = [bucket.losses[name].mean] * (bucket.stop - bucket.start)
+                values[bucket.start : bucket.stop] = [bucket.losses[name].mean] * (
+                    bucket.stop - bucket.start
+                )
         label, style = CURVES[name]
-        styles, key = [style] * len(values), tuple[Pieces, ...]()
+        styles = [style] * len(values)
+        key = tuple[Pieces, ...]()
         if name == "model" and base < positions.length:
             styles[base:] = ["new"] * (len(values) - base)
             key = ([(f"  beyond the base's {base:,} tokens", "new")],)
         curves.append(Curve(values, styles, name=label, key=key))
-    title = "Loss of masked tokens by position" if evaluation.kind == "masked" else "Loss by position"
+    title = (
+        "Loss of masked tokens by position" if evaluation.kind == "masked" else "Loss by position"
+    )
     add_chart(page, f"{title} (nats)", curves, "overlap")
     page.line()
-    page.text(f"Perplexity by position, {counted(positions.windows, 'window')} of {positions.length:,} tokens", "title")
-    spans = [(describe_range(bucket.start, bucket.stop), bucket.losses) for bucket in positions.buckets]
+    page.text(
+        f"Perplexity by position, {counted(positions.windows, 'window')} of {positions.length:,} "
+        "tokens",
+        "title",
+    )
+    spans = [
+        (describe_range(bucket.start, bucket.stop), bucket.losses) for bucket in positions.buckets
+    ]
     rows = [
         [span, *(page.numbers.perplexity(losses.get(name)) for name in names)]
         for span, losses in [*spans, ("all", positions.losses)]
     ]
-    page.table(["positions", *(page.numbers.head(CURVES[name][0].removesuffix(" windows")) for name in names)], rows)
+    page.table(
+        [
+            "positions",
+            *(page.numbers.head(CURVES[name][0].removesuffix(" windows")) for name in names),
+        ],
+        rows,
+    )
     for name in names:
         if change := positions.changes.get(name):
-            compared = page.numbers.compared(change, CURVES[name][0].replace("base,", "the base in"))
+            compared = page.numbers.compared(
+                change, CURVES[name][0].replace("base,", "the base in")
+            )
             page.text(f"All positions: {compared}.", SIGN_STYLES[change.sign])
 
 
-def _add_contexts(page: Page, contexts: "results.ContextLosses", evaluation: "results.Evaluation") -> None:
+def _add_contexts(
+    page: Page, contexts: "results.ContextLosses", evaluation: "results.Evaluation"
+) -> None:
     points, reference, numbers = contexts.points, contexts.reference, page.numbers
     targets = "masked target tokens" if evaluation.kind == "masked" else "target tokens"
-    windows, last = counted(contexts.windows, "window"), points[-1]
+    windows = counted(contexts.windows, "window")
+    last = points[-1]
     page.text(f"Loss by context length (same {targets}, {windows})", "title")
     base = evaluation.base_max_len and min(evaluation.base_max_len, last.context)
-    header = ["context", *map(numbers.head, ("perplexity", f"nats vs. {reference}", "base", "vs. base"))]
+    header = [
+        "context",
+        *map(numbers.head, ("perplexity", f"nats vs. {reference}", "base", "vs. base")),
+    ]
     if all(point.against_base is None for point in points):
         header = header[:3]
     rows = list[tuple[Cell, ...]]()
     for point in points:
         change = "reference" if point.context == reference else numbers.change(point.change)
-        cells = f"{point.context:>7}", numbers.perplexity(point.loss), (change, SIGN_STYLES[point.change.sign])
-        rows.append((*cells, numbers.perplexity(point.base), numbers.change(point.against_base))[: len(header)])
+        cells = (
+            f"{point.context:>7}",
+            numbers.perplexity(point.loss),
+            (change, SIGN_STYLES[point.change.sign]),
+        )
+        rows.append(
+            (*cells, numbers.perplexity(point.base), numbers.change(point.against_base))[
+                : len(header)
+            ]
+        )
     page.table(header, rows)
     if last.context <= reference:
         page.text(f"No context longer than {reference:,} tokens was measured.")
@@ -171,12 +220,18 @@ def _add_passkey(page: Page, passkey: "results.Passkey", evaluation: "results.Ev
     header = [f"{length}*" if base and length > base else str(length) for length in passkey.lengths]
     page.text("Passkey retrieval accuracy (%) by context length and depth", "title")
     rows = [
-        [f"{100 * depth:>3.0f} %", *(_share(page, shares[index], passkey) for shares in passkey.accuracy)]
+        [
+            f"{100 * depth:>3.0f} %",
+            *(_share(page, shares[index], passkey) for shares in passkey.accuracy),
+        ]
         for index, depth in enumerate(passkey.depths)
     ]
     page.table(["depth", *header], rows)
     longer = " * longer than the base's context." * any(text.endswith("*") for text in header)
-    page.text(f"{counted(passkey.trials, 'trial')} per cell; chance level {100 * passkey.chance:.3g} %.{longer}")
+    page.text(
+        f"{counted(passkey.trials, 'trial')} per cell; chance level {100 * passkey.chance:.3g} "
+        f"%.{longer}"
+    )
 
 
 def _share(page: Page, share: float | None, passkey: "results.Passkey") -> Cell:
@@ -184,17 +239,26 @@ def _share(page: Page, share: float | None, passkey: "results.Passkey") -> Cell:
     if share is None or not math.isfinite(share):
         return "-", "faint"
     shade = SHADES[page.unicode][round(share * (len(SHADES[True]) - 1))]
-    return f"{shade * CELL} {100 * share:3.0f}", "right" if passkey.beats_chance([share]) else "faint"
+    return f"{shade * CELL} {100 * share:3.0f}", "right" if passkey.beats_chance(
+        [share]
+    ) else "faint"
 
 
 def _add_retrieval(page: Page, retrieval: "results.Retrieval", _: object) -> None:
-    numbers, rows = page.numbers, []
+    numbers = page.numbers
+    rows = []
     page.line(("Document retrieval", "title"))
-    queries = f"{retrieval.queries:,} queries of {retrieval.query_tokens} tokens, taken from beyond the base's context"
+    queries = (
+        f"{retrieval.queries:,} queries of {retrieval.query_tokens} tokens, taken from beyond "
+        "the base's context"
+    )
     documents = f"{retrieval.documents:,} documents of {retrieval.length} tokens"
     page.text(f"{queries}; {documents}; {retrieval.pooling} pooling")
     for name, recall in retrieval.modes.items():
-        rank, change = numbers.estimate(recall.reciprocal_rank), numbers.percent(recall.change, signed=True)
+        rank, change = (
+            numbers.estimate(recall.reciprocal_rank),
+            numbers.percent(recall.change, signed=True),
+        )
         rows.append([RETRIEVAL_MODES.get(name, name), numbers.percent(recall.recall), rank, change])
     page.table(["model", *map(numbers.head, ("recall@1 (%)", "MRR", "vs. truncated"))], rows)
 
@@ -203,23 +267,34 @@ def _add_shift(page: Page, shift: "results.Shift", _: object) -> None:
     from ctxextend.report.verdicts import shift_verdict
     from ctxextend.tables.stats import describe_range
 
-    numbers, is_loss = page.numbers, shift.points[0].loss is not None
-    effect, shown = ("nats vs. position 0", 1) if is_loss else ("cosine", 2)  # encoders: without the second column
+    numbers = page.numbers
+    is_loss = shift.points[0].loss is not None
+    effect, shown = (
+        ("nats vs. position 0", 1) if is_loss else ("cosine", 2)
+    )  # encoders: without the second column
     rows = [["positions", numbers.head("perplexity"), numbers.head(effect)][::shown]]
     for point in shift.points:
         cells = numbers.perplexity(point.loss), numbers.estimate(point.effect, signed=is_loss)
         rows.append([describe_range(point.start, point.start + shift.size), *cells][::shown])
-    page.text(f"{counted(shift.passages, 'passage')} of {shift.size} tokens at growing positions", "title")
+    page.text(
+        f"{counted(shift.passages, 'passage')} of {shift.size} tokens at growing positions", "title"
+    )
     page.table(rows[0], rows[1:])
     page.text(shift_verdict(shift, numbers), SIGN_STYLES[shift.effect.sign] if is_loss else "")
 
 
-def _add_search(page: Page, search: "results.SearchResult", evaluation: "results.Evaluation") -> None:
-    numbers, base, rows = page.numbers, evaluation.base_max_len, []
+def _add_search(
+    page: Page, search: "results.SearchResult", evaluation: "results.Evaluation"
+) -> None:
+    numbers = page.numbers
+    base = evaluation.base_max_len
+    rows = []
     page.line(("Search", "title"))
     longer = f"; {search.longer_than_base:,} longer than the base's {base:,} tokens" if base else ""
     page.text(f"{search.summary} to {search.length:,} tokens{longer}; {search.pooling} pooling")
     for mode, scores in search.scores.items():
         cells = [*map(numbers.estimate, scores.values()), numbers.change(search.changes.get(mode))]
         rows.append([RETRIEVAL_MODES[mode] if base else mode, *cells])
-    page.table(["model", *map(numbers.head, (*search.scores["model"], "nDCG@10 vs. truncated"))], rows)
+    page.table(
+        ["model", *map(numbers.head, (*search.scores["model"], "nDCG@10 vs. truncated"))], rows
+    )

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def families(
     model_types: Annotated[
         list[str] | None,
-        options.argument("TYPE", "Model type, or part of its name.", "all", options.complete_model_type),
+        options.argument(
+            "TYPE", "Model type, or part of its name.", "all", options.complete_model_type
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -43,7 +45,9 @@ def families(
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, group in groupby(tables, attrgetter("model_type")):
         found = list(group)
-        reserved = dict.fromkeys(table.reserved_rows for table in found if table.reserved_rows != "0")
+        reserved = dict.fromkeys(
+            table.reserved_rows for table in found if table.reserved_rows != "0"
+        )
         rows = f"reserved rows: {' or '.join(reserved) or 'none'}"
         rule = f"{found[0].scheme}; {_methods(found[0]) or rows}"
         groups.setdefault(tuple(_details(found)) if model_types else (rule,), []).append(name)

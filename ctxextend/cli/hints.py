@@ -17,7 +17,8 @@ EXTRA_ARGUMENTS = {
     "train": "Pass text with --data {0}, or the base checkpoint with --base {0}.",
     "verify": "Pass the base checkpoint with --base {0}.",
     "evaluate": "Pass text with --data {0}, or the base checkpoint with --base {0}.",
-    "run": "Change a value of the recipe with --set KEY=VALUE, or pass the output folder with --output {0}.",
+    "run": "Change a value of the recipe with --set KEY=VALUE, or pass the output folder with "
+    "--output {0}.",
     "recipes": "Print one recipe at a time.",
     "demo": "To keep the trained checkpoint, pass a folder with --output {0}.",
 }
@@ -35,7 +36,9 @@ def in_words_of(command: str, hint: str, flags: Flags) -> str:
         keys = {flag: " or ".join(recipe_keys(flag)) for flag in foreign}
         keys = {flag: names for flag, names in keys.items() if names}
         if keys:
-            hint = _outside_commands(hint, lambda text: FLAG.sub(lambda match: keys.get(match[0], match[0]), text))
+            hint = _outside_commands(
+                hint, lambda text: FLAG.sub(lambda match: keys.get(match[0], match[0]), text)
+            )
             hint += " These are keys of the recipe: override one with --set KEY=VALUE."
         foreign = [flag for flag in foreign if flag not in keys]
     owners = dict[str, list[str]]()
@@ -52,7 +55,8 @@ def in_words_of(command: str, hint: str, flags: Flags) -> str:
 
 def _outside_commands(hint: str, change: Callable[[str], str]) -> str:
     """Return a hint with a change to all of its text except whole commands."""
-    parts, position = list[str](), 0
+    parts = list[str]()
+    position = 0
     for match in COMMAND_LINE.finditer(hint):
         parts += [change(hint[position : match.start()]), match[0]]
         position = match.end()
@@ -66,9 +70,13 @@ def recipe_keys(flag: str) -> list[str]:
     return [path for path, key in KEYS.items() if flag_name(key.name) == flag]
 
 
-def explain_extra(command: str, repeatable: Collection[str], extra: str, words: Sequence[str]) -> str | None:
+def explain_extra(
+    command: str, repeatable: Collection[str], extra: str, words: Sequence[str]
+) -> str | None:
     """Return how to pass an unexpected argument, or None if that is unknown. `words`: all those of the command."""
-    argument = next((word for word in words if extra == word or extra.startswith(f"{word} ")), extra)
+    argument = next(
+        (word for word in words if extra == word or extra.startswith(f"{word} ")), extra
+    )
     place = words.index(argument) if argument in words else 0
     before = words[max(place - 2, 0) : place]
     if len(before) == 2 and before[0] in repeatable:

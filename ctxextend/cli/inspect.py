@@ -28,12 +28,20 @@ BEYOND = {
 
 
 def inspect(
-    models: Annotated[list[str], options.model("Folders, weights files, bundled models (tiny-gpt2) or Hub ids.")],
-    rows: Annotated[str | None, options.basic("--rows A:B", "Print statistics of rows A to B-1.")] = None,
-    check: Annotated[bool, options.basic("--check", "Print only the verdict; exit 3 if limits disagree.")] = False,
+    models: Annotated[
+        list[str], options.model("Folders, weights files, bundled models (tiny-gpt2) or Hub ids.")
+    ],
+    rows: Annotated[
+        str | None, options.basic("--rows A:B", "Print statistics of rows A to B-1.")
+    ] = None,
+    check: Annotated[
+        bool, options.basic("--check", "Print only the verdict; exit 3 if limits disagree.")
+    ] = False,
     report: options.Report = None,
     plot: options.Plot = None,
-    width: Annotated[int | None, options.files("--width W", "Characters per line.", "the terminal's")] = None,
+    width: Annotated[
+        int | None, options.files("--width W", "Characters per line.", "the terminal's")
+    ] = None,
     part: options.Part = None,
     model_type: options.ModelType = None,
     trained_length: options.TrainedLength = None,
@@ -72,7 +80,10 @@ def inspect(
     inspections = [inspect_model(open_model(ref), part) for ref in refs]
     for flag in [flag for flag, value in (("--rows", rows), ("--plot", plot)) if value is not None]:
         for item in [inspection for inspection in inspections if not inspection.tables]:
-            message = f"{flag} applies to tables of rows; the positions of {item.source} are {item.schemes[0].scheme}."
+            message = (
+                f"{flag} applies to tables of rows; the positions of {item.source} are "
+                f"{item.schemes[0].scheme}."
+            )
             raise ResizeError(message, f"Remove {flag}.")
     sink.note(*dict.fromkeys(note for inspection in inspections for note in inspection.notes))
     if report is not None:
@@ -89,14 +100,19 @@ def inspect(
     if row_range is not None:
         chosen = slice(*row_range)
         for value, inspection in zip(values, inspections, strict=True):
-            value["rows"] = {table.name: _add_rows(page, inspection, table, chosen) for table in inspection.tables}
+            value["rows"] = {
+                table.name: _add_rows(page, inspection, table, chosen)
+                for table in inspection.tables
+            }
     sink.screen(page.lines)
     sink.result("inspect", {"models": values})
     if check and not all(inspection.agrees for inspection in inspections):
         raise typer.Exit(FAILED_CHECK)
 
 
-def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_verdicts: bool = False) -> None:
+def add_inspections(
+    page: Page, inspections: Sequence["Inspection"], *, only_verdicts: bool = False
+) -> None:
     """Add the verdicts, the tables (same parts side by side), and the length limits of each model."""
     from ctxextend.inspection.table_report import short_names, tables_by_part
 
@@ -125,7 +141,9 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_ver
         _add_columns(page, header, [dict(_statistics(table)) for _, table in group])
         for inspection, table in group:
             page.text(f"Findings in {names[id(inspection)]}" if names else "Findings", "title")
-            for finding in list(table.findings()) or ["none: no outliers, zero rows, repeated rows or seams"]:
+            for finding in list(table.findings()) or [
+                "none: no outliers, zero rows, repeated rows or seams"
+            ]:
                 page.text(finding, indent="  ")
         page.line()
     _add_schemes(page, inspections, names)
@@ -135,9 +153,15 @@ def add_inspections(page: Page, inspections: Sequence["Inspection"], *, only_ver
 
 
 def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> None:
-    _add_title(page, inspection, table, f", rows created by {inspection.method}" * bool(table.new_rows))
+    _add_title(
+        page, inspection, table, f", rows created by {inspection.method}" * bool(table.new_rows)
+    )
     extra = table.rows - table.reserved_rows - table.positions
-    counts = {"reserved": table.reserved_rows, "positions": table.positions, "after the last position": extra}
+    counts = {
+        "reserved": table.reserved_rows,
+        "positions": table.positions,
+        "after the last position": extra,
+    }
     parts = [f"{count} {name}" for name, count in counts.items() if count]
     size = f"{table.rows} rows = {' + '.join(parts)}, hidden size {table.hidden_size}"
     share = f"{100 * table.share:.3g} % of {inspection.parameters:,} parameters"
@@ -147,7 +171,9 @@ def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> No
     page.text(f"{where}: {size}, {stored if table.file else computed}")
 
 
-def _add_title(page: Page, inspection: "Inspection", report: "PositionReport", created: str = "") -> None:
+def _add_title(
+    page: Page, inspection: "Inspection", report: "PositionReport", created: str = ""
+) -> None:
     from ctxextend.recipe import TRAINABLE
 
     part = f", {report.part}" if report.part else ""
@@ -164,7 +190,9 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: dict[in
         for report in inspection.schemes:
             _add_title(page, inspection, report)
             if not report.layers:
-                page.text(f"{report.scheme} positions: any length runs once the limits below allow it")
+                page.text(
+                    f"{report.scheme} positions: any length runs once the limits below allow it"
+                )
             elif report.lengths:
                 page.text(report.lengths)
             for rope in report.layers:
@@ -175,9 +203,13 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: dict[in
                     continue
                 lines = {rope.parameters["rope_type"]: ("new", rope.wavelengths)}
                 lines |= {"unscaled": ("learned", rope.unscaled_wavelengths)} if rope.slowed else {}
-                trained, level = rope.trained_length, 0 * rope.wavelengths + rope.trained_length
+                trained = rope.trained_length
+                level = 0 * rope.wavelengths + rope.trained_length
                 lines |= {f"trained length {trained}": ("faint", level)}
-                curves = [Curve(line.tolist(), [style] * len(line), name=key) for key, (style, line) in lines.items()]
+                curves = [
+                    Curve(line.tolist(), [style] * len(line), name=key)
+                    for key, (style, line) in lines.items()
+                ]
                 layers = f" of {rope.layers}" * bool(rope.layers)
                 add_chart(page, f"Wavelength in tokens by pair{layers}", curves, "shared")
             page.line()
@@ -188,19 +220,25 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: dict[in
 def _add_columns(page: Page, names: Sequence[str], columns: Sequence[dict[str, str]]) -> None:
     """Add a table with a column of labels and a column of values for each name, or for one model without a name."""
     labels = dict.fromkeys(label for column in columns for label in column)
-    rows: list[list[Cell]] = [[(label, "label"), *(item.get(label, "-") for item in columns)] for label in labels]
+    rows: list[list[Cell]] = [
+        [(label, "label"), *(item.get(label, "-") for item in columns)] for label in labels
+    ]
     page.table(["", *names] if names else [], rows, left=(0,) if names else (0, 1), wrap=True)
     page.line()
 
 
 def _rope_statistics(rope: "RopeReport") -> Iterator[tuple[str, str]]:
-    pairs, trained = len(rope.wavelengths), rope.trained_length
+    pairs = len(rope.wavelengths)
+    trained = rope.trained_length
     factor = rope.parameters.get("factor")
     yield "rope type", rope.parameters["rope_type"] + (f", factor {factor:g}" if factor else "")
     yield "rope_theta", f"{rope.parameters['rope_theta']:g}"
     yield "trained length", str(trained)
     yield "attention factor", f"{rope.attention_factor:.4g}"
-    yield "wavelength, min to max", f"{rope.wavelengths.min():.3g} to {rope.wavelengths.max():.3g} tokens"
+    yield (
+        "wavelength, min to max",
+        f"{rope.wavelengths.min():.3g} to {rope.wavelengths.max():.3g} tokens",
+    )
     yield f"less than a turn in {trained}", f"{rope.trained_partial_turns} of {pairs} pairs"
     if rope.positions != trained:
         yield f"less than a turn in {rope.positions}", f"{rope.partial_turns} of {pairs} pairs"
@@ -214,22 +252,33 @@ def _add_norms(page: Page, pair: list["ModelTable"], names: dict[int, str]) -> N
 
     curves = []
     for (inspection, table), learned in zip(pair, ("learned", "second"), strict=False):
-        styles = ["new" if table.is_new(position) else learned for position in range(len(table.stats.norms))]
+        styles = [
+            "new" if table.is_new(position) else learned
+            for position in range(len(table.stats.norms))
+        ]
         key: list[Pieces] = [[("  learned", learned), (" new", "new")]] if table.new_rows else []
         if table.reserved_rows:
             key.append([(f"  {counted(table.reserved_rows, 'reserved row')}", "reserved")])
         norms, name = table.norms.tolist(), names.get(id(inspection), "")
-        curves.append(Curve(norms[table.reserved_rows :], styles, norms[: table.reserved_rows], name, tuple(key)))
+        curves.append(
+            Curve(
+                norms[table.reserved_rows :], styles, norms[: table.reserved_rows], name, tuple(key)
+            )
+        )
     add_chart(page, "Row norm by position", curves, "both")
     for inspection, table in pair:
         if table.new_rows:
-            name, reserved = f"{names[id(inspection)]}: " if names else "", table.reserved_rows
-            new = ", ".join(describe_range(start - reserved, stop - reserved) for start, stop in table.new_rows)
+            name = f"{names[id(inspection)]}: " if names else ""
+            reserved = table.reserved_rows
+            new = ", ".join(
+                describe_range(start - reserved, stop - reserved) for start, stop in table.new_rows
+            )
             page.text(f"{name}new positions: {new}", "faint")
 
 
 def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
-    stats, more = table.stats, table.json_more()
+    stats = table.stats
+    more = table.json_more()
     norm, cosine = more["norm"], more["neighbour_cosine"]
     if norm["median"] is not None:
         yield "norm, min to max", f"{norm['min']:.3g} to {norm['max']:.3g}"
@@ -239,9 +288,15 @@ def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
         yield "cosine to next, median", f"{cosine['median']:.3g}"
         yield "cosine to next, min", f"{cosine['min']:.3g} at {stats.worst_neighbours}"
     if stats.components:
-        yield "effective rank", f"{stats.effective_rank:.1f} of {min(len(stats.norms), table.hidden_size)}"
+        yield (
+            "effective rank",
+            f"{stats.effective_rank:.1f} of {min(len(stats.norms), table.hidden_size)}",
+        )
     for number, component in enumerate(stats.components, 1):
-        yield f"period of component {number}", f"{component.period:.0f} ({100 * component.fit:.0f} % fit)"
+        yield (
+            f"period of component {number}",
+            f"{component.period:.0f} ({100 * component.fit:.0f} % fit)",
+        )
     yield "norm of mean row", f"{stats.mean_norm:.3g}"
     fit = table.sinusoidal
     if fit:
@@ -266,23 +321,41 @@ def _add_limits(page: Page, inspection: "Inspection") -> None:
     page.table((), rows or [["  none"]], left=range(4), wrap=True)
     for limit in inspection.limits:
         if limit.reason:
-            page.text(f"{limit.file} {limit.key}: {limit.reason}", "" if limit.agrees else "wrong", indent="    ")
+            page.text(
+                f"{limit.file} {limit.key}: {limit.reason}",
+                "" if limit.agrees else "wrong",
+                indent="    ",
+            )
     if inspection.libraries:
         page.line(("Effective limit per library (tokens)", "title"))
     for item in inspection.libraries:
-        page.values([(item.name, f"{BEYOND[item.beyond].format(item.tokens)} ({item.decided_by})")], margin=22)
+        page.values(
+            [(item.name, f"{BEYOND[item.beyond].format(item.tokens)} ({item.decided_by})")],
+            margin=22,
+        )
 
 
-def _add_rows(page: Page, inspection: "Inspection", table: "TableReport", rows: slice) -> list[dict[str, Any]]:
+def _add_rows(
+    page: Page, inspection: "Inspection", table: "TableReport", rows: slice
+) -> list[dict[str, Any]]:
     """Add statistics of some rows of a tensor (reserved rows included) as a table; return them as plain values."""
     if not range(*rows.indices(table.rows)):
-        raise ResizeError(f"--rows selects no row of {table.name}, which has rows 0 to {table.rows - 1}.")
+        raise ResizeError(
+            f"--rows selects no row of {table.name}, which has rows 0 to {table.rows - 1}."
+        )
     page.text(f"{inspection.source} {table.name}", "title")
-    statistics, cells = [*table.row_statistics(rows)], list[list[Cell]]()
+    statistics = [*table.row_statistics(rows)]
+    cells = list[list[Cell]]()
     for row in statistics:
-        remarks, position = "; ".join(row["remarks"]), "-" if row["position"] is None else str(row["position"])
+        remarks = "; ".join(row["remarks"])
+        position = "-" if row["position"] is None else str(row["position"])
         norm, cosine = (page.numbers.number(row[name], None) for name in ("norm", "cosine_to_next"))
         texts = (f"  {row['row']}", position, norm, cosine, row["origin"], remarks)
         cells.append([(text, "wrong" if remarks else "") for text in texts])
-    page.table(("  row", "position", "norm", "cosine to next", "origin", "remarks"), cells, left=(4, 5), wrap=True)
+    page.table(
+        ("  row", "position", "norm", "cosine to next", "origin", "remarks"),
+        cells,
+        left=(4, 5),
+        wrap=True,
+    )
     return statistics

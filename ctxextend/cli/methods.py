@@ -21,7 +21,8 @@ complete_name = options.completing(lambda: dict.fromkeys((*METHOD_NAMES, *ROTARY
 
 def methods(
     names: Annotated[
-        list[str] | None, options.argument("NAME", "Show details of these methods.", "all", complete_name)
+        list[str] | None,
+        options.argument("NAME", "Show details of these methods.", "all", complete_name),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -63,7 +64,10 @@ def _details(method: Method) -> Iterator[tuple[str, str]]:
         default = chosen if setting.default is None else setting.default
         yield "  settings", f"{name}: {setting.does} ({setting.must}; default: {default})"
     if not method.scheme:
-        yield "  --keep-first", "not supported" if method.keep_first is None else f"default: {method.keep_first}"
+        yield (
+            "  --keep-first",
+            "not supported" if method.keep_first is None else f"default: {method.keep_first}",
+        )
     yield "  short inputs", method.short_inputs
     yield "  long inputs", method.long_inputs
     yield "  use when", method.when

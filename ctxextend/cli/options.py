@@ -21,13 +21,22 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings")
 # Duplicates ctxextend.recipe.MEASURES (a test compares them): importing it would load numpy for --help.
 MEASURES = ("position", "context", "passkey", "retrieval", "shift")
-PANELS = ("Options", "Text", "Measures", "Training", "Output", "Advanced")  # option groups of --help, in order
+PANELS = (
+    "Options",
+    "Text",
+    "Measures",
+    "Training",
+    "Output",
+    "Advanced",
+)  # option groups of --help, in order
 
 
 def heading(title: str) -> Any:
     """Return a factory of options listed under a heading of --help, declared as ``--name METAVAR``."""
 
-    def option(declaration: str, about: str, default: str | bool = True, complete: Any = None, **more: Any) -> Any:
+    def option(
+        declaration: str, about: str, default: str | bool = True, complete: Any = None, **more: Any
+    ) -> Any:
         names = [word for word in declaration.split() if word.startswith("-")]
         metavar = " ".join(declaration.split()[len(names) :]) or None
         more |= {"show_default": default, "rich_help_panel": title, "autocompletion": complete}
@@ -54,12 +63,16 @@ def hub_id(repo: str | None) -> str | None:
 complete_measure = completing(lambda: MEASURES)
 complete_method = completing(lambda: METHOD_NAMES)
 complete_model = completing(lambda: import_module("ctxextend.checkpoints.source").BUNDLED)
-complete_model_type = completing(lambda: sorted(import_module("ctxextend.families.registry").FAMILIES))
+complete_model_type = completing(
+    lambda: sorted(import_module("ctxextend.families.registry").FAMILIES)
+)
 
 
 def argument(metavar: str, help_text: str, default: str | bool = True, complete: Any = None) -> Any:
     """Return an argument, and how shells complete it."""
-    return typer.Argument(metavar=metavar, help=help_text, show_default=default, autocompletion=complete)
+    return typer.Argument(
+        metavar=metavar, help=help_text, show_default=default, autocompletion=complete
+    )
 
 
 def model(help_text: str) -> Any:
@@ -75,10 +88,17 @@ def output_folder(default: str | bool, help_text: str = "Output folder.") -> Any
 Model = Annotated[str, model("Local folder, bundled model (tiny-gpt2) or Hub id.")]
 To = Annotated[str, basic("--to N", "New context length, e.g. 4096, 4k or 4x.")]
 HoldOut = Annotated[int | None, basic("--hold-out N", "Judge methods by the rows from N on.")]
-Part = Annotated[str | None, basic("--part PART", "Only this table: encoder, decoder, ... (see families).")]
-Base = Annotated[str | None, basic("--base MODEL", "Base checkpoint.", "from ctxextend.yaml", complete_model)]
+Part = Annotated[
+    str | None, basic("--part PART", "Only this table: encoder, decoder, ... (see families).")
+]
+Base = Annotated[
+    str | None, basic("--base MODEL", "Base checkpoint.", "from ctxextend.yaml", complete_model)
+]
 
-Data = Annotated[list[str], text("--data PATH", "Text: .txt, .jsonl, .csv or .parquet file, folder or hf:OWNER/NAME.")]
+Data = Annotated[
+    list[str],
+    text("--data PATH", "Text: .txt, .jsonl, .csv or .parquet file, folder or hf:OWNER/NAME."),
+]
 OptionalData = Annotated[list[str] | None, text("--data PATH", Data.__metadata__[0].help)]
 Corpus = Annotated[str | None, text("--corpus FILE", "Documents of a search set: .jsonl or .tsv.")]
 Queries = Annotated[str | None, text("--queries FILE", "Its queries: .jsonl or .tsv.")]
@@ -90,7 +110,12 @@ Tokens = Annotated[int | None, text("--tokens T", "Maximum number of tokens to u
 Length = Annotated[list[int] | None, measures("--length L", "Context length.", "128, 256, ...")]
 Measure = Annotated[
     list[str] | None,
-    measures("--measure NAME", f"One of {', '.join(MEASURES)}.", "all that apply but shift", complete_measure),
+    measures(
+        "--measure NAME",
+        f"One of {', '.join(MEASURES)}.",
+        "all that apply but shift",
+        complete_measure,
+    ),
 ]
 
 Trainable = Annotated[
@@ -100,36 +125,66 @@ Trainable = Annotated[
 Lora = Annotated[int | None, learning("--lora R", "Also train adapters of rank R (LoRA).")]
 SeqLen = Annotated[int | None, learning("--seq-len L", "Sequence length in positions.", "all")]
 Window = Annotated[int | None, learning("--window W", "Tokens per window, placed at random.", "L")]
-LearningRate = Annotated[float | None, learning("--lr X", "Peak learning rate.", "set by --trainable")]
-StepBatch = Annotated[int | None, learning("--batch-size B", "Sequences per step (all devices).", "8")]
+LearningRate = Annotated[
+    float | None, learning("--lr X", "Peak learning rate.", "set by --trainable")
+]
+StepBatch = Annotated[
+    int | None, learning("--batch-size B", "Sequences per step (all devices).", "8")
+]
 
 Force = Annotated[bool, files("--force", "Replace an existing checkpoint folder.")]
 Resume = Annotated[bool, files("--resume", "Resume an interrupted training run.")]
-Report = Annotated[Path | None, files("--report FILE.html", "Write an HTML report.", readable=False)]
-Plot = Annotated[Path | None, files("--plot FILE", "Write a figure: .png, .svg or .pdf.", readable=False)]
-PushToHub = Annotated[str | None, files("--push-to-hub REPO", "Upload to this model repository.", callback=hub_id)]
+Report = Annotated[
+    Path | None, files("--report FILE.html", "Write an HTML report.", readable=False)
+]
+Plot = Annotated[
+    Path | None, files("--plot FILE", "Write a figure: .png, .svg or .pdf.", readable=False)
+]
+PushToHub = Annotated[
+    str | None, files("--push-to-hub REPO", "Upload to this model repository.", callback=hub_id)
+]
 DryRun = Annotated[bool, files("--dry-run", "Print the plan and write nothing.")]
 AsJson = Annotated[bool, files("--json", "Print one JSON object.")]
 Quiet = Annotated[bool, files("--quiet -q", "Suppress all stderr output except errors.")]
 
-Precision = Annotated[Literal["auto", "fp32", "bf16", "fp16"], advanced("--precision P", "auto, fp32, bf16 or fp16.")]
-Device = Annotated[str | None, advanced("--device NAME", "Device: cpu, cuda, cuda:1 or mps.", "GPU, else CPU")]
+Precision = Annotated[
+    Literal["auto", "fp32", "bf16", "fp16"], advanced("--precision P", "auto, fp32, bf16 or fp16.")
+]
+Device = Annotated[
+    str | None, advanced("--device NAME", "Device: cpu, cuda, cuda:1 or mps.", "GPU, else CPU")
+]
 Threads = Annotated[int | None, advanced("--threads N", "CPU threads.", "depends on the model")]
 Seed = Annotated[int, advanced("--seed S", "Random seed.")]
 ModelType = Annotated[
-    str | None, advanced("--model-type TYPE", "Override the model type in config.json.", complete=complete_model_type)
+    str | None,
+    advanced(
+        "--model-type TYPE", "Override the model type in config.json.", complete=complete_model_type
+    ),
 ]
-Tokenizer = Annotated[str | None, advanced("--tokenizer NAME", "Tokenizer: folder, Hub id or nanoGPT's meta.pkl.")]
-TensorName = Annotated[str | None, advanced("--tensor NAME", "Name of the position table, for an unknown model type.")]
-ReservedRows = Annotated[int, advanced("--reserved-rows K", "With --tensor: rows before position 0.")]
-ConfigKey = Annotated[str | None, advanced("--config-key KEY", "With --tensor: dotted config key of its length.")]
+Tokenizer = Annotated[
+    str | None, advanced("--tokenizer NAME", "Tokenizer: folder, Hub id or nanoGPT's meta.pkl.")
+]
+TensorName = Annotated[
+    str | None, advanced("--tensor NAME", "Name of the position table, for an unknown model type.")
+]
+ReservedRows = Annotated[
+    int, advanced("--reserved-rows K", "With --tensor: rows before position 0.")
+]
+ConfigKey = Annotated[
+    str | None, advanced("--config-key KEY", "With --tensor: dotted config key of its length.")
+]
 TrainedLength = Annotated[
-    int | None, advanced("--trained-length L", "First trained length, if the config misstates it (rotary).")
+    int | None,
+    advanced("--trained-length L", "First trained length, if the config misstates it (rotary)."),
 ]
 Revision = Annotated[str | None, advanced("--revision REV", "Branch, tag or commit on the Hub.")]
-Subfolder = Annotated[str | None, advanced("--subfolder DIR", "Subfolder of MODEL that contains the checkpoint.")]
+Subfolder = Annotated[
+    str | None, advanced("--subfolder DIR", "Subfolder of MODEL that contains the checkpoint.")
+]
 Variant = Annotated[str | None, advanced("--variant NAME", "Weights variant, e.g. fp16.")]
-CopyCode = Annotated[bool, advanced("--copy-code", "Also copy code files (*.py, ...); code is never executed.")]
+CopyCode = Annotated[
+    bool, advanced("--copy-code", "Also copy code files (*.py, ...); code is never executed.")
+]
 
 
 def read_range(text: str | None) -> tuple[int | None, int | None] | None:
@@ -148,7 +203,9 @@ def command_line() -> str:
     from ctxextend.report.figures import public_name
 
     words = (word.rpartition("=") for word in sys.argv[1:])
-    return shlex.join(["ctxextend", *(f"{flag}{equals}{public_name(value)}" for flag, equals, value in words)])
+    return shlex.join(
+        ["ctxextend", *(f"{flag}{equals}{public_name(value)}" for flag, equals, value in words)]
+    )
 
 
 @contextmanager
@@ -176,13 +233,17 @@ def given_flags(flags: Mapping[str, Any], *settings: type) -> dict[str, Any]:
     """Return the command's values that are set and match a field of the settings, with lists as tuples."""
     names = [field.name for kind in settings for field in fields(kind)]
     given = {name: flags[name] for name in names if flags.get(name) is not None}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+    }
 
 
 def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: Any) -> Settings:
     """Build settings of ``ctxextend.recipe`` from a command's values; invalid values are usage errors."""
     if flags.get("tensor") and flags.get("part"):
-        raise typer.BadParameter("--part cannot be used with --tensor, which already selects one table. Remove --part.")
+        raise typer.BadParameter(
+            "--part cannot be used with --tensor, which already selects one table. Remove --part."
+        )
     with usage_errors():
         return settings(**given_flags({**flags, **changes}, settings))
 
@@ -193,9 +254,13 @@ def training_flags(flags: Mapping[str, Any]) -> "Train | None":
 
     data, steps = flags["train"], flags["steps"]
     if bool(data) != (steps is not None):
-        raise typer.BadParameter("--train and --steps must be used together. Add the other, or remove both.")
+        raise typer.BadParameter(
+            "--train and --steps must be used together. Add the other, or remove both."
+        )
     if not data and flags["lora"] is not None:
-        raise typer.BadParameter("--lora requires --train. Add --train and --steps, or remove --lora.")
+        raise typer.BadParameter(
+            "--lora requires --train. Add --train and --steps, or remove --lora."
+        )
     if data and flags["verify"]:
         raise typer.BadParameter("--verify cannot be used with --train. Remove one of them.")
     return from_flags(Train, flags, data=data, copy_code=None) if data else None
@@ -209,5 +274,7 @@ def check_files(plot: Path | None = None, report: Path | None = None) -> None:
             kind = getattr(figures, name)
             if path.suffix.lower() not in kind.formats:
                 known = f"{', '.join(kind.formats[:-1])} or {kind.formats[-1]}"
-                raise typer.BadParameter(f"{path} has an unsupported {kind.name} format. Use {known}.")
+                raise typer.BadParameter(
+                    f"{path} has an unsupported {kind.name} format. Use {known}."
+                )
             figures.check_file(path, kind)

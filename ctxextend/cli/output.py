@@ -27,9 +27,19 @@ Pieces = list[tuple[str, str]]  # a line of output as (text, style name) pairs
 # Paths of figures and reports (None: not requested), each with the function that writes it.
 Files = Sequence[tuple[Path | None, Callable[[Path], None]]]
 STYLES: dict[str, dict[str, Any]] = {  # keyword arguments of `typer.style`
-    **{"": {}, "title": {"bold": True}, "faint": {"dim": True}, "label": {"bold": True, "fg": "cyan"}},
+    **{
+        "": {},
+        "title": {"bold": True},
+        "faint": {"dim": True},
+        "label": {"bold": True, "fg": "cyan"},
+    },
     **{"wrong": {"bold": True, "fg": "red"}, "right": {"fg": "green"}, "learned": {"fg": "cyan"}},
-    **{"second": {"fg": "green"}, "third": {"fg": "magenta"}, "new": {"fg": "yellow"}, "reserved": {"fg": "magenta"}},
+    **{
+        "second": {"fg": "green"},
+        "third": {"fg": "magenta"},
+        "new": {"fg": "yellow"},
+        "reserved": {"fg": "magenta"},
+    },
 }
 
 
@@ -42,7 +52,9 @@ class Output:
     is_path_only: bool = False  # only the output's path on stdout; screens go to stderr
     # Only errors on stderr: of the processes of torchrun or accelerate, that of rank 0 prints.
     silent: bool = field(
-        default_factory=lambda: os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
+        default_factory=lambda: (
+            os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
+        )
     )
 
     def __post_init__(self) -> None:
@@ -64,7 +76,11 @@ class Output:
     def result(self, command: str, value: Any, warnings: Sequence[str] = ()) -> None:
         """Print a result as the command's JSON object if --json is set."""
         if self.as_json and not self.silent:
-            frame = {"schema_version": SCHEMA_VERSION, "command": command, "warnings": list(warnings)}
+            frame = {
+                "schema_version": SCHEMA_VERSION,
+                "command": command,
+                "warnings": list(warnings),
+            }
             _print(without_tokens(json.dumps(frame | to_json(value), indent=2)))
 
     def note(self, *lines: str) -> None:
@@ -85,7 +101,9 @@ class Output:
         """Print an error and its hint as text, with --json also as an object."""
         if self.silent and kind == "Interrupted":
             return
-        lines = message.split("\n") if kind == RecipeError.__name__ else [message]  # one line per error
+        lines = (
+            message.split("\n") if kind == RecipeError.__name__ else [message]
+        )  # one line per error
         _print_error(f"Error: {lines[0]}", *lines[1:], *filter(None, [hint]))
         self.error_object(kind, message, hint)
 
@@ -97,7 +115,12 @@ class Output:
                 _print(without_tokens(json.dumps({"error": error}, indent=2)))
 
     def measurement(
-        self, command: str, result: "Evaluation | Comparison", lines: Iterable[Pieces], files: Files, value: Any = None
+        self,
+        command: str,
+        result: "Evaluation | Comparison",
+        lines: Iterable[Pieces],
+        files: Files,
+        value: Any = None,
     ) -> None:
         """Write the files and print the result; exit if the run was interrupted or a file could not be written."""
         if not result.complete:
@@ -128,15 +151,32 @@ class Output:
         from rich import progress as bars
         from rich.console import Console
 
-        columns = ("{task.description}", bars.BarColumn(), bars.TaskProgressColumn(), "{task.fields[speed]}")
+        columns = (
+            "{task.description}",
+            bars.BarColumn(),
+            bars.TaskProgressColumn(),
+            "{task.fields[speed]}",
+        )
         remaining = bars.TimeRemainingColumn(compact=True)
-        with bars.Progress(*columns, remaining, console=Console(stderr=True), transient=True) as bar:
+        with bars.Progress(
+            *columns, remaining, console=Console(stderr=True), transient=True
+        ) as bar:
             task = bar.add_task(action, total=None, speed="")
 
             def update(advance: int, total: int, label: str = "") -> None:
                 rate = bar.tasks[0].speed
-                speed = (f"{size_text(rate)}/s" if unit == "bytes" else f"{rate:,.0f} {unit}/s") if rate else ""
-                bar.update(task, advance=advance, total=total, description=f"{action} {label}".rstrip(), speed=speed)
+                speed = (
+                    (f"{size_text(rate)}/s" if unit == "bytes" else f"{rate:,.0f} {unit}/s")
+                    if rate
+                    else ""
+                )
+                bar.update(
+                    task,
+                    advance=advance,
+                    total=total,
+                    description=f"{action} {label}".rstrip(),
+                    speed=speed,
+                )
 
             yield update
 
@@ -145,7 +185,10 @@ def styled(line: Pieces, *, colour: bool) -> str:
     """Render a line for printing."""
     if not colour:
         return "".join(printable(text) for text, _ in line).rstrip()
-    return "".join(typer.style(printable(text), **STYLES[style]) if style else printable(text) for text, style in line)
+    return "".join(
+        typer.style(printable(text), **STYLES[style]) if style else printable(text)
+        for text, style in line
+    )
 
 
 def _print(text: str) -> None:
@@ -156,7 +199,9 @@ def _print(text: str) -> None:
         raise
     except OSError as error:
         sys.stdout = null_stream()  # the flush at exit must not fail again
-        raise OutputError(f"Cannot print the result: {error.strerror}.", "The command itself succeeded.") from error
+        raise OutputError(
+            f"Cannot print the result: {error.strerror}.", "The command itself succeeded."
+        ) from error
 
 
 def _print_error(*lines: str) -> None:
@@ -174,7 +219,9 @@ def null_stream() -> TextIO:
 
 def in_colour() -> bool:
     """Whether stdout is a terminal with colours enabled; see https://no-color.org."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stdout.isatty()
+    return (
+        not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stdout.isatty()
+    )
 
 
 def ignore_ctrl_c() -> None:

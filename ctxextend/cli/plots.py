@@ -48,7 +48,9 @@ def add_chart(page: Page, title: str, curves: Sequence[Curve], shared: str) -> N
     parts: list[Pieces] = [[(title, "title")], [(" (logarithmic)" * _is_logarithmic(curves), "")]]
     for curve, (_, characters) in zip(curves, MARKS[page.unicode], strict=False):
         if curve.name:
-            key = textwrap.wrap(f"  {characters[-1]} {curve.name}", page.width, break_on_hyphens=False)
+            key = textwrap.wrap(
+                f"  {characters[-1]} {curve.name}", page.width, break_on_hyphens=False
+            )
             parts += [[(text, curve.styles[0])] for text in key]
         parts += curve.key
     if len(curves) > 1:
@@ -60,18 +62,32 @@ def add_chart(page: Page, title: str, curves: Sequence[Curve], shared: str) -> N
 def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = True) -> list[Pieces]:
     """Draw up to three curves over one axis of positions, in `height` lines and two lines for the axis."""
     # A padding row is zero; including it would flatten the rest of the curve.
-    values = [value for curve in curves for value in (*filter(lambda value: value > 0, curve.reserved), *curve.values)]
+    values = [
+        value
+        for curve in curves
+        for value in (*filter(lambda value: value > 0, curve.reserved), *curve.values)
+    ]
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     scale = np.log if _is_logarithmic(curves) else np.asarray
     low, high = (float(scale(end)) for end in (min(finite), max(finite)))
     middle = float(np.exp((low + high) / 2)) if scale is np.log else low + (high - low) / 2
-    is_curved = high - low > 1e-6 * abs(high)  # the rows of sinusoids have equal norms, except for rounding
-    labels = {height - 1: f"{min(finite):.3g}", height // 2: f"{middle:.3g}", 0: f"{max(finite):.3g}"}
+    is_curved = high - low > 1e-6 * abs(
+        high
+    )  # the rows of sinusoids have equal norms, except for rounding
+    labels = {
+        height - 1: f"{min(finite):.3g}",
+        height // 2: f"{middle:.3g}",
+        0: f"{max(finite):.3g}",
+    }
 
     def heights(values: Sequence[float]) -> NDArray[np.float64]:
         numbers = np.array(values, dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.clip((scale(numbers) - low) / (high - low), 0, 1) if is_curved else np.full(len(numbers), 0.5)
+            ratio = (
+                np.clip((scale(numbers) - low) / (high - low), 0, 1)
+                if is_curved
+                else np.full(len(numbers), 0.5)
+            )
         return np.where(np.isfinite(numbers), ratio, np.nan)
 
     margin = max(map(len, labels.values())) + 1
@@ -86,30 +102,53 @@ def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = Tr
         left = _dot_bits(heights(curve.reserved), mark, (height, reserved_columns, reserved))
         right = _dot_bits(heights(curve.values), mark, (height, columns, length))
         bits = np.hstack([left, np.zeros((height, first - reserved_columns), dtype=int), right])
-        positions = (min(column * length // columns, len(curve.values) - 1) for column in range(columns))
-        drawn.append((bits, mark[1], ["reserved"] * first + [curve.styles[position] for position in positions]))
+        positions = (
+            min(column * length // columns, len(curve.values) - 1) for column in range(columns)
+        )
+        drawn.append(
+            (
+                bits,
+                mark[1],
+                ["reserved"] * first + [curve.styles[position] for position in positions],
+            )
+        )
     lines = []
     for row in range(height):
         pieces = [(f"{labels.get(row, ''):>{margin}}{tick if row in labels else side}", "faint")]
         for column in range(first + columns):
-            cells = [(marks[bits[row, column]], styles[column]) for bits, marks, styles in drawn if bits[row, column]]
+            cells = [
+                (marks[bits[row, column]], styles[column])
+                for bits, marks, styles in drawn
+                if bits[row, column]
+            ]
             if reserved_columns and column == reserved_columns:
                 cells = [(border, "faint")]
             pieces.append((SHARED[unicode], "faint") if len(cells) > 1 else (*cells, (" ", ""))[0])
-        lines.append([("".join(text for text, _ in same), style) for style, same in groupby(pieces, itemgetter(1))])
+        lines.append(
+            [
+                ("".join(text for text, _ in same), style)
+                for style, same in groupby(pieces, itemgetter(1))
+            ]
+        )
     return [*lines, *_axis(margin, reserved_columns, columns, length, unicode=unicode)]
 
 
 def _is_logarithmic(curves: Sequence[Curve]) -> bool:
     reserved = np.array([value for curve in curves for value in curve.reserved], dtype=np.float64)
-    return needs_log_scale(reserved, np.array([value for curve in curves for value in curve.values], dtype=np.float64))
+    return needs_log_scale(
+        reserved, np.array([value for curve in curves for value in curve.values], dtype=np.float64)
+    )
 
 
-def _dot_bits(heights: NDArray[np.float64], mark: Mark, size: tuple[int, int, int]) -> NDArray[np.intp]:
+def _dot_bits(
+    heights: NDArray[np.float64], mark: Mark, size: tuple[int, int, int]
+) -> NDArray[np.intp]:
     """Return the sum of dot bits of each character, (lines from the top, columns), from relative heights, (n,)."""
     weights, (height, columns, length) = np.array(mark[0]), size  # in lines, columns and positions
     across, up = weights.shape
-    steps = np.where(np.isnan(heights), -1, np.minimum(heights * height * up, height * up - 1)).astype(int)
+    steps = np.where(
+        np.isnan(heights), -1, np.minimum(heights * height * up, height * up - 1)
+    ).astype(int)
     dots = np.zeros((columns * across, height * up), dtype=int)
     previous: list[int] = []
     for x in range(columns * across):
@@ -122,13 +161,19 @@ def _dot_bits(heights: NDArray[np.float64], mark: Mark, size: tuple[int, int, in
                 low, high = min(low, max(previous) + 1), max(high, min(previous) - 1)
             dots[x, low : high + 1] = 1
         previous = current
-    bits: NDArray[np.intp] = np.einsum("cahu,au->hc", dots.reshape(columns, across, height, up), weights)
+    bits: NDArray[np.intp] = np.einsum(
+        "cahu,au->hc", dots.reshape(columns, across, height, up), weights
+    )
     return bits[::-1]
 
 
-def _axis(margin: int, reserved_columns: int, columns: int, length: int, *, unicode: bool) -> list[Pieces]:
+def _axis(
+    margin: int, reserved_columns: int, columns: int, length: int, *, unicode: bool
+) -> list[Pieces]:
     line, tick, corner, end = AXES[unicode]
-    step = 2 ** max(math.ceil(math.log2(length / max(columns // 10, 1))), 0)  # lengths are powers of two
+    step = 2 ** max(
+        math.ceil(math.log2(length / max(columns // 10, 1))), 0
+    )  # lengths are powers of two
     ticks = {position * columns // length: str(position) for position in range(0, length, step)}
     ruler = "".join(tick if column in ticks else line for column in range(columns))
     numbers = [" "] * columns

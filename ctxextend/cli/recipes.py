@@ -11,7 +11,9 @@ from ctxextend.errors import RecipeError, did_you_mean
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", show_default="all", help="Print this recipe.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", show_default="all", help="Print this recipe.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """List the built-in recipes, or print one.
@@ -27,10 +29,15 @@ def recipes(
     sink, page, builtin = Output(as_json), Page.for_stdout(), builtin_recipes()
     if name is not None and name not in builtin:
         with options.usage_errors(RecipeError):
-            raise RecipeError(f"No built-in recipe {name}.", did_you_mean(name, builtin) or "See `ctxextend recipes`.")
+            raise RecipeError(
+                f"No built-in recipe {name}.",
+                did_you_mean(name, builtin) or "See `ctxextend recipes`.",
+            )
     texts = {key: path.read_text("utf-8") for key, path in builtin.items() if name in (None, key)}
     # Each file starts with a comment; its text up to the first colon is the summary.
-    about = {key: text.split(":")[0].replace("\n#", "").removeprefix("# ") for key, text in texts.items()}
+    about = {
+        key: text.split(":")[0].replace("\n#", "").removeprefix("# ") for key, text in texts.items()
+    }
     if name is not None:
         sink.data(texts[name].rstrip())
     else:

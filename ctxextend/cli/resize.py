@@ -25,15 +25,26 @@ if TYPE_CHECKING:
 
 
 def resize(
-    source: Annotated[str, options.model("Folder, weights file, bundled model (tiny-gpt2) or Hub id.")],
+    source: Annotated[
+        str, options.model("Folder, weights file, bundled model (tiny-gpt2) or Hub id.")
+    ],
     to: options.To,
     method: Annotated[
-        str | None, basic("--method NAME", "E.g. linear or bands:gain=1.2 (see methods).", "auto", complete_method)
+        str | None,
+        basic(
+            "--method NAME", "E.g. linear or bands:gain=1.2 (see methods).", "auto", complete_method
+        ),
     ] = None,
-    data: Annotated[list[str] | None, basic("--data PATH", "Tune bands, or choose a method, on this text.")] = None,
+    data: Annotated[
+        list[str] | None, basic("--data PATH", "Tune bands, or choose a method, on this text.")
+    ] = None,
     hold_out: options.HoldOut = None,
-    keep_first: Annotated[int | None, basic("--keep-first K", "Keep the first K rows.", "0; stretch: 20")] = None,
-    drop_last: Annotated[int, basic("--drop-last K", "Create no new rows from the last K learned ones.")] = 0,
+    keep_first: Annotated[
+        int | None, basic("--keep-first K", "Keep the first K rows.", "0; stretch: 20")
+    ] = None,
+    drop_last: Annotated[
+        int, basic("--drop-last K", "Create no new rows from the last K learned ones.")
+    ] = 0,
     part: options.Part = None,
     tokenizer: options.Tokenizer = None,
     model_type: options.ModelType = None,
@@ -41,11 +52,21 @@ def resize(
     tensor: options.TensorName = None,
     reserved_rows: options.ReservedRows = 0,
     config_key: options.ConfigKey = None,
-    fix_limits: Annotated[bool, basic("--fix-limits", "Make all length limits agree with the table.")] = False,
-    edit_only: Annotated[bool, files("--edit-only", "Write the edited small files, and no weights.")] = False,
-    train: Annotated[list[str] | None, basic("--train PATH", "Then train on this text; requires --steps.")] = None,
-    steps: Annotated[int | None, basic("--steps N", "Optimizer steps (other settings: use train or run).")] = None,
-    lora: Annotated[int | None, basic("--lora R", "With --train: also train adapters of rank R.")] = None,
+    fix_limits: Annotated[
+        bool, basic("--fix-limits", "Make all length limits agree with the table.")
+    ] = False,
+    edit_only: Annotated[
+        bool, files("--edit-only", "Write the edited small files, and no weights.")
+    ] = False,
+    train: Annotated[
+        list[str] | None, basic("--train PATH", "Then train on this text; requires --steps.")
+    ] = None,
+    steps: Annotated[
+        int | None, basic("--steps N", "Optimizer steps (other settings: use train or run).")
+    ] = None,
+    lora: Annotated[
+        int | None, basic("--lora R", "With --train: also train adapters of rank R.")
+    ] = None,
     output: Annotated[Path | None, options.output_folder("<name>-<N>")] = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
@@ -53,7 +74,9 @@ def resize(
     copy_code: options.CopyCode = False,
     force: options.Force = False,
     push_to_hub: options.PushToHub = None,
-    verify: Annotated[bool, files("--verify", "Verify the output before moving it into place.")] = False,
+    verify: Annotated[
+        bool, files("--verify", "Verify the output before moving it into place.")
+    ] = False,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -70,15 +93,21 @@ def resize(
     from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize
 
     if data and method not in (None, DEFAULT_METHOD):
-        raise typer.BadParameter("--data requires --method auto, the default. Remove --method, or --data.")
+        raise typer.BadParameter(
+            "--data requires --method auto, the default. Remove --method, or --data."
+        )
     if hold_out is not None and not data:
         raise typer.BadParameter("--hold-out requires --data. Add --data, or remove --hold-out.")
     if hold_out is not None and (keep_first is not None or drop_last):
-        raise typer.BadParameter("--hold-out chooses all settings. Remove --keep-first and --drop-last, or --hold-out.")
+        raise typer.BadParameter(
+            "--hold-out chooses all settings. Remove --keep-first and --drop-last, or --hold-out."
+        )
     training = options.training_flags(flags)
     if edit_only and (train or verify):
         other = "--train" if train else "--verify"
-        raise typer.BadParameter(f"--edit-only cannot be used with {other}, which needs weights. Remove one of them.")
+        raise typer.BadParameter(
+            f"--edit-only cannot be used with {other}, which needs weights. Remove one of them."
+        )
     sink = Output(as_json, quiet)
     with options.usage_errors():
         settings = options.from_flags(Resize, flags)
@@ -104,8 +133,13 @@ def resize(
         from ctxextend.comparison.calibrate import calibrate_model
 
         with sink.progress("Tuning", unit="tokens") as progress:
-            calibration = calibrate_model(plan.model, plan.settings, Evaluate(tuple(data)), progress, sink.warning)
-        sink.note(*(note for note in calibration.notes if note not in plan.notes), calibration_text(calibration))
+            calibration = calibrate_model(
+                plan.model, plan.settings, Evaluate(tuple(data)), progress, sink.warning
+            )
+        sink.note(
+            *(note for note in calibration.notes if note not in plan.notes),
+            calibration_text(calibration),
+        )
         more["calibration"], warned = to_json(calibration), calibration.warnings
         plan = plan_model(plan.model, replace(plan.settings, method=calibration.method))
     plan = plan.without_weights() if edit_only else plan
@@ -134,14 +168,25 @@ def write(
         from ctxextend.training.training_run import RunFolder
 
         hint = "Resume with the same command; --force starts over."
-        resume = not force and RunFolder.for_output(output_path(output, plan.default_output)).save is not None
+        resume = (
+            not force
+            and RunFolder.for_output(output_path(output, plan.default_output)).save is not None
+        )
         with options.training_text_is_train():
-            trained = execute(sink, recipe, plan, output, force=force, resume=resume, resume_hint=hint).training
+            trained = execute(
+                sink, recipe, plan, output, force=force, resume=resume, resume_hint=hint
+            ).training
         assert trained is not None
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
-        result = ResizeResult(plan, trained.output, trained.warnings, size, round(trained.seconds, 3))
+        result = ResizeResult(
+            plan, trained.output, trained.warnings, size, round(trained.seconds, 3)
+        )
         more |= push(sink, result.output, flags["push_to_hub"])
-        sink.result(command, to_json(result) | {"train": to_json(trained)} | more, (*warned, *trained.warnings))
+        sink.result(
+            command,
+            to_json(result) | {"train": to_json(trained)} | more,
+            (*warned, *trained.warnings),
+        )
     else:
         checked: dict[str, Any] = {}
         if flags["verify"]:
@@ -149,7 +194,10 @@ def write(
 
             checked["check"] = partial(check_output, plan)
         with sink.progress("Writing") as progress:
-            result = replace(plan.execute(output, force=force, progress=progress, **checked), verified=flags["verify"])
+            result = replace(
+                plan.execute(output, force=force, progress=progress, **checked),
+                verified=flags["verify"],
+            )
         _show_result(sink, result)
         more |= push(sink, result.output, flags["push_to_hub"])
         sink.result(command, to_json(result) | more, (*warned, *result.warnings))
@@ -167,7 +215,10 @@ def calibration_text(calibration: "Calibration") -> str:
     gain = f"better than untuned by {amount} (95 %) {unit}"
     if calibration.after == calibration.before:
         gain = "no candidate was better by more than a standard error"
-    text = f"{calibration.windows} {samples} of {calibration.length:,} tokens in {time_text(calibration.seconds)}"
+    text = (
+        f"{calibration.windows} {samples} of {calibration.length:,} tokens in "
+        f"{time_text(calibration.seconds)}"
+    )
     return f"tuned on {text}: {calibration.method}; {gain}"
 
 
@@ -177,9 +228,14 @@ def show_plan(
     """Print what a recipe would do; return the plan of each step as plain values, and the warnings."""
     from ctxextend.plan.plan import ResizeResult
 
-    resized, warnings = None, list(plan.warnings) if plan else []
+    resized = None
+    warnings = list(plan.warnings) if plan else []
     items = [("source", recipe.checkpoint.source), *([("output", str(output))] if output else [])]
-    steps = {name: asdict(step) for name in ("train", "evaluate") if (step := getattr(recipe, name)) is not None}
+    steps = {
+        name: asdict(step)
+        for name in ("train", "evaluate")
+        if (step := getattr(recipe, name)) is not None
+    }
     if plan is not None:
         try:
             plan.check_output(output, force=force)
@@ -188,13 +244,19 @@ def show_plan(
             sink.warning(warnings[-1])
         warnings += plan.untrained_warnings
         sink.warning(*plan.untrained_warnings)
-        output, choices = output or plan.default_output, plan.choices
+        output = output or plan.default_output
+        choices = plan.choices
         items = list(_plan_items(plan, output))
         sink.note(*filter(None, (*choices, *plan.runtime_notes, plan.keep_hint)))
         resized = to_json(ResizeResult(plan, output, choices=choices, dry_run=True))
     for step, settings in steps.items():
-        given = {name: v for name, v in settings.items() if v is not None and v is not False and v != ()}
-        texts = (f"{name}: {' '.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in given.items())
+        given = {
+            name: v for name, v in settings.items() if v is not None and v is not False and v != ()
+        }
+        texts = (
+            f"{name}: {' '.join(map(str, v)) if isinstance(v, tuple) else v}"
+            for name, v in given.items()
+        )
         items += ((step, text) for text in texts)
     page = Page()
     page.values(items, margin=10)
@@ -218,19 +280,30 @@ def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
             yield "", f"{table.max_len_before} -> {table.max_len_after} tokens"
             continue
         reserved = f", {table.reserved_rows} of them reserved" if table.reserved_rows else ""
-        where = f" in {table.file}, {table.dtype}" if table.is_stored else ", computed by transformers"
+        where = (
+            f" in {table.file}, {table.dtype}" if table.is_stored else ", computed by transformers"
+        )
         yield "table", f"{table.name}{part}{where}, hidden size {table.hidden_size}"
         yield "", f"{table.max_len_before} -> {table.max_len_after} positions"
         yield "", f"{table.rows_before} -> {table.rows_after} rows{reserved}"
     for edit in plan.edits:
         is_unlimited = isinstance(edit.before, int | float) and edit.before >= 10**9
         before = "no limit" if is_unlimited else "unset" if edit.before is None else edit.before
-        yield "edit", f"{edit.file}: {edit.key} {before} -> {edit.after}" + (f" ({edit.reason})" if edit.reason else "")
+        yield (
+            "edit",
+            f"{edit.file}: {edit.key} {before} -> {edit.after}"
+            + (f" ({edit.reason})" if edit.reason else ""),
+        )
     if plan.checkpoint.index_file in plan.texts:
         yield "edit", f"{plan.checkpoint.index_file}: totals and names"
     names = {
-        "drop": [f"{name} (a position buffer that transformers creates itself)" for name in plan.dropped],
-        "rebuild": [f"{buffer.name} (a position buffer that transformers reads)" for buffer in plan.rebuilt_buffers],
+        "drop": [
+            f"{name} (a position buffer that transformers creates itself)" for name in plan.dropped
+        ],
+        "rebuild": [
+            f"{buffer.name} (a position buffer that transformers reads)"
+            for buffer in plan.rebuilt_buffers
+        ],
         "rewrite": plan.files["rewritten"],
         "extend": [name for name in plan.files["edited"] if name == CARD_FILE],
         "create": plan.files["created"],
@@ -259,4 +332,10 @@ def _show_result(sink: Output, result: "ResizeResult") -> None:
     train = is_untrained and f"ctxextend train {folder} --data TEXT --steps 200"
     verify = not result.verified and f"ctxextend verify {folder}"
     load = result.load_code and f"python -c {shlex.quote(result.load_code)}"
-    sink.next_steps(*(step for step in (train, verify, load, f"ctxextend inspect {folder}") if isinstance(step, str)))
+    sink.next_steps(
+        *(
+            step
+            for step in (train, verify, load, f"ctxextend inspect {folder}")
+            if isinstance(step, str)
+        )
+    )

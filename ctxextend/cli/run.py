@@ -18,9 +18,16 @@ from ctxextend.json_output import to_json
 
 def run(
     recipe: Annotated[
-        Path, typer.Argument(metavar="RECIPE", readable=False, help="Recipe file, or a name from `ctxextend recipes`.")
+        Path,
+        typer.Argument(
+            metavar="RECIPE",
+            readable=False,
+            help="Recipe file, or a name from `ctxextend recipes`.",
+        ),
     ],
-    changes: Annotated[list[str] | None, options.basic("--set KEY=VALUE", "Override a value of the recipe.")] = None,
+    changes: Annotated[
+        list[str] | None, options.basic("--set KEY=VALUE", "Override a value of the recipe.")
+    ] = None,
     output: Annotated[Path | None, options.output_folder("from the recipe")] = None,
     force: options.Force = False,
     resume: options.Resume = False,
@@ -49,9 +56,12 @@ def run(
         if all(line.startswith("--set ") for line in error.message.split("\n")):
             raise typer.BadParameter(str(error)) from error
         raise
-    settings, plan = recipe_file.recipe, plan_run(recipe_file)
+    settings = recipe_file.recipe
+    plan = plan_run(recipe_file)
     if push_to_hub and plan is None and settings.train is None:
-        raise typer.BadParameter("--push-to-hub does not apply: this recipe creates no checkpoint. Remove it.")
+        raise typer.BadParameter(
+            "--push-to-hub does not apply: this recipe creates no checkpoint. Remove it."
+        )
     if plan is not None:
         sink.note(*plan.notes)
         sink.warning(*plan.warnings)

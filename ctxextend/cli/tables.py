@@ -35,8 +35,12 @@ class Page:
     @classmethod
     def for_stdout(cls, width: int | None = None) -> "Page":
         """Return an empty page of the given width; by default the terminal's, or 80 columns in a pipe."""
-        encoded = "\u28ff\u2588\u2524".encode(getattr(sys.stdout, "encoding", None) or "ascii", "replace")
-        return cls(max(width or shutil.get_terminal_size((80, 24)).columns, MIN_WIDTH), b"?" not in encoded)
+        encoded = "\u28ff\u2588\u2524".encode(
+            getattr(sys.stdout, "encoding", None) or "ascii", "replace"
+        )
+        return cls(
+            max(width or shutil.get_terminal_size((80, 24)).columns, MIN_WIDTH), b"?" not in encoded
+        )
 
     @cached_property
     def numbers(self) -> "NumberFormat":
@@ -51,7 +55,9 @@ class Page:
 
     def text(self, text: str, style: str = "", indent: str = "") -> None:
         """Add wrapped text; lines after the first are indented by two more characters."""
-        text = re.sub(r" (±|\+-) ", "\0\\1\0", printable(text))  # keep a number and its error on one line
+        text = re.sub(
+            r" (±|\+-) ", "\0\\1\0", printable(text)
+        )  # keep a number and its error on one line
         indents: dict[str, Any] = {"initial_indent": indent, "subsequent_indent": f"{indent}  "}
         for line in textwrap.wrap(text, self.width, **indents, break_on_hyphens=False):
             self.line((line.replace("\0", " "), style))
@@ -66,11 +72,15 @@ class Page:
             line += f"{word} "
         self.line((line.rstrip(), "title"))
 
-    def values(self, items: Iterable[tuple[str, str]], margin: int = MARGIN, style: str = "label") -> None:
+    def values(
+        self, items: Iterable[tuple[str, str]], margin: int = MARGIN, style: str = "label"
+    ) -> None:
         """Add (label, text) pairs in two columns; a repeated label is left blank."""
         previous = ""
         for label, text in items:
-            lines = textwrap.wrap(printable(text), max(self.width - margin, MIN_VALUE_WIDTH), break_on_hyphens=False)
+            lines = textwrap.wrap(
+                printable(text), max(self.width - margin, MIN_VALUE_WIDTH), break_on_hyphens=False
+            )
             for number, line in enumerate(lines or [""]):
                 shown = label if number == 0 and label != previous else ""
                 self.line((f"{shown:<{margin}}", style), line)
@@ -87,7 +97,12 @@ class Page:
         self.lines.append(line)
 
     def table(
-        self, header: Sequence[str], rows: Iterable[Sequence[Cell]], left: Collection[int] = (0,), *, wrap: bool = False
+        self,
+        header: Sequence[str],
+        rows: Iterable[Sequence[Cell]],
+        left: Collection[int] = (0,),
+        *,
+        wrap: bool = False,
     ) -> None:
         """Add a table; columns in `left` are left-aligned.
 
@@ -113,12 +128,18 @@ class Page:
                 for texts in zip_longest(*cells, fillvalue=""):
                     line: Pieces = []
                     for column, text in zip(columns, texts, strict=True):
-                        padded = text.ljust(sizes[column]) if column in left else text.rjust(sizes[column])
+                        padded = (
+                            text.ljust(sizes[column])
+                            if column in left
+                            else text.rjust(sizes[column])
+                        )
                         line.append((" " * GAP * bool(line) + padded, row[column][1]))
                     self.lines.append(line)
 
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Wrap text after spaces, dots, slashes and underscores, and elsewhere only if necessary."""
-    lines = re.findall(rf".{{1,{width}}}(?:(?<=\w[\s_/]|[^\W\d]\.)|$)|.{{1,{width}}}", text) or [text]
+    lines = re.findall(rf".{{1,{width}}}(?:(?<=\w[\s_/]|[^\W\d]\.)|$)|.{{1,{width}}}", text) or [
+        text
+    ]
     return [line.rstrip() for line in lines]

@@ -24,12 +24,16 @@ def train(
     source: options.Model,
     steps: Annotated[int, learning("--steps N", "Optimizer steps.")],
     data: options.OptionalData = None,
-    pairs: Annotated[str | None, text("--pairs FILE", "Instead: anchors and positives: .jsonl or .tsv.")] = None,
+    pairs: Annotated[
+        str | None, text("--pairs FILE", "Instead: anchors and positives: .jsonl or .tsv.")
+    ] = None,
     text_field: options.TextField = "text",
     eval_data: options.EvalData = None,
     seq_len: options.SeqLen = None,
     window: options.Window = None,
-    window_skip: Annotated[bool, learning("--window-skip", "Skip positions once in each window (PoSE).")] = False,
+    window_skip: Annotated[
+        bool, learning("--window-skip", "Skip positions once in each window (PoSE).")
+    ] = False,
     trainable: options.Trainable = None,
     lora: options.Lora = None,
     lr: options.LearningRate = None,
@@ -40,27 +44,45 @@ def train(
     ] = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
-    fsdp: Annotated[bool, learning("--fsdp", "Shard the model across processes (torchrun).")] = False,
+    fsdp: Annotated[
+        bool, learning("--fsdp", "Shard the model across processes (torchrun).")
+    ] = False,
     device: options.Device = None,
     threads: options.Threads = None,
-    eval_every: Annotated[int | None, learning("--eval-every K", "Evaluate every K steps.", "N/4")] = None,
-    save: Annotated[Literal["best", "last"], learning("--save WHAT", "best (by held-out loss) or last.")] = "best",
-    save_every: Annotated[int | None, learning("--save-every K", "Save every K steps.", "N/10")] = None,
+    eval_every: Annotated[
+        int | None, learning("--eval-every K", "Evaluate every K steps.", "N/4")
+    ] = None,
+    save: Annotated[
+        Literal["best", "last"], learning("--save WHAT", "best (by held-out loss) or last.")
+    ] = "best",
+    save_every: Annotated[
+        int | None, learning("--save-every K", "Save every K steps.", "N/10")
+    ] = None,
     resume: options.Resume = False,
-    report_to: Annotated[str, learning("--report-to NAME", "Log to tensorboard, wandb, ...")] = "none",
+    report_to: Annotated[
+        str, learning("--report-to NAME", "Log to tensorboard, wandb, ...")
+    ] = "none",
     output: Annotated[Path | None, options.output_folder("<name>-trained")] = None,
     dtype: Annotated[
-        Literal["fp32", "bf16", "fp16"] | None, files("--dtype T", "Output dtype: fp32, bf16 or fp16.", "as in MODEL")
+        Literal["fp32", "bf16", "fp16"] | None,
+        files("--dtype T", "Output dtype: fp32, bf16 or fp16.", "as in MODEL"),
     ] = None,
-    save_adapter: Annotated[bool, files("--save-adapter", "Save a PEFT adapter instead of merged weights.")] = False,
+    save_adapter: Annotated[
+        bool, files("--save-adapter", "Save a PEFT adapter instead of merged weights.")
+    ] = False,
     copy_code: options.CopyCode = False,
     force: options.Force = False,
     model_type: options.ModelType = None,
     tokenizer: options.Tokenizer = None,
     base: options.Base = None,
-    contrastive: Annotated[bool, learning("--contrastive", "Train encoders to find documents by passages.")] = False,
+    contrastive: Annotated[
+        bool, learning("--contrastive", "Train encoders to find documents by passages.")
+    ] = False,
     distill: Annotated[
-        float | None, learning("--distill W", "Weight of distillation from the base.", "4 converted, 5 contrastive")
+        float | None,
+        learning(
+            "--distill W", "Weight of distillation from the base.", "4 converted, 5 contrastive"
+        ),
     ] = None,
     revision: options.Revision = None,
     subfolder: options.Subfolder = None,
@@ -86,7 +108,9 @@ def train(
     if pairs is not None and data:
         raise typer.BadParameter("--pairs cannot be used with --data. Remove one of them.")
     kind = "pairs" if pairs is not None else "passages" if contrastive else None
-    settings = options.from_flags(Train, flags, data=data or (pairs,) * (pairs is not None), contrastive=kind)
+    settings = options.from_flags(
+        Train, flags, data=data or (pairs,) * (pairs is not None), contrastive=kind
+    )
     recipe = Recipe(options.from_flags(CheckpointRef, flags), train=settings)
     if dry_run:
         from ctxextend.training.train import plan_training
@@ -102,7 +126,9 @@ def train(
         sink.result("train", planned, planned.warnings)
         return
     result = execute(sink, recipe, None, output, force=force, resume=resume)
-    sink.result("train", to_json(result.training) | push(sink, result.output, push_to_hub), result.warnings)
+    sink.result(
+        "train", to_json(result.training) | push(sink, result.output, push_to_hub), result.warnings
+    )
 
 
 def push(sink: Output, folder: Path | None, repo: str | None) -> dict[str, str]:
@@ -145,28 +171,58 @@ def execute(
         sink.note(text)
 
     try:
-        result = run_recipe(recipe, plan, output, force=force, resume=resume, progress=sink.progress, notify=notify)
+        result = run_recipe(
+            recipe, plan, output, force=force, resume=resume, progress=sink.progress, notify=notify
+        )
     except TrainingInterrupted as stop:
         ignore_ctrl_c()
-        sink.failure("Interrupted", f"Stopped after step {stop.step}, saved in {stop.folder}. {resume_hint}", None)
+        sink.failure(
+            "Interrupted",
+            f"Stopped after step {stop.step}, saved in {stop.folder}. {resume_hint}",
+            None,
+        )
         raise typer.Exit(128 + stop.signal) from None
     except RunInterrupted as stop:
         result = stop.result
     created = result.resize or result.training
-    sink.warning(*(text for text in (created.warnings if created else ()) if f"Warning: {text}" not in printed))
+    sink.warning(
+        *(
+            text
+            for text in (created.warnings if created else ())
+            if f"Warning: {text}" not in printed
+        )
+    )
     if (trained := result.training) is not None:
         before, after = trained.loss_before, trained.loss_after
         losses = f"{before:.4f} -> {after:.4f}"
         if trained.objective in ("causal", "masked"):
-            losses += f", perplexity {' -> '.join(f'{math.exp(min(loss, 700.0)):.4g}' for loss in (before, after))}"
-        held_out = f"{counted(trained.held_out_sequences, 'sequence')}, {counted(trained.held_out_tokens, 'token')}"
+            losses += (
+                ", perplexity "
+                f"{' -> '.join(f'{math.exp(min(loss, 700.0)):.4g}' for loss in (before, after))}"
+            )
+        held_out = (
+            f"{counted(trained.held_out_sequences, 'sequence')}, "
+            f"{counted(trained.held_out_tokens, 'token')}"
+        )
         peak = f", peak memory {size_text(trained.peak_bytes)}" if trained.peak_bytes else ""
-        saved = f"step {trained.saved_step} of {trained.steps}" if trained.saved_step else "the untrained weights"
-        best = " (best)" if trained.saved_step == trained.best_step else f"; step {trained.best_step} was best"
+        saved = (
+            f"step {trained.saved_step} of {trained.steps}"
+            if trained.saved_step
+            else "the untrained weights"
+        )
+        best = (
+            " (best)"
+            if trained.saved_step == trained.best_step
+            else f"; step {trained.best_step} was best"
+        )
         speed = f"{time_text(trained.seconds)}, {trained.tokens_per_second:,.0f} tokens/s"
-        apart, first = list[str](), trained.short_positions
+        apart = list[str]()
+        first = trained.short_positions
         if trained.loss_short and trained.loss_long:
-            short, long = (f"{start:.4f} -> {end:.4f}" for start, end in (trained.loss_short, trained.loss_long))
+            short, long = (
+                f"{start:.4f} -> {end:.4f}"
+                for start, end in (trained.loss_short, trained.loss_long)
+            )
             apart.append(f"positions below {first}: {short}, from {first} on: {long}")
         sink.note(
             f"held-out loss {losses}",
@@ -176,7 +232,11 @@ def execute(
         )
     if result.output is not None:
         sink.data(str(result.output))
-    if trained is not None and result.evaluation is None and not (recipe.train and recipe.train.save_adapter):
+    if (
+        trained is not None
+        and result.evaluation is None
+        and not (recipe.train and recipe.train.save_adapter)
+    ):
         folder = shlex.quote(str(result.output))
         sink.next_steps(f"ctxextend evaluate {folder} --data TEXT", f"ctxextend inspect {folder}")
     return result

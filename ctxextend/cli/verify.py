@@ -15,9 +15,13 @@ MAX_EVIDENCE = 12  # lines printed per check; --json lists all
 
 
 def verify(
-    resized: Annotated[str, options.model("Resized or converted checkpoint: folder, weights file or Hub id.")],
+    resized: Annotated[
+        str, options.model("Resized or converted checkpoint: folder, weights file or Hub id.")
+    ],
     base: options.Base = None,
-    deep: Annotated[bool, options.basic("--deep", "Also run both in transformers and compare outputs.")] = False,
+    deep: Annotated[
+        bool, options.basic("--deep", "Also run both in transformers and compare outputs.")
+    ] = False,
     model_type: options.ModelType = None,
     trained_length: options.TrainedLength = None,
     tensor: options.TensorName = None,
@@ -43,18 +47,26 @@ def verify(
 
     sink = Output(as_json, quiet)
     options.from_flags(CheckpointRef, flags, source=base or "")
-    given = {name: value for name, value in options.given_flags(flags, CheckpointRef).items() if value}
+    given = {
+        name: value for name, value in options.given_flags(flags, CheckpointRef).items() if value
+    }
     with sink.progress("Comparing") as progress:
         verification = verify_resized(resized, base, given, deep=deep, progress=progress)
     sink.note(*verification.notes)
     page = Page.for_stdout() if sys.stdout.isatty() else Page()  # do not wrap lines in a pipe
     page.text(verification.conclusion, "right" if verification.passed else "wrong")
-    labels = {check.name: f"{STATUSES[check.status]}  {check.name}" for check in verification.checks}
+    labels = {
+        check.name: f"{STATUSES[check.status]}  {check.name}" for check in verification.checks
+    }
     margin = max(MARGIN, *(len(label) + 2 for label in labels.values()))
     for check in verification.checks:
-        label, style = labels[check.name], "label" if check.passed else "wrong"
+        label = labels[check.name]
+        style = "label" if check.passed else "wrong"
         more = len(check.evidence) - MAX_EVIDENCE
-        evidence = [*check.evidence[:MAX_EVIDENCE], *([f"and {more} more (--json lists all)"] if more > 0 else [])]
+        evidence = [
+            *check.evidence[:MAX_EVIDENCE],
+            *([f"and {more} more (--json lists all)"] if more > 0 else []),
+        ]
         page.values([(label, line) for line in evidence], margin=margin, style=style)
     sink.screen(page.lines)
     sink.result("verify", verification)

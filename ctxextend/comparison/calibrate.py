@@ -30,7 +30,14 @@ from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import plan_model
 from ctxextend.progress import Progress, no_progress
-from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, Resize, accepts_settings, split_ref
+from ctxextend.recipe import (
+    MIN_LENGTH,
+    CheckpointRef,
+    Evaluate,
+    Resize,
+    accepts_settings,
+    split_ref,
+)
 from ctxextend.recipe_file import TENSOR_KEYS
 from ctxextend.tables.bands import choose_bands, find_repeats, has_free_settings
 from ctxextend.tables.method_facts import DEFAULT_METHOD
@@ -41,8 +48,10 @@ Values = NDArray[np.float64]
 # Samples to use at most. Ranks are noisier than losses, so encoders use more.
 WINDOWS, DOCUMENTS = 16, 64
 
-# Values tried next to those estimated from the table; a sigma, in rows, is at most this share of the table.
-SIGMAS, MAX_SHARE = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0), 1 / 4
+# Values tried next to those estimated from the table; a sigma, in rows, is at most this share of
+# the table.
+SIGMAS = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0)
+MAX_SHARE = 1 / 4
 REPEATS = 4  # ranges to tile
 GAINS, HIGH_GAINS = (1.0, 1.15, 1.3, 1.5, 1.8, 2.2, 2.7), (1.0, 1.2, 1.4)
 MIN_CHANGE = 0.1  # a sigma that differs by less than this share creates almost the same rows
@@ -66,9 +75,10 @@ def calibrate(
 ) -> Calibration:
     """Tune the settings of `bands` on a text.
 
-    The search starts with the values estimated from the table, then tries other sigmas, ranges to tile and gains,
-    about twenty in all. A value must be better by more than one standard error, paired by window. Language models are
-    ranked by the loss on at most 16 windows of the new length, encoders by retrieval of at most 64 documents:
+    The search starts with the values estimated from the table, then tries other sigmas, ranges to
+    tile and gains, about twenty in all. A value must be better by more than one standard error,
+    paired by window. Language models are ranked by the loss on at most 16 windows of the new
+    length, encoders by retrieval of at most 64 documents:
 
         calibration = ctxextend.calibrate("gpt2", 4096, "book.txt")
         ctxextend.resize("gpt2", 4096, calibration.method)
@@ -88,7 +98,9 @@ def calibrate(
         DataError: The text has fewer than 8 windows or documents of the new length.
         ResizeError: The new length creates no new rows, or all settings are given.
     """
-    text = Evaluate(path_names(data), tokens=tokens, precision=precision, seed=seed, text_field=text_field)
+    text = Evaluate(
+        path_names(data), tokens=tokens, precision=precision, seed=seed, text_field=text_field
+    )
     ref, others = split_ref(reference, settings)
     return calibrate_model(open_model(ref), Resize(to, method=method, **others), text, progress)
 
@@ -100,16 +112,23 @@ def calibrate_model(
     progress: Progress = no_progress,
     warn: Callable[..., None] = lambda *warnings: None,
 ) -> Calibration:
-    """Tune the settings of a resize; see `calibrate`. `warn` gets the warnings before the search."""
+    """Tune the settings of a resize; see `calibrate`. `warn` gets the warnings before the
+    search.
+    """
     started = time.perf_counter()
-    settings = replace(settings, method="bands") if settings.facts.name == DEFAULT_METHOD else settings
+    settings = (
+        replace(settings, method="bands") if settings.facts.name == DEFAULT_METHOD else settings
+    )
     if settings.facts.name != "bands":
         raise ResizeError(f"Only bands can be tuned on a text, got --method {settings.facts.name}.")
     if not has_free_settings(**settings.settings):
-        raise ResizeError("All settings of bands are given, so there is nothing to tune.", "Remove at least one.")
+        raise ResizeError(
+            "All settings of bands are given, so there is nothing to tune.", "Remove at least one."
+        )
     check_paths(text.data)
     files, plan = open_files(opened), plan_model(opened, settings)
-    settings, table = plan.settings, plan.tables[0]
+    settings = plan.settings
+    table = plan.tables[0]
     if table.rows_after <= table.rows_before:
         message = f"{opened.ref.source} has a context length of {files.max_len} tokens"
         message += f", so --to {settings.to} creates no new rows to tune."
@@ -133,22 +152,35 @@ def calibrate_model(
         return run.scores
 
     run.run_base(advance)
-    rows = resized.learned[table.name][table.reserved_rows :]  # settings refer to the rows of the first table
+    rows = resized.learned[table.name][
+        table.reserved_rows :
+    ]  # settings refer to the rows of the first table
     source = rows[: len(rows) - settings.drop_last].astype(np.float64)
-    is_only, positions = len(plan.tables) == 1, table.rows_after - table.reserved_rows
+    is_only = len(plan.tables) == 1
+    positions = table.rows_after - table.reserved_rows
     search = Search(source, positions, settings, measure, sign, is_only)
     with torch_threads(base.model, text.threads):
         best = search.run()
-    trials = {candidate: Trial(candidate.settings, mean(scores)) for candidate, scores in search.scores.items()}
+    trials = {
+        candidate: Trial(candidate.settings, mean(scores))
+        for candidate, scores in search.scores.items()
+    }
     first = next(iter(trials))
     found = trials[first], trials[best], search.improvement(best, first), tuple(trials.values())
-    facts = len(search.scores[first]), resized.model.max_len, round(time.perf_counter() - started, 3)
+    facts = (
+        len(search.scores[first]),
+        resized.model.max_len,
+        round(time.perf_counter() - started, 3),
+    )
     return Calibration(metric, *found, *facts, (*base.notes, *run.notes), run.warnings)
 
 
 def _open_run(model: EvalModel, base: EvalModel, text: Evaluate, auto: str) -> EvaluationRun:
-    """Cut the text; for language models, only the model's own loss is measured. `auto`: see `read_texts`."""
-    is_encoder, length = base.kind == ENCODER, max(model.max_len, MIN_LENGTH)
+    """Cut the text; for language models, only the model's own loss is measured. `auto`: see
+    `read_texts`.
+    """
+    is_encoder = base.kind == ENCODER
+    length = max(model.max_len, MIN_LENGTH)
     count = min(max(text.tokens // length, MIN_SAMPLES), DOCUMENTS if is_encoder else WINDOWS)
     measure = ("retrieval",) if is_encoder else ("position",)
     settings = replace(text, base=None, length=(length,), tokens=count * length, measure=measure)
@@ -160,8 +192,14 @@ def _open_run(model: EvalModel, base: EvalModel, text: Evaluate, auto: str) -> E
         minimum=1 if is_encoder else MIN_SAMPLES,
         short_hint=hint,
     )
-    if isinstance(task := run.tasks[0], RetrievalTask) and (found := len(task.documents)) < MIN_SAMPLES:
-        message = f"The text has {found} documents of at least {length:,} tokens; tuning needs {MIN_SAMPLES}."
+    if (
+        isinstance(task := run.tasks[0], RetrievalTask)
+        and (found := len(task.documents)) < MIN_SAMPLES
+    ):
+        message = (
+            f"The text has {found} documents of at least {length:,} tokens; tuning needs "
+            f"{MIN_SAMPLES}."
+        )
         raise DataError(message, hint)
     return run
 
@@ -173,43 +211,66 @@ class Search:
     table: Values  # learned rows from which new rows are created, shape (n, d)
     rows: int  # number of rows requested
     requested: Resize
-    measure: Callable[[Resize], tuple[Values, ...]]  # returns the scores of each window or document, each of shape (k,)
+    measure: Callable[
+        [Resize], tuple[Values, ...]
+    ]  # returns the scores of each window or document, each of shape (k,)
     sign: int  # 1 if lower scores are better, else -1
     is_only: bool = False  # whether there is one table; with more, each estimates `within`
-    scores: dict[Resize, tuple[Values, ...]] = field(default_factory=dict)  # of each trial, in order
+    scores: dict[Resize, tuple[Values, ...]] = field(
+        default_factory=dict
+    )  # of each trial, in order
 
     def run(self) -> Resize:
-        """Return the best settings: sigma is tuned first, then the range to tile, then the gains."""
-        # The best of about twenty trials is ahead partly by chance: a lead of a standard error or less does not count.
+        """Return the best settings: sigma is tuned first, then the range to tile, then the
+        gains.
+        """
+        # The best of about twenty trials is ahead partly by chance: a lead of a standard error or
+        # less does not count.
         current = self._complete(self.requested.settings["sigma"])
         self.scores[current] = self.measure(current)
         for name in ("sigma", "repeat", "gain", "high_gain"):
-            best, lead = current, 0.0
-            for other in self._others(name, current) if self.requested.settings[name] is None else ():
+            best = current
+            lead = 0.0
+            for other in (
+                self._others(name, current) if self.requested.settings[name] is None else ()
+            ):
                 if other not in self.scores:
                     self.scores[other] = self.measure(other)
                 gained = self.improvement(other, current)
-                if gained.standard_error is not None and gained.mean > max(gained.standard_error, lead):
-                    best, lead = other, gained.mean
+                if gained.standard_error is not None and gained.mean > max(
+                    gained.standard_error, lead
+                ):
+                    best = other
+                    lead = gained.mean
             current = best
         return current
 
     def improvement(self, candidate: Resize, reference: Resize) -> Estimate:
-        """Return how much better one candidate is than another, paired by window or document; above 0 is better."""
+        """Return how much better one candidate is than another, paired by window or document; above
+        0 is better.
+        """
         pairs = zip(self.scores[reference], self.scores[candidate], strict=True)
-        bounds = UNBOUNDED if self.sign == 1 else difference_bounds(SHARE)  # of losses, or of reciprocal ranks
+        bounds = (
+            UNBOUNDED if self.sign == 1 else difference_bounds(SHARE)
+        )  # of losses, or of reciprocal ranks
         return estimate([self.sign * (before - after) for before, after in pairs], bounds)
 
     def _others(self, name: str, current: Resize) -> Iterator[Resize]:
-        """Yield candidates with other values of one setting; with another sigma, the others are estimated again."""
+        """Yield candidates with other values of one setting; with another sigma, the others are
+        estimated again.
+        """
         sigma = current.settings["sigma"]
         if name == "gain":
             yield from (current.with_settings(gain=other) for other in GAINS)
         elif name == "high_gain":
-            others = HIGH_GAINS if current.settings[name] else ()  # None if it equals a gain that was given
+            others = (
+                HIGH_GAINS if current.settings[name] else ()
+            )  # None if it equals a gain that was given
             yield from (current.with_settings(high_gain=other) for other in others)
         elif name == "sigma":
-            for other in SIGMAS if self.requested.settings["repeat"] else (0.0, *SIGMAS):  # at 0, nothing is tiled
+            for other in (
+                SIGMAS if self.requested.settings["repeat"] else (0.0, *SIGMAS)
+            ):  # at 0, nothing is tiled
                 if other <= MAX_SHARE * len(self.table) and abs(other - sigma) > MIN_CHANGE * other:
                     yield self._complete(other)
         elif sigma:

@@ -21,9 +21,13 @@ from ctxextend.json_output import Result, not_in_json
 from ctxextend.recipe import TRAINABLE
 from ctxextend.tables.method_facts import DEFAULT_METHOD, method_text
 
-# What ranks rows: the loss of language models (lower is better); of encoders (higher is better), the mean reciprocal
-# rank of documents that queries were cut from, nDCG@10 in a search set, or the cosine to embeddings of reference rows.
-LOSS, RECIPROCAL_RANK, NDCG, COSINE = "loss", "reciprocal_rank", "ndcg@10", "cosine"
+# What ranks rows: the loss of language models (lower is better); of encoders (higher is better),
+# the mean reciprocal rank of documents that queries were cut from, nDCG@10 in a search set, or the
+# cosine to embeddings of reference rows.
+LOSS = "loss"
+RECIPROCAL_RANK = "reciprocal_rank"
+NDCG = "ndcg@10"
+COSINE = "cosine"
 METRICS = {CAUSAL: LOSS, MASKED: LOSS, ENCODER: RECIPROCAL_RANK}
 METRIC_BOUNDS: Mapping[str, Bounds] = {
     LOSS: LOSS_BOUNDS,
@@ -44,14 +48,17 @@ METRIC_NAMES = {
 class Outcome:
     """The result of a method, untrained or trained."""
 
-    # Loss over all positions of windows of the new length, in nats per token, the mean reciprocal rank, or nDCG@10;
-    # with held-out rows, loss at the positions of these, or the cosine to the reference embeddings.
+    # Loss over all positions of windows of the new length, in nats per token, the mean reciprocal
+    # rank, or nDCG@10; with held-out rows, loss at the positions of these, or the cosine to the
+    # reference embeddings.
     score: Estimate
-    # How much worse than the best row of the same stage, paired by window or query; None for the best.
+    # How much worse than the best row of the same stage, paired by window or query; None for the
+    # best.
     delta: Estimate | None
-    # Cost on short inputs: loss minus the base's on the same tokens at the base's context length, paired by token; with
-    # held-out rows, how much worse than the reference rows; of encoders among checkpoints, 1 - cosine of embeddings to
-    # the base's, or without one to those of the first checkpoint. None if not measured.
+    # Cost on short inputs: loss minus the base's on the same tokens at the base's context length,
+    # paired by token; with held-out rows, how much worse than the reference rows; of encoders among
+    # checkpoints, 1 - cosine of embeddings to the base's, or without one to those of the first
+    # checkpoint. None if not measured.
     short_inputs: Estimate | None
     evaluation: Evaluation
 
@@ -64,7 +71,9 @@ class Outcome:
 
     @property
     def against_base(self) -> Estimate | None:
-        """The paired score minus the base's in pieces or, with held-out rows, the reference's; None if not measured."""
+        """The paired score minus the base's in pieces or, with held-out rows, the reference's; None
+        if not measured.
+        """
         positions, held_out = self.evaluation.positions, self.evaluation.held_out_rows
         retrieval = self.evaluation.search or self.evaluation.retrieval
         if held_out is not None:
@@ -80,7 +89,8 @@ class CheckpointFacts:
 
     source: str  # the reference that the user passed
     model_type: str
-    scheme: str  # of positions: ``learned``, ``sinusoidal``, ``rotary``, ``ALiBi``, ``relative`` or ``none``
+    # of positions: ``learned``, ``sinusoidal``, ``rotary``, ``ALiBi``, ``relative`` or ``none``
+    scheme: str
     max_len: int  # context length in tokens
     parameters: int
     bytes: int  # of its weights in files
@@ -90,18 +100,30 @@ class CheckpointFacts:
     @property
     def cells(self) -> Mapping[str, tuple[str, float | None]]:
         """The facts by column of a table, as text and as a number."""
-        counts = {"context": self.max_len, "parameters": self.parameters, "tokens/s": self.tokens_per_second}
+        counts = {
+            "context": self.max_len,
+            "parameters": self.parameters,
+            "tokens/s": self.tokens_per_second,
+        }
         sizes = {"weights": self.bytes, "memory": self.peak_bytes}
-        cells = {"positions": (self.scheme, None)} | {name: (f"{count:,.0f}", count) for name, count in counts.items()}
-        return cells | {name: (size_text(size) if size else "-", size) for name, size in sizes.items()}
+        cells = {"positions": (self.scheme, None)} | {
+            name: (f"{count:,.0f}", count) for name, count in counts.items()
+        }
+        return cells | {
+            name: (size_text(size) if size else "-", size) for name, size in sizes.items()
+        }
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Row(Result, shows="method keeps_learned_rows"):
     """One method, or one checkpoint."""
 
-    method: str  # its name, with the flags given, if any: ``linear --keep-first 20``; of a checkpoint, its short name
-    keeps_learned_rows: bool  # whether learned rows do not change, so that short inputs give identical outputs
+    # its name, with the flags given, if any: ``linear --keep-first 20``; of a checkpoint, its short
+    # name
+    method: str
+    keeps_learned_rows: (
+        bool  # whether learned rows do not change, so that short inputs give identical outputs
+    )
     recipe: str  # YAML that reproduces its checkpoint; empty for a checkpoint
     untrained: Outcome
     trained: Outcome | None  # None without training
@@ -118,20 +140,25 @@ class Row(Result, shows="method keeps_learned_rows"):
 class Comparison(Result, shows="source max_len_before max_len_after metric complete"):
     """Methods on one model, or checkpoints side by side, on one text and one seed."""
 
-    source: str  # the checkpoint reference that the user passed; of checkpoints, their common base, or empty
+    # the checkpoint reference that the user passed; of checkpoints, their common base, or empty
+    source: str
     model_type: str  # empty for checkpoints, like `table`
     kind: str  # ``causal``, ``masked`` or ``encoder``
     table: str  # tensor name of the position table
-    # Context length of the base in tokens; with held-out rows, of the cut tables; without a base, of short inputs.
+    # Context length of the base in tokens; with held-out rows, of the cut tables; without a base,
+    # of short inputs.
     max_len_before: int
     max_len_after: int  # context length of each row in tokens; of checkpoints, the one they read
     metric: str  # a key of `METRIC_NAMES`
-    # The base's score on the same text, in sliding windows that overlap by half or with documents in chunks. With
-    # held-out rows: the score of the reference rows. None until a method was measured.
+    # The base's score on the same text, in sliding windows that overlap by half or with documents
+    # in chunks. With held-out rows: the score of the reference rows. None until a method was
+    # measured.
     base: Estimate | None
     rows: tuple[Row, ...]  # best first, by `Row.final`
     row_type: str = "method"  # or ``checkpoint``
-    hold_out: int | None = None  # the first held-out row, a position; None: the tables are longer than the base's
+    hold_out: int | None = (
+        None  # the first held-out row, a position; None: the tables are longer than the base's
+    )
     is_quick: bool = False  # whether a few methods were compared on little text, for advice
     next_command: str = ""  # `resize` of the base with the recommended method
     auto: str = ""  # the method that `auto` takes for this resize; empty for checkpoints
@@ -141,7 +168,8 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     seq_len: int | None = None  # length of training sequences in positions; None without training
     documents: int = 0  # documents read
     tokens: int = 0  # tokens of the windows cut from them, special tokens included
-    limited_by: str = ""  # what limited the text: ``tokens``, ``time``, or its own end, ``text``; empty without text
+    # what limited the text: ``tokens``, ``time``, or its own end, ``text``; empty without text
+    limited_by: str = ""
     seed: int = 0  # for masks, passkeys and the order of training
     precision: str = "float32"  # dtype of the forward passes
     complete: bool = True  # False if interrupted
@@ -168,9 +196,13 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
 
     @property
     def recommended_row(self) -> Row | None:
-        """The best row or, if the text does not tell it from the one that `auto` takes, that one; None without rows."""
+        """The best row or, if the text does not tell it from the one that `auto` takes, that one;
+        None without rows.
+        """
         for row in self.rows:
-            if row.method in (self.auto, DEFAULT_METHOD) and (row.final.is_tied or self.has_little_text):
+            if row.method in (self.auto, DEFAULT_METHOD) and (
+                row.final.is_tied or self.has_little_text
+            ):
                 return row
         return self.rows[0] if self.rows else None
 
@@ -188,7 +220,9 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
 
     @property
     def pieces_win(self) -> bool:
-        """Whether the base in sliding windows or chunks is better than the recommended method before training."""
+        """Whether the base in sliding windows or chunks is better than the recommended method
+        before training.
+        """
         if self.recommended_row is None or self.hold_out is not None or self.has_little_text:
             return False
         change = self.recommended_row.untrained.against_base
@@ -215,7 +249,11 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     @property
     def after_training(self) -> str:
         """When methods were evaluated, for messages; empty without training."""
-        return f"after {counted(self.steps, 'step')} of training {self.trained_part}" if self.steps else ""
+        return (
+            f"after {counted(self.steps, 'step')} of training {self.trained_part}"
+            if self.steps
+            else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -240,8 +278,8 @@ class Calibration(Result, shows="method metric windows length"):
     metric: str  # `LOSS` or `RECIPROCAL_RANK`
     before: Trial  # settings estimated from the table only
     after: Trial  # tuned settings; the same if none were better by more than one standard error
-    # Improvement of `after` over `before`, paired by window or document, ≥ 0. Other text improves a little less, since
-    # the settings were selected on this one.
+    # Improvement of `after` over `before`, paired by window or document, ≥ 0. Other text improves a
+    # little less, since the settings were selected on this one.
     improvement: Estimate
     trials: tuple[Trial, ...]  # all trials in order, `before` first
     windows: int  # number of windows, or documents of an encoder

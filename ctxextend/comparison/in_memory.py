@@ -1,4 +1,6 @@
-"""One loaded model of the new length that gets the tables of one method after another and can be trained in memory."""
+"""One loaded model of the new length that gets the tables of one method after another and can be
+trained in memory.
+"""
 
 import copy
 import signal
@@ -41,32 +43,55 @@ class ResizedModel:
     learned: Mapping[str, Table]  # tables of the checkpoint by tensor name, each of shape (rows, d)
 
     def set_positions(self, plan: ResizePlan, *, is_first: bool = False) -> dict[str, Table]:
-        """Give the model the tables and settings of a plan, and return the tables, as `resize` writes them."""
-        tables = {one.name: plan.resized(one, self.learned[one.name][: one.rows_before]) for one in plan.stored}
-        if not is_first and not any(table.rope for table in plan.tables):  # plans of one length differ only in tables
+        """Give the model the tables and settings of a plan, and return the tables, as `resize`
+        writes them.
+        """
+        tables = {
+            one.name: plan.resized(one, self.learned[one.name][: one.rows_before])
+            for one in plan.stored
+        }
+        if not is_first and not any(
+            table.rope for table in plan.tables
+        ):  # plans of one length differ only in tables
             set_tables(self.model.model, self.tensors(tables))
             return tables
         edits = config_changes(self.config, plan.model.architecture, plan.tables)
         set_config(config := copy.deepcopy(self.config), edits)
         # All rotary settings, and all lengths: those of another plan must not remain.
         paths = {path[: path.index(ROPE) + 1] if ROPE in path else path for path in edits}
-        paths |= {path for table in plan.tables if table.rope for path in table.location.length_paths}
-        set_length(self.model.model, self.tensors(tables), {path: nested(config, path) for path in paths})
+        paths |= {
+            path for table in plan.tables if table.rope for path in table.location.length_paths
+        }
+        set_length(
+            self.model.model, self.tensors(tables), {path: nested(config, path) for path in paths}
+        )
         return tables
 
     def tensors(self, tables: Mapping[str, Table]) -> dict[str, Any]:
         """Return tables by parameter name, in the dtype of the loaded model."""
         parameter = self.model.model.get_parameter
-        return {self.names[name]: to_tensor(table).to(parameter(self.names[name])) for name, table in tables.items()}
+        return {
+            self.names[name]: to_tensor(table).to(parameter(self.names[name]))
+            for name, table in tables.items()
+        }
 
 
 def open_resized(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> ResizedModel:
-    """Return a model with the tables of a plan; it must not share tensors that are trained while the base is used."""
+    """Return a model with the tables of a plan; it must not share tensors that are trained while
+    the base is used.
+    """
     names = match_parameters(base.model, plan.checkpoint, [table.name for table in plan.stored])
-    model = copy.deepcopy(base.model, {id(value): value for value in base.model.parameters()} if shares else {})
-    learned = {table.name: read_floats(plan.checkpoint.names[table.name], table.name) for table in plan.stored}
+    model = copy.deepcopy(
+        base.model, {id(value): value for value in base.model.parameters()} if shares else {}
+    )
+    learned = {
+        table.name: read_floats(plan.checkpoint.names[table.name], table.name)
+        for table in plan.stored
+    }
     config = {**model.config.to_dict(), "model_type": model.config.model_type}
-    resized = ResizedModel(replace(base, model=model, max_len=plan.max_len_after), config, names, learned)
+    resized = ResizedModel(
+        replace(base, model=model, max_len=plan.max_len_after), config, names, learned
+    )
     resized.set_positions(plan, is_first=True)
     return resized
 
@@ -80,7 +105,9 @@ class InMemoryTrainer:
     teacher: EvalModel  # the base, from which encoders are distilled
 
     @contextmanager
-    def trained(self, resized: ResizedModel, plan: ResizePlan, advance: Callable[[int], None]) -> Iterator[None]:
+    def trained(
+        self, resized: ResizedModel, plan: ResizePlan, advance: Callable[[int], None]
+    ) -> Iterator[None]:
         """Train a model with the tables of a plan; restore its weights at the end of the block."""
         import torch
 
@@ -90,7 +117,8 @@ class InMemoryTrainer:
 
         task, model = self.task, resized.model.model
         if task.settings.trainable == "new":
-            table, rows = plan.tables[0], np.zeros(plan.tables[0].rows_after, np.bool_)
+            table = plan.tables[0]
+            rows = np.zeros(plan.tables[0].rows_after, np.bool_)
             first = table.reserved_rows
             created = table.rows_after - first, plan.chosen[table.name].options
             rows[first:] = ~learned_rows_after(table.rows_before - first, [created])
@@ -98,9 +126,13 @@ class InMemoryTrainer:
         # The trainer measures the held-out loss at both ends; one sequence is enough here.
         start = int(task.held_out.spans[0, 0])
         held_out = task.held_out._replace(spans=np.array([[start, start + task.text_length]]))
-        task = replace(task, held_out=held_out, settings=replace(task.settings, eval_every=task.settings.steps))
+        task = replace(
+            task, held_out=held_out, settings=replace(task.settings, eval_every=task.settings.steps)
+        )
         setup = set_up(resized.model, resized.names, task, self.teacher)
-        before = {name: value.detach().clone() for name, value in setup.trainable.parameters.items()}
+        before = {
+            name: value.detach().clone() for name, value in setup.trainable.parameters.items()
+        }
         try:
             run_training(setup, self.folder, lambda tokens, total, label="": advance(tokens))
             with torch.no_grad():  # round to the dtypes of the files, as written weights would be
@@ -119,15 +151,24 @@ class InMemoryTrainer:
             model.train(False)
 
 
-def open_trainer(files: ModelFiles, plan: ResizePlan, train: Train, base: EvalModel, folder: Path) -> InMemoryTrainer:
-    """Tokenize the training text into a folder and prepare training; `plan` is the plan of any method."""
+def open_trainer(
+    files: ModelFiles, plan: ResizePlan, train: Train, base: EvalModel, folder: Path
+) -> InMemoryTrainer:
+    """Tokenize the training text into a folder and prepare training; `plan` is the plan of any
+    method.
+    """
     from ctxextend.training.memory import open_devices
     from ctxextend.training.setup import open_task
     from ctxextend.training.training_run import RunFolder
 
     devices, run_folder = open_devices(train.device), RunFolder(folder, keeps_saves=False)
     if devices.num_processes > 1:
-        message = "Comparing with training runs in one process, but torchrun or accelerate started several."
+        message = (
+            "Comparing with training runs in one process, but torchrun or accelerate started "
+            "several."
+        )
         raise TrainingError(message, "Run without them, or train each method with its recipe.")
-    task = open_task(replace(files, rows=plan.tables[0].rows_after), train, devices, run_folder, is_base=True)
+    task = open_task(
+        replace(files, rows=plan.tables[0].rows_after), train, devices, run_folder, is_base=True
+    )
     return InMemoryTrainer(task, run_folder, base)

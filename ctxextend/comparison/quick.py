@@ -1,4 +1,6 @@
-"""A first comparison within a minute: few methods and windows, by default on text that comes with Python."""
+"""A first comparison within a minute: few methods and windows, by default on text that comes with
+Python.
+"""
 
 import ast
 import hashlib
@@ -28,7 +30,8 @@ METHODS = ("copy", "linear", "stretch", "bands", "bands:keep-first={}", "formula
 SECONDS = 35.0  # for reading text, so that loading and all else fit a minute too
 MORE_WINDOWS = 20  # to suggest if the time is enough for fewer than a choice needs
 
-# The bundled model was not trained on documents whose SHA-256 starts with a byte below this; see its model card.
+# The bundled model was not trained on documents whose SHA-256 starts with a byte below this; see
+# its model card.
 HELD_OUT_BELOW = 256 / 20
 MIN_CHARACTERS = 40
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -42,15 +45,21 @@ def compare_quickly(
     tokens: int | None = None,
     **flags: Any,
 ) -> Comparison:
-    """Compare the methods that apply with the base that reads in pieces, at twice its context length by default.
+    """Compare the methods that apply with the base that reads in pieces, at twice its context
+    length by default.
 
-    `data` defaults to Python's documentation, `tokens` to what can be read within `SECONDS`; see `Compare.from_flags`.
+    `data` defaults to Python's documentation, `tokens` to what can be read within `SECONDS`; see
+    `Compare.from_flags`.
     """
     plan = plan_model(opened, Resize("2x" if to is None else to))
     methods = [name.format(plan.max_len_before) for name in METHODS if plan.tables[0].has_rows]
     with tempfile.TemporaryDirectory() as folder:
-        texts = data or [write_documents(Path(folder) / "documents.jsonl", default_documents(opened))]
-        settings = Compare.from_flags(plan.max_len_after, texts, methods, tokens=tokens, is_named=False, **flags)
+        texts = data or [
+            write_documents(Path(folder) / "documents.jsonl", default_documents(opened))
+        ]
+        settings = Compare.from_flags(
+            plan.max_len_after, texts, methods, tokens=tokens, is_named=False, **flags
+        )
         settings = replace(settings, seconds=SECONDS if tokens is None else inf)
         comparison = compare_model(opened, settings, progress)
     notes = [*comparison.notes]
@@ -72,7 +81,8 @@ def compare_quickly(
 def choose_method(
     plan: ResizePlan, data: Sequence[str], hold_out: int | None, progress: Progress = no_progress
 ) -> tuple[str, Comparison]:
-    """Choose the method of a resize with held-out rows, at the same factor if the table is long enough.
+    """Choose the method of a resize with held-out rows, at the same factor if the table is long
+    enough.
 
     Without held-out rows, choose among the methods of rotary positions by a quick comparison.
     """
@@ -81,7 +91,10 @@ def choose_method(
         comparison = compare_quickly(plan.model, plan.max_len_after, data, progress)
         return comparison.recommended, comparison
     if not plan.creates_rows:
-        message = f"{plan.ref.source} has a context length of {before}, so --to {plan.max_len_after} needs no method."
+        message = (
+            f"{plan.ref.source} has a context length of {before}, so --to {plan.max_len_after} "
+            "needs no method."
+        )
         raise ResizeError(message, "Use a larger --to, or remove --hold-out.")
     to = min(-(-hold_out * plan.max_len_after // before), before)
     names = {name.format(hold_out): name.format(before) for name in METHODS}
@@ -92,14 +105,18 @@ def choose_method(
 
 
 def default_documents(opened: OpenedModel) -> list[str]:
-    """Return documents that the bundled model was not trained on or, for other models, long ones first."""
+    """Return documents that the bundled model was not trained on or, for other models, long ones
+    first.
+    """
     if opened.checkpoint.source.kind == "bundled":
         return [text for text in python_documents() if is_held_out(text)]
     return sorted(map("\n\n".join, _python_texts()), key=len, reverse=True)
 
 
 def python_documents() -> list[str]:
-    """Return the documents that the bundled model was trained on or evaluated on, as far as this Python has them."""
+    """Return the documents that the bundled model was trained on or evaluated on, as far as this
+    Python has them.
+    """
     documents = dict.fromkeys(text for texts in _python_texts() for text in texts)
     return [text for text in documents if len(text) >= MIN_CHARACTERS]
 
@@ -111,9 +128,15 @@ def is_held_out(document: str) -> bool:
 
 def _python_texts() -> Iterator[list[str]]:
     yield from ([topic] for topic in topics.values())
-    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):  # packages would take too long
+    for path in sorted(
+        Path(sysconfig.get_paths()["stdlib"]).glob("*.py")
+    ):  # packages would take too long
         nodes = ast.walk(ast.parse(path.read_text("utf-8")))
-        yield [inspect.cleandoc(ast.get_docstring(node) or "") for node in nodes if isinstance(node, DOCUMENTED)]
+        yield [
+            inspect.cleandoc(ast.get_docstring(node) or "")
+            for node in nodes
+            if isinstance(node, DOCUMENTED)
+        ]
 
 
 def write_documents(path: Path, documents: Iterable[str]) -> str:

@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.compare import Candidate, ComparisonInterrupted, check_ranked, measured_fields, with_ranking
+from ctxextend.comparison.compare import (
+    Candidate,
+    ComparisonInterrupted,
+    check_ranked,
+    measured_fields,
+    with_ranking,
+)
 from ctxextend.comparison.comparison_result import METRICS, NDCG, CheckpointFacts, Comparison, Row
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.evaluation import eval_model, evaluate
@@ -44,23 +50,34 @@ def compare_checkpoints(
 ) -> Comparison:
     """Compare whole checkpoints side by side on one text.
 
-    All read the same windows, so differences are paired. Language models are ranked by loss, encoders by retrieval, or
-    by nDCG@10 in a search set. A base that all recipes name reads the text once, in sliding windows or chunks.
+    All read the same windows, so differences are paired. Language models are ranked by loss,
+    encoders by retrieval, or by nDCG@10 in a search set. A base that all recipes name reads the
+    text once, in sliding windows or chunks.
 
     Args:
-        references: Checkpoints of one kind (causal, masked, encoder) whose tokenizers agree, each as in `resize`.
-        data: As in `evaluate`. Of a text that any of them was trained on, only windows that all held out are used.
-        progress: Called with the number of tokens read since the last call, the total, and the name of the checkpoint.
-        settings: Other fields of `Evaluate`. Windows have the largest ``length``, by default the shortest context.
+        references: Checkpoints of one kind (causal, masked, encoder) whose tokenizers agree, each
+            as in `resize`.
+        data: As in `evaluate`. Of a text that any of them was trained on, only windows that all
+            held out are used.
+        progress: Called with the number of tokens read since the last call, the total, and the name
+            of the checkpoint.
+        settings: Other fields of `Evaluate`. Windows have the largest ``length``, by default the
+            shortest context.
 
     Raises:
-        CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text differently.
+        CtxextendError: As `evaluate`; a checkpoint is too short, of another kind, or cuts the text
+            differently.
         ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
     """
     requested = Evaluate(path_names(data), **split_ref("", settings)[1])
     if "shift" in requested.measure:
-        raise ResizeError("--measure shift reads one checkpoint.", "Use `ctxextend evaluate MODEL --measure shift`.")
-    found = open_side_by_side([CheckpointRef(os.fspath(reference)) for reference in references], requested)
+        raise ResizeError(
+            "--measure shift reads one checkpoint.",
+            "Use `ctxextend evaluate MODEL --measure shift`.",
+        )
+    found = open_side_by_side(
+        [CheckpointRef(os.fspath(reference)) for reference in references], requested
+    )
     try:
         for files, name in zip(found.files, found.facts, strict=True):
             found.measure(files, name, progress)
@@ -81,18 +98,28 @@ class SideBySide:
     search_set: SearchSet | None
     warnings: Sequence[str]
     candidates: list[Candidate] = field(default_factory=list)  # that were measured
-    short_costs: dict[str, Estimate | None] = field(default_factory=dict)  # of encoders, by short name
+    short_costs: dict[str, Estimate | None] = field(
+        default_factory=dict
+    )  # of encoders, by short name
     run: evaluate.EvaluationRun | None = None  # of the last checkpoint that was measured
-    references: NDArray[Any] | None = None  # embeddings of short texts by the base or the first encoder, shape (n, d)
+    references: NDArray[Any] | None = (
+        None  # embeddings of short texts by the base or the first encoder, shape (n, d)
+    )
     started: float = field(default_factory=time.perf_counter)
 
     @property
     def short_length(self) -> int:
-        """The context length of short inputs: the base's, or without one the shortest that is measured."""
-        return min(self.base.max_len if self.base else self.settings.length[0], self.settings.length[-1])
+        """The context length of short inputs: the base's, or without one the shortest that is
+        measured.
+        """
+        return min(
+            self.base.max_len if self.base else self.settings.length[0], self.settings.length[-1]
+        )
 
     def measure(self, files: ModelFiles, name: str, progress: Progress) -> None:
-        """Load a checkpoint and measure it on the same text as the others, which the base reads once."""
+        """Load a checkpoint and measure it on the same text as the others, which the base reads
+        once.
+        """
         started, candidate = time.perf_counter(), Candidate(name)
         model = eval_model.load_eval_model(files, self.settings.precision, self.settings.device)
         notes = (*model.notes, *(self.base.notes if self.base else ()))
@@ -101,7 +128,9 @@ class SideBySide:
         check_ranked(run)
         total = run.base_tokens + len(self.files) * run.tokens
         others: Sequence[Any] = self.run.tasks if self.run else ()
-        for task, other in zip(run.tasks, others, strict=False):  # `measure` drops the results of the other model
+        for task, other in zip(
+            run.tasks, others, strict=False
+        ):  # `measure` drops the results of the other model
             if isinstance(task, LossTask):
                 task.measured = other.measured
             elif isinstance(task, DocumentTask):
@@ -114,43 +143,68 @@ class SideBySide:
                 self.short_costs[name] = self._short_cost(run)
         candidate.add(run)
         self.candidates.append(candidate)
-        candidate.seconds, self.run = time.perf_counter() - started, run
+        candidate.seconds = time.perf_counter() - started
+        self.run = run
         self.documents = run.text.documents if self.documents is not None else None
         model.model.to("meta")
 
     def _short_cost(self, run: evaluate.EvaluationRun) -> Estimate | None:
-        """Return 1 - cosine of an encoder's embeddings of short texts to the `references`; None if sizes differ."""
+        """Return 1 - cosine of an encoder's embeddings of short texts to the `references`; None if
+        sizes differ.
+        """
         texts: Sequence[Ids] = run.text.windows
         if not texts and self.search_set:
-            texts = [run.model.tokenizer.encode(text) for text in self.search_set.documents[:SHORT_TEXTS]]
-        short = [text[: self.short_length - run.model.tokenizer.num_special] for text in texts[:SHORT_TEXTS]]
+            texts = [
+                run.model.tokenizer.encode(text) for text in self.search_set.documents[:SHORT_TEXTS]
+            ]
+        short = [
+            text[: self.short_length - run.model.tokenizer.num_special]
+            for text in texts[:SHORT_TEXTS]
+        ]
         if self.references is None:
-            self.references = open_embedder(self.base or run.model, self.settings.batch_size).embed(short)
+            self.references = open_embedder(self.base or run.model, self.settings.batch_size).embed(
+                short
+            )
         vectors = open_embedder(run.model, self.settings.batch_size).embed(short)
         if vectors.shape != self.references.shape:
             return None
         cosines = np.einsum("td,td->t", vectors, self.references, dtype=np.float64)
-        return estimate([*np.round(1 - cosines, 6)[:, None]], (0.0, 2.0))  # embeddings are in float32
+        return estimate(
+            [*np.round(1 - cosines, 6)[:, None]], (0.0, 2.0)
+        )  # embeddings are in float32
 
     def report(self, *, complete: bool) -> Comparison:
         """Return the results so far."""
         if self.run is None:  # interrupted before the first one was loaded
             raise KeyboardInterrupt
-        kind, source = self.run.model.kind, self.base.name if self.base else ""
-        values = measured_fields(self.candidates, NDCG if self.search_set else METRICS[kind], self.run, self.started)
+        kind = self.run.model.kind
+        source = self.base.name if self.base else ""
+        values = measured_fields(
+            self.candidates, NDCG if self.search_set else METRICS[kind], self.run, self.started
+        )
         rows = list[Row]()
         for row in values["rows"]:
-            outcome = replace(row.untrained, short_inputs=self.short_costs.get(row.method, row.untrained.short_inputs))
+            outcome = replace(
+                row.untrained,
+                short_inputs=self.short_costs.get(row.method, row.untrained.short_inputs),
+            )
             rows.append(replace(row, untrained=outcome, checkpoint=self.facts[row.method]))
         values |= {"rows": tuple(rows), "warnings": (*self.warnings, *values["warnings"])}
         lengths = self.short_length, self.settings.length[-1]
-        return Comparison(source, "", kind, "", *lengths, row_type="checkpoint", complete=complete, **values)
+        return Comparison(
+            source, "", kind, "", *lengths, row_type="checkpoint", complete=complete, **values
+        )
 
 
 def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> SideBySide:
-    """Check that checkpoints can be compared on a text, measure their speed and memory, and load their common base."""
-    files, search_set = [eval_model.open_files(open_model(ref)) for ref in refs], read_search_set(settings)
-    first, documents, warnings = files[0], None, list[str]()
+    """Check that checkpoints can be compared on a text, measure their speed and memory, and load
+    their common base.
+    """
+    files = [eval_model.open_files(open_model(ref)) for ref in refs]
+    search_set = read_search_set(settings)
+    first = files[0]
+    documents = None
+    warnings = list[str]()
     longest = max(settings.length, default=max(min(one.max_len for one in files), MIN_LENGTH))
     sample = first.tokenizer.encode(search_set.documents[0] if search_set else "")
     if settings.data:
@@ -159,13 +213,19 @@ def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> Side
         documents = chain([sample], read)
     for one in files:
         evaluate.check_length(one, longest)
-        eval_model.check_same_tokens(one, first, sample, "Compare checkpoints that share a tokenizer.")
-    facts, kind, names = dict[str, CheckpointFacts](), "", [public_name(one.name) for one in files]
+        eval_model.check_same_tokens(
+            one, first, sample, "Compare checkpoints that share a tokenizer."
+        )
+    facts = dict[str, CheckpointFacts]()
+    kind = ""
+    names = [public_name(one.name) for one in files]
     for number, one in enumerate(files):
         same = f" ({names[: number + 1].count(names[number])})" * (names.count(names[number]) > 1)
         own, facts[names[number] + same] = _measure_cost(one, settings, longest)
         if own != (kind := kind or own):
-            message = f"{one.name} is {evaluate.KINDS[own]}, but {first.name} is {evaluate.KINDS[kind]}."
+            message = (
+                f"{one.name} is {evaluate.KINDS[own]}, but {first.name} is {evaluate.KINDS[kind]}."
+            )
             raise CheckpointError(message, "Compare checkpoints of one kind.")
     base, failures = evaluate.open_base(_common_base(files, settings), settings, first.name, kind)
     lengths = settings.length or evaluate.context_lengths(longest, base.max_len if base else None)
@@ -173,13 +233,21 @@ def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> Side
     return SideBySide(files, facts, settings, base, documents, search_set, (*warnings, *failures))
 
 
-def _measure_cost(files: ModelFiles, settings: Evaluate, length: int) -> tuple[str, CheckpointFacts]:
+def _measure_cost(
+    files: ModelFiles, settings: Evaluate, length: int
+) -> tuple[str, CheckpointFacts]:
     """Return the kind and the facts of a checkpoint, which reads inputs of this length."""
     import torch
 
     model = eval_model.load_eval_model(files, settings.precision, settings.device)
-    peak, passes, device = peak_memory(model.model.device), list[float](), model.model.device
-    ids = token_ids(model.model.config, length).repeat(max(eval_model.TOKENS_PER_BATCH // length, 1), 1).to(device)
+    peak = peak_memory(model.model.device)
+    passes = list[float]()
+    device = model.model.device
+    ids = (
+        token_ids(model.model.config, length)
+        .repeat(max(eval_model.TOKENS_PER_BATCH // length, 1), 1)
+        .to(device)
+    )
     with torch_threads(model.model, settings.threads), torch.inference_mode():
         while sum(passes[1:]) <= SPEED_SECONDS:  # the first one warms up
             started = time.perf_counter()
@@ -188,14 +256,20 @@ def _measure_cost(files: ModelFiles, settings: Evaluate, length: int) -> tuple[s
     size = sum(entry.size for entry in files.checkpoint.entries.values())
     costs = model.model.num_parameters(), size, peak(), round(ids.numel() / min(passes[1:]), 1)
     model.model.to("meta")  # frees its weights, whatever still refers to it
-    return model.kind, CheckpointFacts(files.name, model.model_type, files.scheme, files.max_len, *costs)
+    return model.kind, CheckpointFacts(
+        files.name, model.model_type, files.scheme, files.max_len, *costs
+    )
 
 
 def _common_base(opened: Sequence[ModelFiles], settings: Evaluate) -> BaseCheckpoint | None:
-    """Return the base that all recipes name, if they name one; a checkpoint without a recipe is its own base."""
+    """Return the base that all recipes name, if they name one; a checkpoint without a recipe is its
+    own base.
+    """
     bases = dict[str, BaseCheckpoint]()
     for files in opened:
         base = find_base(read_provenance(files.checkpoint), settings.base, files.ref.tokenizer)
-        base = base or BaseCheckpoint(files.ref, {FINGERPRINT: files.checkpoint.weights_fingerprint()})
+        base = base or BaseCheckpoint(
+            files.ref, {FINGERPRINT: files.checkpoint.weights_fingerprint()}
+        )
         bases[base.hashes.get(FINGERPRINT, base.ref.source)] = base
     return next(iter(bases.values())) if len(bases) == 1 and not settings.no_base else None

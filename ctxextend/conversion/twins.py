@@ -1,6 +1,7 @@
 """Twins: model types of transformers that differ from another one only in their position scheme.
 
-Source: transformers 5.23, modeling_*.py of gpt2, gpt_neox and falcon; of bert, roberta, electra and roformer.
+Source: transformers 5.23, modeling_*.py of gpt2, gpt_neox and falcon; of bert, roberta, electra and
+roformer.
 """
 
 import re
@@ -14,15 +15,20 @@ from numpy.typing import NDArray
 from ctxextend.tables.sinusoids import sinusoidal_rows
 
 Array = NDArray[Any]
-COPIED, TRANSPOSED, BY_HEAD, PLUS_MEAN = "copied", "transposed", "regrouped by head", "plus the mean position row"
+COPIED = "copied"
+TRANSPOSED = "transposed"
+BY_HEAD = "regrouped by head"
+PLUS_MEAN = "plus the mean position row"
 BASE, CAUSAL_LM, MASKED_LM = "Model", "ForCausalLM", "ForMaskedLM"  # how names of classes end
 TASKS = ("ForTokenClassification", "ForQuestionAnswering")
 
 
 def by_head(values: Array, heads: int) -> Array:
-    """Transpose a fused projection, (d, 3d) or (3d,), and regroup its outputs: those of each head together, (3d, d).
+    """Transpose a fused projection, (d, 3d) or (3d,), and regroup its outputs: those of each head
+    together, (3d, d).
 
-    GPT-2 splits outputs into queries, keys and values, and then into heads; GPT-NeoX and Falcon into heads first.
+    GPT-2 splits outputs into queries, keys and values, and then into heads; GPT-NeoX and Falcon
+    into heads first.
     """
     outputs = values.T
     parts = outputs.reshape(3, heads, len(outputs) // (3 * heads), *outputs.shape[1:])
@@ -30,7 +36,9 @@ def by_head(values: Array, heads: int) -> Array:
 
 
 def plus_mean(values: Array, mean: NDArray[np.float64]) -> Array:
-    """Add the mean position row, (d,), to every row of (n, d): in float64, rounded once to the dtype of the values."""
+    """Add the mean position row, (d,), to every row of (n, d): in float64, rounded once to the
+    dtype of the values.
+    """
     # In blocks, without copies of all values in float64.
     return np.add(values, mean, dtype=np.float64, casting="unsafe", out=np.empty_like(values))
 
@@ -41,14 +49,18 @@ def angles(max_len: int, head_dim: int) -> NDArray[np.float32]:
 
 
 class Rule(NamedTuple):
-    """How to compute a tensor of a twin from one of the source; ``*`` is the same part without dots."""
+    """How to compute a tensor of a twin from one of the source; ``*`` is the same part without
+    dots.
+    """
 
     source: str
     name: str
     how: str = COPIED
 
     def applied(self, tensor: str) -> str | None:
-        """Return the twin's name for a tensor of the source; None if the rule does not apply to it."""
+        """Return the twin's name for a tensor of the source; None if the rule does not apply
+        to it.
+        """
         match = re.fullmatch(re.escape(self.source).replace(r"\*", "([^.]+)"), tensor)
         parts = iter(match.groups() if match else ())
         return re.sub(r"\*", lambda _: next(parts), self.name) if match else None
@@ -65,7 +77,9 @@ class Twin:
     rules: tuple[Rule, ...]  # of the base model, without prefixes
     keys: Mapping[str, str]  # config keys that have another name in the source, by that name
     fixed: Mapping[str, Any]  # other values of its config
-    lm_head: str | None = None  # the tensor of an LM head that cannot be tied, since embeddings contain the mean row
+    lm_head: str | None = (
+        None  # the tensor of an LM head that cannot be tied, since embeddings contain the mean row
+    )
     has_angles: bool = False  # whether its files contain a table of angles, `ANGLES`
     limits: str = ""  # in which ways it is less exact, as a sentence
 
@@ -78,11 +92,15 @@ class SourceType:
     twins: tuple[Twin, ...]
     tokenizer: str  # the class of tokenizer that transformers uses for it
     defaults: Mapping[str, Any]  # values of config keys that the twin needs, if they are missing
-    required: Mapping[str, tuple[Any, ...]]  # values that config keys may have, None for a missing key
+    required: Mapping[
+        str, tuple[Any, ...]
+    ]  # values that config keys may have, None for a missing key
     heads: Mapping[str, str]  # ends of class names, with those of the twin
     rules: tuple[Rule, ...]  # of heads
     default_head: str = BASE  # if config.json states no class, and no tensor is that of a masked LM
-    aliases: tuple[str, ...] = ()  # config keys of the twin that transformers also accepts in the source
+    aliases: tuple[
+        str, ...
+    ] = ()  # config keys of the twin that transformers also accepts in the source
     unused: tuple[str, ...] = ()  # config keys without effect in the twin; ``*`` as in `Rule`
     ignored: tuple[str, ...] = ()  # buffers of the base model
     lm_act: str | None = None  # the activation in its LM head, if no config key states it
@@ -112,28 +130,56 @@ def _same(*names: str) -> tuple[Rule, ...]:
 
 GPT2_KEYS = {
     **{"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"},
-    **{"n_inner": "intermediate_size", "activation_function": "hidden_act", "layer_norm_epsilon": "layer_norm_eps"},
+    **{
+        "n_inner": "intermediate_size",
+        "activation_function": "hidden_act",
+        "layer_norm_epsilon": "layer_norm_eps",
+    },
     **{"resid_pdrop": "hidden_dropout", "attn_pdrop": "attention_dropout"},
 }
 NEOX_RULES = _decoder("embed_in", "layers", "attention", "final_layer_norm")
 NEOX_FIXED = {"attention_bias": True, "use_parallel_residual": False, "tie_word_embeddings": False}
-NEOX = Twin("rotary", "gpt_neox", "GPTNeoX", "gpt_neox.", NEOX_RULES, GPT2_KEYS, NEOX_FIXED, "embed_out.weight")
+NEOX = Twin(
+    "rotary",
+    "gpt_neox",
+    "GPTNeoX",
+    "gpt_neox.",
+    NEOX_RULES,
+    GPT2_KEYS,
+    NEOX_FIXED,
+    "embed_out.weight",
+)
 
 FALCON_KEYS = {"n_inner": "ffn_hidden_size", "activation_function": "activation"}
 FALCON_RULES = _decoder("word_embeddings", "h", "self_attention", "ln_f")
-FALCON_FIXED = {"alibi": True, "bias": True, "multi_query": False, "new_decoder_architecture": False}
+FALCON_FIXED = {
+    "alibi": True,
+    "bias": True,
+    "multi_query": False,
+    "new_decoder_architecture": False,
+}
 FALCON_FIXED |= {"parallel_attn": False, "tie_word_embeddings": False}
 FALCON_LIMITS = (
-    "transformers computes Falcon's ALiBi biases in bfloat16, so far positions share biases, and divides them by the "
+    "transformers computes Falcon's ALiBi biases in bfloat16, so far positions share biases, and "
+    "divides them by the "
     "square root of the head size, so they fall more slowly than in the paper"
 )
 FALCON = Twin(
     *("alibi", "falcon", "Falcon", "transformer.", FALCON_RULES),
-    *(GPT2_KEYS | FALCON_KEYS | {"layer_norm_epsilon": "layer_norm_epsilon"}, FALCON_FIXED, "lm_head.weight"),
+    *(
+        GPT2_KEYS | FALCON_KEYS | {"layer_norm_epsilon": "layer_norm_epsilon"},
+        FALCON_FIXED,
+        "lm_head.weight",
+    ),
     limits=FALCON_LIMITS,
 )
 ENCODER_LAYER = (
-    *("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"),
+    *(
+        "attention.self.query",
+        "attention.self.key",
+        "attention.self.value",
+        "attention.output.dense",
+    ),
     *("attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"),
 )
 SAME_RULES = (
@@ -141,16 +187,35 @@ SAME_RULES = (
     *_same("embeddings.word_embeddings.weight", "embeddings.LayerNorm.*", "embeddings_project.*"),
     *_same(*(f"encoder.layer.*.{name}.*" for name in ENCODER_LAYER)),
 )
-ROFORMER = Twin("rotary", "roformer", "RoFormer", "roformer.", SAME_RULES, {}, {"rotary_value": False}, has_angles=True)
+ROFORMER = Twin(
+    "rotary",
+    "roformer",
+    "RoFormer",
+    "roformer.",
+    SAME_RULES,
+    {},
+    {"rotary_value": False},
+    has_angles=True,
+)
 
 GPT2 = SourceType(
     *("GPT2", (NEOX, FALCON), "GPT2Tokenizer"),
     {
         **{"vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None},
-        **{"activation_function": "gelu_new", "resid_pdrop": 0.1, "attn_pdrop": 0.1, "layer_norm_epsilon": 1e-5},
+        **{
+            "activation_function": "gelu_new",
+            "resid_pdrop": 0.1,
+            "attn_pdrop": 0.1,
+            "layer_norm_epsilon": 1e-5,
+        },
         **{"bos_token_id": 50256, "eos_token_id": 50256},
     },
-    {"scale_attn_by_inverse_layer_idx": NO, "scale_attn_weights": (None, True), "add_cross_attention": NO, **CUSTOM},
+    {
+        "scale_attn_by_inverse_layer_idx": NO,
+        "scale_attn_weights": (None, True),
+        "add_cross_attention": NO,
+        **CUSTOM,
+    },
     {"LMHeadModel": CAUSAL_LM, BASE: BASE, **{task: task for task in TASKS}},
     _same("classifier.*", "qa_outputs.*"),
     default_head="LMHeadModel",
@@ -160,12 +225,25 @@ GPT2 = SourceType(
 )
 
 
-def _encoder(class_name: str, defaults: Mapping[str, Any], lm_rules: tuple[Rule, ...], **others: Any) -> SourceType:
+def _encoder(
+    class_name: str, defaults: Mapping[str, Any], lm_rules: tuple[Rule, ...], **others: Any
+) -> SourceType:
     """Return a type whose twin is RoFormer."""
     return SourceType(
         *(class_name, (ROFORMER,), f"{class_name}Tokenizer"),
-        {"vocab_size": 30522, "hidden_size": 768, "num_attention_heads": 12, "hidden_act": "gelu", **defaults},
-        {"position_embedding_type": (None, "absolute"), "is_decoder": NO, "add_cross_attention": NO, **CUSTOM},
+        {
+            "vocab_size": 30522,
+            "hidden_size": 768,
+            "num_attention_heads": 12,
+            "hidden_act": "gelu",
+            **defaults,
+        },
+        {
+            "position_embedding_type": (None, "absolute"),
+            "is_decoder": NO,
+            "add_cross_attention": NO,
+            **CUSTOM,
+        },
         {name: name for name in (BASE, MASKED_LM, *TASKS)} | others.pop("heads", {}),
         (*lm_rules, *_same("classifier.*", "qa_outputs.*")),
         unused=("gradient_checkpointing", *{"embedding_size"} - defaults.keys()),
@@ -174,7 +252,9 @@ def _encoder(class_name: str, defaults: Mapping[str, Any], lm_rules: tuple[Rule,
     )
 
 
-BERT_RULES = _same("cls.predictions.bias", "cls.predictions.decoder.*", "cls.predictions.transform.*.*")
+BERT_RULES = _same(
+    "cls.predictions.bias", "cls.predictions.decoder.*", "cls.predictions.transform.*.*"
+)
 ROBERTA_DEFAULTS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 ROBERTA_RULES = (
     Rule("lm_head.dense.*", "cls.predictions.transform.dense.*"),
@@ -187,11 +267,18 @@ ELECTRA_RULES = (
     Rule("generator_lm_head.weight", "cls.predictions.decoder.weight"),
     Rule("generator_lm_head.bias", "cls.predictions.bias"),
 )
-ELECTRA_DEFAULTS = {"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+ELECTRA_DEFAULTS = {
+    "embedding_size": 128,
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+}
 SOURCE_TYPES = {
     "gpt2": GPT2,
     "bert": _encoder("Bert", {}, BERT_RULES, heads={"ForPreTraining": MASKED_LM}),
-    "roberta": _encoder("Roberta", ROBERTA_DEFAULTS | {"vocab_size": 50265}, ROBERTA_RULES, lm_act="gelu"),
+    "roberta": _encoder(
+        "Roberta", ROBERTA_DEFAULTS | {"vocab_size": 50265}, ROBERTA_RULES, lm_act="gelu"
+    ),
     "camembert": _encoder("Camembert", ROBERTA_DEFAULTS, ROBERTA_RULES, lm_act="gelu"),
     "xlm-roberta": _encoder("XLMRoberta", ROBERTA_DEFAULTS, ROBERTA_RULES, lm_act="gelu"),
     "electra": _encoder("Electra", ELECTRA_DEFAULTS, ELECTRA_RULES, lm_act="gelu"),

@@ -1,4 +1,6 @@
-"""Embed texts with an encoder, pooled as its sentence-transformers config says, and compare documents by cosine."""
+"""Embed texts with an encoder, pooled as its sentence-transformers config says, and compare
+documents by cosine.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +24,18 @@ if TYPE_CHECKING:
 DEFAULT_POOLING = "mean"  # of folders without a pooling config
 USE_SENTENCE_TRANSFORMERS = "Evaluate this model with sentence-transformers."
 
-# Flags of configs before version 5.4, in the order in which sentence-transformers concatenates poolings.
+# Flags of configs before version 5.4, in the order in which sentence-transformers concatenates
+# poolings.
 POOLING_FLAGS = {
-    **{"pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean"},
-    **{"pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens": "weightedmean"},
+    **{
+        "pooling_mode_cls_token": "cls",
+        "pooling_mode_max_tokens": "max",
+        "pooling_mode_mean_tokens": "mean",
+    },
+    **{
+        "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+        "pooling_mode_weightedmean_tokens": "weightedmean",
+    },
     "pooling_mode_lasttoken": "lasttoken",
 }
 
@@ -39,7 +49,9 @@ POOLINGS: Mapping[str, "Callable[[torch.Tensor], torch.Tensor]"] = {
     "max": lambda states: states.amax(dim=1),
     "mean": lambda states: states.mean(dim=1),
     "mean_sqrt_len_tokens": lambda states: states.sum(dim=1) / states.shape[1] ** 0.5,
-    "weightedmean": lambda states: (weights := states.new_ones(states.shape[1]).cumsum(0)) @ states / weights.sum(),
+    "weightedmean": lambda states: (
+        (weights := states.new_ones(states.shape[1]).cumsum(0)) @ states / weights.sum()
+    ),
     "lasttoken": lambda states: states[:, -1],
 }
 
@@ -52,11 +64,13 @@ class Embedder:
     poolings: tuple[str, ...]  # names of `POOLINGS`; several are concatenated
     batch_size: int | None = None  # texts per batch; None: as many as fit 4,096 tokens
 
-    def embed(self, texts: Sequence[Ids], advance: Callable[[int], None] = lambda tokens: None) -> NDArray[np.float32]:
+    def embed(
+        self, texts: Sequence[Ids], advance: Callable[[int], None] = lambda tokens: None
+    ) -> NDArray[np.float32]:
         """Return the embeddings of texts, shape (texts, d).
 
-        Texts are token ids without special tokens, each of shape (k,), 1 ≤ k ≤ `model.max_text`, or k = 0 if there are
-        special tokens. `advance` is called with the tokens of each batch.
+        Texts are token ids without special tokens, each of shape (k,), 1 ≤ k ≤ `model.max_text`, or
+        k = 0 if there are special tokens. `advance` is called with the tokens of each batch.
         """
         import torch
 
@@ -74,25 +88,36 @@ class Embedder:
     def embed_chunks(
         self, texts: Sequence[Ids], advance: Callable[[int], None] = lambda tokens: None
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return embeddings of texts' first `model.max_text` tokens, and normalized means over chunks: (texts, d)."""
+        """Return embeddings of texts' first `model.max_text` tokens, and normalized means over
+        chunks: (texts, d).
+        """
         size = self.model.max_text
-        chunks = [[text[start : start + size] for start in range(0, max(len(text), 1), size)] for text in texts]
+        chunks = [
+            [text[start : start + size] for start in range(0, max(len(text), 1), size)]
+            for text in texts
+        ]
         counts = np.array([len(own) for own in chunks])
-        embedded, first = self.embed([chunk for own in chunks for chunk in own], advance), counts.cumsum() - counts
+        embedded = self.embed([chunk for own in chunks for chunk in own], advance)
+        first = counts.cumsum() - counts
         return embedded[first], normalize(np.add.reduceat(embedded, first))
 
 
 def open_embedder(model: EvalModel, batch_size: int | None = None) -> Embedder:
-    """Return an encoder's embedder, pooled as its folder states; raise if it cannot embed a text."""
+    """Return an encoder's embedder, pooled as its folder states; raise if it cannot embed a
+    text.
+    """
     embedder = Embedder(model, read_pooling(model.root), batch_size)
     with needs_only_text(model, "embeddings"):
         embedder.embed([model.tokenizer.encode("a")])
     return embedder
 
 
-def last_states(model: EvalModel, ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None) -> "torch.Tensor":
+def last_states(
+    model: EvalModel, ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None
+) -> "torch.Tensor":
     """Return a model's last hidden states, (b, w, d), float32, of inputs (b, w), int64."""
-    # The base model, because a language model's output has logits instead of the last hidden states.
+    # The base model, because a language model's output has logits instead of the last hidden
+    # states.
     output = model.model.base_model(**prepare_inputs(model.model, ids, position_ids))
     states: torch.Tensor = output.last_hidden_state.float()
     return states
@@ -105,45 +130,63 @@ def normalize(vectors: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 
 
 def read_pooling(root: Path) -> tuple[str, ...]:
-    """Return the poolings of a sentence-transformers folder as names of `POOLINGS`; other folders use the mean."""
+    """Return the poolings of a sentence-transformers folder as names of `POOLINGS`; other folders
+    use the mean.
+    """
     path = root / MODULES
     if not path.is_file():
         return (DEFAULT_POOLING,)
     folders, unknown = [], []
     for module in load_modules(path):
         name = str(module.get("type"))
-        if name.startswith("sentence_transformers."):  # versions differ in the modules of their classes
+        if name.startswith(
+            "sentence_transformers."
+        ):  # versions differ in the modules of their classes
             name = name.rpartition(".")[2]
         folders += [str(module.get("path", ""))] if name == "Pooling" else []
         unknown += [f"the module {name}"] if name not in KNOWN_MODULES else []
     if unknown or len(folders) != 1:
         problem = [*unknown, f"{len(folders)} Pooling modules"][0]
-        message = f"{path} lists {problem}; only Transformer, one Pooling, Normalize and Dropout are supported."
+        message = (
+            f"{path} lists {problem}; only Transformer, one Pooling, Normalize and Dropout are "
+            "supported."
+        )
         raise UnsupportedModelError(message, USE_SENTENCE_TRANSFORMERS)
     if not stays_inside(folders[0]) or points_outside(root, root / folders[0]):
-        raise CheckpointError(f"{path} points outside the folder: Pooling is at {folders[0]}.", "Download it again.")
+        raise CheckpointError(
+            f"{path} points outside the folder: Pooling is at {folders[0]}.", "Download it again."
+        )
     path = root / folders[0] / "config.json"
     config: Mapping[str, Any] = load_object(path)
     flags = [mode for flag, mode in POOLING_FLAGS.items() if config.get(flag) is True]
     stated = config.get("pooling_mode") or flags or DEFAULT_POOLING
     poolings = tuple(map(str, stated if isinstance(stated, list) else [stated]))
     if invalid := [mode for mode in poolings if mode not in POOLINGS]:
-        message = f"{path} has the unknown pooling mode {invalid[0]!r}; known are {', '.join(POOLINGS)}."
+        message = (
+            f"{path} has the unknown pooling mode {invalid[0]!r}; known are {', '.join(POOLINGS)}."
+        )
         raise UnsupportedModelError(message, USE_SENTENCE_TRANSFORMERS)
     return poolings
 
 
-def cosines(queries: NDArray[np.float32], documents: NDArray[np.float32]) -> Iterator[NDArray[np.float64]]:
-    """Yield the cosines of each query with all documents, shape (n,), given (q, d) and (n, d) of length 1."""
+def cosines(
+    queries: NDArray[np.float32], documents: NDArray[np.float32]
+) -> Iterator[NDArray[np.float64]]:
+    """Yield the cosines of each query with all documents, shape (n,), given (q, d) and (n, d) of
+    length 1.
+    """
     exact = documents.astype(np.float64)
-    # Row by row, because a matrix product can give two equal documents cosines that differ in the last bit.
+    # Row by row, because a matrix product can give two equal documents cosines that differ in the
+    # last bit.
     yield from ((exact * query).sum(axis=1) for query in queries)
 
 
 def read_prompts(root: Path) -> tuple[str, str]:
-    """Return the texts that a sentence-transformers folder states before queries and documents, if any.
+    """Return the texts that a sentence-transformers folder states before queries and documents, if
+    any.
 
-    Source: `encode_query` and `encode_document` of sentence-transformers 6.2, which use no prompts of other names.
+    Source: `encode_query` and `encode_document` of sentence-transformers 6.2, which use no prompts
+    of other names.
     """
     path = root / "config_sentence_transformers.json"
     prompts = (load_object(path) if path.is_file() else {}).get("prompts") or {}

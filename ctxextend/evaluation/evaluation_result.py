@@ -1,4 +1,6 @@
-"""Results of an evaluation; `ctxextend.json_output.to_json` returns them as printed with ``--json``."""
+"""Results of an evaluation; `ctxextend.json_output.to_json` returns them as printed with
+``--json``.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,11 +13,18 @@ from numpy.typing import NDArray
 from ctxextend.errors import counted
 from ctxextend.json_output import Result, not_in_json
 
-# How a text is read: by the model; by the base in back-to-back or sliding windows or chunks; with the reference rows.
-MODEL, TRUNCATED, SLIDING, CHUNKS, REFERENCE = "model", "truncated", "sliding", "chunks", "reference"
-# Accuracy is above chance if guessing reaches it with a lower probability than this: one tail of a 95 % interval.
+# How a text is read: by the model; by the base in back-to-back or sliding windows or chunks; with
+# the reference rows.
+MODEL = "model"
+TRUNCATED = "truncated"
+SLIDING = "sliding"
+CHUNKS = "chunks"
+REFERENCE = "reference"
+# Accuracy is above chance if guessing reaches it with a lower probability than this: one tail of a
+# 95 % interval.
 UNLIKELY = 0.025
-# With fewer windows or documents, standard errors are unreliable, and a text is too short to choose a method by.
+# With fewer windows or documents, standard errors are unreliable, and a text is too short to choose
+# a method by.
 MIN_SAMPLES = 8
 
 Bounds = tuple[float, float]  # the smallest and the largest possible value of a mean
@@ -35,7 +44,8 @@ def difference_bounds(bounds: Bounds) -> Bounds:
 class Estimate:
     """A mean over independent windows or documents."""
 
-    mean: float  # a loss or difference of losses in nats per token, a share, or a mean reciprocal rank
+    # a loss or difference of losses in nats per token, a share, or a mean reciprocal rank
+    mean: float
     standard_error: float | None = field(metadata=not_in_json)  # None with fewer than two samples
     tokens: int  # scored tokens, or queries
     samples: int  # windows or documents
@@ -45,12 +55,18 @@ class Estimate:
 
     @property
     def half_width(self) -> float | None:
-        """Half the width of the 95 % confidence interval before it is cut at the bounds; None if unknown."""
-        return None if self.standard_error is None else t_quantile(self.samples) * self.standard_error
+        """Half the width of the 95 % confidence interval before it is cut at the bounds; None if
+        unknown.
+        """
+        return (
+            None if self.standard_error is None else t_quantile(self.samples) * self.standard_error
+        )
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The ends of the 95 % confidence interval, inside the bounds; None with fewer than two samples."""
+        """The ends of the 95 % confidence interval, inside the bounds; None with fewer than two
+        samples.
+        """
         if self.half_width is None or not math.isfinite(self.mean + self.half_width):
             return None
         lower, upper = self.bounds
@@ -58,7 +74,9 @@ class Estimate:
 
     @property
     def ci95(self) -> float | None:
-        """Half the width of the interval; None with fewer than two samples, and if a bound cuts it: see `interval`."""
+        """Half the width of the interval; None with fewer than two samples, and if a bound cuts it:
+        see `interval`.
+        """
         if self.half_width is None:
             return None
         lower, upper = self.bounds
@@ -67,7 +85,9 @@ class Estimate:
 
     @property
     def sign(self) -> int | None:
-        """The sign of a significant difference, 0 if the 95 % interval contains 0 (tied), None if unknown."""
+        """The sign of a significant difference, 0 if the 95 % interval contains 0 (tied), None if
+        unknown.
+        """
         if self.half_width is None or not math.isfinite(self.mean + self.half_width):
             return None
         return (self.mean > self.half_width) - (self.mean < -self.half_width)
@@ -109,9 +129,11 @@ def little_text(auto: str) -> str:
 
 
 def t_quantile(samples: int) -> float:
-    """Return half the width of a 95 % confidence interval in standard errors, for the mean of `samples` ≥ 2 values.
+    """Return half the width of a 95 % confidence interval in standard errors, for the mean of
+    `samples` ≥ 2 values.
 
-    Source: Abramowitz and Stegun 1964, 26.7.5, Student's t as a series, accurate to 0.3 % from 4 degrees of freedom on.
+    Source: Abramowitz and Stegun 1964, 26.7.5, Student's t as a series, accurate to 0.3 % from 4
+    degrees of freedom on.
     """
     freedom = max(samples - 1, 1)
     if freedom < 4:
@@ -120,10 +142,12 @@ def t_quantile(samples: int) -> float:
 
 
 def estimate(windows: Sequence[NDArray[np.float64]], bounds: Bounds = UNBOUNDED) -> Estimate:
-    """Return the mean over all tokens of windows, each of shape (k,), k ≥ 0, whose windows are independent.
+    """Return the mean over all tokens of windows, each of shape (k,), k ≥ 0, whose windows are
+    independent.
 
-    Source: the ratio estimator of cluster sampling, Cochran 1977, Sampling Techniques, 3rd edition, section 9A.4: with
-        sums s and counts c of w windows and r = Σs / Σc, the variance of r is w / (w - 1) · Σ(s - r·c)² / (Σc)².
+    Source: the ratio estimator of cluster sampling, Cochran 1977, Sampling Techniques, 3rd edition,
+        section 9A.4: with sums s and counts c of w windows and r = Σs / Σc, the variance of r is w
+        / (w - 1) · Σ(s - r·c)² / (Σc)².
     """
     sums = np.array([values.sum() for values in windows if len(values)])
     counts = np.array([len(values) for values in windows if len(values)])
@@ -154,11 +178,15 @@ class Bucket:
 
 @dataclass(frozen=True)
 class PositionLosses:
-    """Loss by position; a base reads the same tokens in back-to-back windows and in windows that overlap by half."""
+    """Loss by position; a base reads the same tokens in back-to-back windows and in windows that
+    overlap by half.
+    """
 
     length: int  # tokens of a window: the longest length
     windows: int  # number of windows
-    losses: Mapping[str, LossEstimate]  # over all positions: of `MODEL`, and of the base `TRUNCATED` and `SLIDING`
+    losses: Mapping[
+        str, LossEstimate
+    ]  # over all positions: of `MODEL`, and of the base `TRUNCATED` and `SLIDING`
     changes: Mapping[str, Estimate]  # loss of `MODEL` minus each other loss, paired by token
     buckets: tuple[Bucket, ...]  # losses by position
 
@@ -167,22 +195,29 @@ class PositionLosses:
 class ContextPoint:
     """Losses of the same target tokens at one context length.
 
-    At least 3/4 of the context precede each target of a causal model; a masked model has at least 3/8 of it on either
-    side. Differences are paired by token; negative means that this context is better.
+    At least 3/4 of the context precede each target of a causal model; a masked model has at least
+    3/8 of it on either side. Differences are paired by token; negative means that this context is
+    better.
     """
 
     context: int  # window length in tokens, special tokens included
     loss: LossEstimate  # of the model
     change: Estimate  # minus the loss at the reference context
-    base: LossEstimate | None  # of the base; None if unknown or if the context is longer than the base's
-    against_base: Estimate | None  # minus the loss of the base at its longest context; None without a base
+    base: (
+        LossEstimate | None
+    )  # of the base; None if unknown or if the context is longer than the base's
+    against_base: (
+        Estimate | None
+    )  # minus the loss of the base at its longest context; None without a base
 
 
 @dataclass(frozen=True)
 class ContextLosses:
     """Loss by context length, with the same target tokens."""
 
-    reference: int  # the context that changes refer to: the base's context length if it was measured, else the shortest
+    # the context that changes refer to: the base's context length if it was measured, else the
+    # shortest
+    reference: int
     windows: int  # number of windows with scored tokens
     points: tuple[ContextPoint, ...]  # shortest context first
 
@@ -203,13 +238,22 @@ class Passkey:
     @property
     def is_above_chance(self) -> bool:
         """Whether the accuracy is significantly above chance at any length."""
-        return any(self.beats_chance(shares, UNLIKELY / len(self.accuracy)) for shares in self.accuracy)
+        return any(
+            self.beats_chance(shares, UNLIKELY / len(self.accuracy)) for shares in self.accuracy
+        )
 
     def beats_chance(self, shares: Sequence[float | None], unlikely: float = UNLIKELY) -> bool:
-        """Return whether guessing reaches the accuracy of these cells with a probability below `unlikely`."""
+        """Return whether guessing reaches the accuracy of these cells with a probability below
+        `unlikely`.
+        """
         measured = [share for share in shares if share is not None and math.isfinite(share)]
-        successes, trials, chance = round(sum(measured) * self.trials), self.trials * len(measured), self.chance
-        tail = (math.comb(trials, k) * chance**k * (1 - chance) ** (trials - k) for k in range(successes, trials + 1))
+        successes = round(sum(measured) * self.trials)
+        trials = self.trials * len(measured)
+        chance = self.chance
+        tail = (
+            math.comb(trials, k) * chance**k * (1 - chance) ** (trials - k)
+            for k in range(successes, trials + 1)
+        )
         return sum(tail) < unlikely
 
 
@@ -219,7 +263,9 @@ class Recall:
 
     recall: Estimate  # recall@1 of queries
     reciprocal_rank: Estimate  # mean reciprocal rank (MRR) of queries
-    change: Estimate | None = None  # recall minus recall with truncation, paired by query; None for truncation itself
+    change: Estimate | None = (
+        None  # recall minus recall with truncation, paired by query; None for truncation itself
+    )
 
 
 @dataclass(frozen=True)
@@ -231,14 +277,19 @@ class Retrieval:
     queries: int
     query_tokens: int  # without special tokens
     pooling: str  # how hidden states become one embedding
-    modes: Mapping[str, Recall]  # by how documents are embedded: `TRUNCATED` and `CHUNKS` with the base, `MODEL`
+    modes: Mapping[
+        str, Recall
+    ]  # by how documents are embedded: `TRUNCATED` and `CHUNKS` with the base, `MODEL`
     against_chunks: Estimate | None = None  # MRR of `MODEL` minus that of `CHUNKS`, paired by query
 
     @property
     def scores(self) -> Mapping[str, Mapping[str, Estimate]]:
         """Scores by mode and name."""
         names = {"mean reciprocal rank": "reciprocal_rank", "recall@1": "recall"}
-        return {mode: {name: getattr(item, key) for name, key in names.items()} for mode, item in self.modes.items()}
+        return {
+            mode: {name: getattr(item, key) for name, key in names.items()}
+            for mode, item in self.modes.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -247,7 +298,8 @@ class ShiftPoint:
 
     start: int  # the position of their first token
     loss: LossEstimate | None  # None for encoders
-    effect: Estimate  # loss minus the loss at position 0; for encoders, cosine to the embedding at position 0
+    # loss minus the loss at position 0; for encoders, cosine to the embedding at position 0
+    effect: Estimate
 
 
 @dataclass(frozen=True)
@@ -257,7 +309,9 @@ class Shift:
     size: int  # tokens of a passage, special tokens included
     passages: int
     boundary: int  # the base's context length if it is shorter, else `size`
-    effect: Estimate  # mean over the passages that reach beyond `boundary` positions; see `ShiftPoint`
+    effect: (
+        Estimate  # mean over the passages that reach beyond `boundary` positions; see `ShiftPoint`
+    )
     points: tuple[ShiftPoint, ...]  # by start, from 0
 
 
@@ -272,14 +326,17 @@ class AgainstReference:
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """How close a model with new rows comes to the same model with the reference rows, on the same texts."""
+    """How close a model with new rows comes to the same model with the reference rows, on the same
+    texts.
+    """
 
     hold_out: int  # the first held-out row: rows beyond it are new
     length: int  # maximum number of tokens of a text, special tokens included
     texts: int  # each has more than `hold_out` tokens
-    # ``beyond``: losses of tokens at positions from `hold_out` on, or cosines of embeddings to those of the reference;
-    # ``short``: the same of the first `hold_out` tokens by themselves; ``recall`` (at 1) and ``reciprocal_rank`` of
-    # queries cut from beyond `hold_out` and embedded with the reference rows.
+    # ``beyond``: losses of tokens at positions from `hold_out` on, or cosines of embeddings to
+    # those of the reference; ``short``: the same of the first `hold_out` tokens by themselves;
+    # ``recall`` (at 1) and ``reciprocal_rank`` of queries cut from beyond `hold_out` and embedded
+    # with the reference rows.
     scores: Mapping[str, AgainstReference]
     buckets: tuple[Bucket, ...]  # losses by position, `MODEL` and `REFERENCE`; empty for encoders
 
@@ -292,17 +349,27 @@ class SearchResult:
     documents: int
     queries: int  # with a relevant document
     longer_than_model: int  # documents of more than `length` tokens
-    longer_than_base: int | None  # documents longer than the base's context length; None without a base
+    longer_than_base: (
+        int | None
+    )  # documents longer than the base's context length; None without a base
     pooling: str  # how hidden states become one embedding
-    # By mode, as in `Retrieval` (without a base, only `MODEL`), and by name: ``nDCG@10``, ``MRR`` and ``recall@k``.
+    # By mode, as in `Retrieval` (without a base, only `MODEL`), and by name: ``nDCG@10``, ``MRR``
+    # and ``recall@k``.
     scores: Mapping[str, Mapping[str, Estimate]]
-    changes: Mapping[str, Estimate]  # nDCG@10 by mode minus that of `TRUNCATED`, paired by query; empty without a base
-    against_chunks: Estimate | None = None  # nDCG@10 of `MODEL` minus that of `CHUNKS`, paired by query
+    changes: Mapping[
+        str, Estimate
+    ]  # nDCG@10 by mode minus that of `TRUNCATED`, paired by query; empty without a base
+    against_chunks: Estimate | None = (
+        None  # nDCG@10 of `MODEL` minus that of `CHUNKS`, paired by query
+    )
 
     @property
     def summary(self) -> str:
         """What was searched, for messages."""
-        return f"{self.queries:,} queries, {self.documents:,} documents, {self.longer_than_model:,} of them cut"
+        return (
+            f"{self.queries:,} queries, {self.documents:,} documents, {self.longer_than_model:,} "
+            "of them cut"
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -317,8 +384,12 @@ class Evaluation(Result, shows="source base max_len tokens complete"):
     base_max_len: int | None  # context length of the base in tokens
     documents: int = 0  # documents read
     tokens: int = 0  # tokens of the windows cut from them, special tokens included
-    limited_by: str = ""  # what limited the text: ``tokens``, or its own end, ``text``; empty without text
-    across_documents: bool = False  # whether windows span several documents, because few are as long as a window
+    limited_by: str = (
+        ""  # what limited the text: ``tokens``, or its own end, ``text``; empty without text
+    )
+    across_documents: bool = (
+        False  # whether windows span several documents, because few are as long as a window
+    )
     seed: int = 0  # for masks and passkeys
     precision: str = "float32"  # dtype of the forward passes
     positions: PositionLosses | None = None  # None if not measured, also for the next six

@@ -1,7 +1,8 @@
-"""Losses of a language model and its base checkpoint, by position and by context length, on the same tokens.
+"""Losses of a language model and its base checkpoint, by position and by context length, on the
+same tokens.
 
-The model reads each window in one forward pass. The base, whose context is shorter, reads it in chunks, back to back
-or overlapping, as a user without the longer context would.
+The model reads each window in one forward pass. The base, whose context is shorter, reads it in
+chunks, back to back or overlapping, as a user without the longer context would.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,8 +15,23 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import UnsupportedModelError
 from ctxextend.evaluation import evaluation_result as results
-from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel, batches, needs_only_text, prepare_inputs
-from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED, Bucket, Estimate, estimate, estimate_loss
+from ctxextend.evaluation.eval_model import (
+    CAUSAL,
+    MASKED,
+    EvalModel,
+    batches,
+    needs_only_text,
+    prepare_inputs,
+)
+from ctxextend.evaluation.evaluation_result import (
+    MODEL,
+    SLIDING,
+    TRUNCATED,
+    Bucket,
+    Estimate,
+    estimate,
+    estimate_loss,
+)
 from ctxextend.held_out import Ids
 
 if TYPE_CHECKING:
@@ -26,12 +42,17 @@ Losses = NDArray[np.float64]
 MAX_LOGITS = 2**25  # upper limit per LM head call: 128 MiB in float32, 667 tokens of GPT-2
 ROWS_PER_CHUNK = 8  # rows of logits per logsumexp
 MASKED_SHARE = 0.15  # of a masked model's tokens, as in BERT: Devlin et al. 2018, section 3.1
-# Share of a window whose tokens are scored at each context length; a larger share leaves less text before the first.
+# Share of a window whose tokens are scored at each context length; a larger share leaves less text
+# before the first.
 SCORED_SHARE = 1 / 8
-# Share of a chunk that is scored when contexts are compared, so that all targets have nearly the full context.
+# Share of a chunk that is scored when contexts are compared, so that all targets have nearly the
+# full context.
 CHUNK_SHARE = 1 / 4
 BUCKETS = 16  # of positions
-NOT_FINITE = "Some losses are NaN or infinite: a model returns NaN or infinity, or gives a token probability 0."
+NOT_FINITE = (
+    "Some losses are NaN or infinite: a model returns NaN or infinity, or gives a token "
+    "probability 0."
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +60,8 @@ class ScoredWindow:
     """The input of a forward pass and its target tokens."""
 
     input_ids: Ids  # shape (w,), special tokens included
-    outputs: Ids  # indices of the logits that predict the labels, shape (k,), in any order, with repetitions
+    # indices of the logits that predict the labels, shape (k,), in any order, with repetitions
+    outputs: Ids
     labels: Ids  # target token ids, shape (k,)
 
 
@@ -52,10 +74,13 @@ class Scorer:
     has_separate_head: bool  # whether the LM head can be applied to selected hidden states
 
     def losses(self, windows: Sequence[ScoredWindow]) -> list[Losses]:
-        """Return the negative log-likelihoods of each window's labels, in nats, each of shape (k,)."""
+        """Return the negative log-likelihoods of each window's labels, in nats, each of shape
+        (k,).
+        """
         import torch
 
-        model, losses_of = self.model.model, dict[int, Losses]()
+        model = self.model.model
+        losses_of = dict[int, Losses]()
         head: Any = model.get_output_embeddings() if self.has_separate_head else torch.nn.Identity()
         batch_size = self.batch_size if self.has_separate_head else 1
         for batch in batches([len(window.input_ids) for window in windows], batch_size):
@@ -64,17 +89,28 @@ class Scorer:
                 with identity_lm_head(head):
                     inputs = prepare_inputs(model, ids, self.model.position_ids(ids))
                     outputs = model(**inputs).logits  # hidden states with a separate head
-                size = max(MAX_LOGITS // (head.out_features if self.has_separate_head else outputs.shape[-1]), 1)
+                size = max(
+                    MAX_LOGITS
+                    // (head.out_features if self.has_separate_head else outputs.shape[-1]),
+                    1,
+                )
                 for i, output in zip(batch, outputs, strict=True):
-                    pairs = torch.from_numpy(np.stack([windows[i].outputs, windows[i].labels])).to(output.device)
+                    pairs = torch.from_numpy(np.stack([windows[i].outputs, windows[i].labels])).to(
+                        output.device
+                    )
                     chunks = torch.split(pairs, size, dim=1)
-                    losses = [_cross_entropy(head(output[indices]).float(), labels) for indices, labels in chunks]
+                    losses = [
+                        _cross_entropy(head(output[indices]).float(), labels)
+                        for indices, labels in chunks
+                    ]
                     losses_of[i] = torch.cat(losses).numpy()
         return [losses_of[i] for i in range(len(windows))]
 
 
 def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
-    """Return the scorer of a language model; raise if it needs more than text or a causal one sees later tokens."""
+    """Return the scorer of a language model; raise if it needs more than text or a causal one sees
+    later tokens.
+    """
     import torch
 
     def logits(last: int = 3) -> "torch.Tensor":
@@ -88,10 +124,14 @@ def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
         expected, other = logits(), logits(last=4)
         is_separate = False
         if isinstance(head, torch.nn.Linear):
-            with suppress(RuntimeError):  # layers after the head that do not fit hidden states, such as ESM's bias
+            with suppress(
+                RuntimeError
+            ):  # layers after the head that do not fit hidden states, such as ESM's bias
                 with identity_lm_head(head):
                     states = logits()
-                is_separate = torch.allclose(head(states.to(head.weight.dtype)).float(), expected, rtol=1e-3, atol=1e-3)
+                is_separate = torch.allclose(
+                    head(states.to(head.weight.dtype)).float(), expected, rtol=1e-3, atol=1e-3
+                )
     causal = expected[:, :-1], other[:, :-1]
     if model.kind == CAUSAL and not torch.allclose(*causal, rtol=1e-3, atol=1e-3, equal_nan=True):
         message = f"{model.name} is not causal: its predictions depend on later tokens."
@@ -128,7 +168,9 @@ def _cross_entropy(logits: "torch.Tensor", targets: "torch.Tensor") -> "torch.Te
 
 @dataclass(frozen=True)
 class Span:
-    """A chunk of a text, tokens `start` to `stop` - 1, of which tokens `first` to `last` - 1 are scored."""
+    """A chunk of a text, tokens `start` to `stop` - 1, of which tokens `first` to `last` - 1 are
+    scored.
+    """
 
     start: int
     stop: int
@@ -136,11 +178,14 @@ class Span:
     last: int
 
 
-def spans(scored: tuple[int, int], tokens: int, size: int, stride: int, *, centred: bool) -> Iterator[Span]:
+def spans(
+    scored: tuple[int, int], tokens: int, size: int, stride: int, *, centred: bool
+) -> Iterator[Span]:
     """Yield chunks of a text that score each token of the range `scored`, (first, end), once.
 
-    A chunk has at most `size` tokens and scores at most `stride` of them: in its middle if `centred`, for masked
-    models, otherwise at its end. A centred chunk at the end of the text is as long as the others.
+    A chunk has at most `size` tokens and scores at most `stride` of them: in its middle if
+    `centred`, for masked models, otherwise at its end. A centred chunk at the end of the text is as
+    long as the others.
     """
     stride = min(stride, scored[1] - scored[0])
     before = (size - stride) // 2 if centred else size - stride
@@ -153,9 +198,12 @@ def spans(scored: tuple[int, int], tokens: int, size: int, stride: int, *, centr
 
 @dataclass(frozen=True)
 class ReadingMode:
-    """How to score a text: with which model, context length and stride; of equal modes, only the model differs."""
+    """How to score a text: with which model, context length and stride; of equal modes, only the
+    model differs.
+    """
 
-    measure: str  # ``position``: scores every token; ``context``: scores the targets that all contexts share
+    # ``position``: scores every token; ``context``: scores the targets that all contexts share
+    measure: str
     name: str  # `MODEL`, or for the base `TRUNCATED` or `SLIDING`
     scorer: Scorer = field(compare=False)
     context: int  # tokens per chunk, special tokens included
@@ -163,15 +211,22 @@ class ReadingMode:
 
     def spans(self, scored: tuple[int, int], tokens: int) -> Iterator[Span]:
         """Yield the chunks of a text that score the range `scored`; see `spans`."""
-        tokenizer, is_masked = self.scorer.model.tokenizer, self.scorer.model.kind == MASKED
+        tokenizer = self.scorer.model.tokenizer
+        is_masked = self.scorer.model.kind == MASKED
         size = self.context - tokenizer.num_special
-        # Without a special token before the text, nothing predicts a chunk's first token, so chunks overlap by one.
+        # Without a special token before the text, nothing predicts a chunk's first token, so chunks
+        # overlap by one.
         maximum = size - (not is_masked and not tokenizer.before)
         return spans(scored, tokens, size, max(int(maximum * self.share), 1), centred=is_masked)
 
-    def losses(self, texts: Sequence[Ids], targets: Sequence[Ids], scored: tuple[int, int]) -> list[Losses]:
-        """Return the losses in nats of each text's targets, sorted indices inside `scored`, shape (k,)."""
-        tokenizer, is_masked = self.scorer.model.tokenizer, self.scorer.model.kind == MASKED
+    def losses(
+        self, texts: Sequence[Ids], targets: Sequence[Ids], scored: tuple[int, int]
+    ) -> list[Losses]:
+        """Return the losses in nats of each text's targets, sorted indices inside `scored`, shape
+        (k,).
+        """
+        tokenizer = self.scorer.model.tokenizer
+        is_masked = self.scorer.model.kind == MASKED
         shift = len(tokenizer.before) - (not is_masked)  # causal logits predict the next token
         windows = []
         for text, indices in zip(texts, targets, strict=True):
@@ -199,7 +254,9 @@ class LossTask:
     modes: list[ReadingMode]  # the first ranks models: by position if that is measured
     base_length: int | None  # context length of the base; None if unknown
     across_documents: bool = False  # whether texts span several documents
-    measured: dict[ReadingMode, list[Losses]] = field(default_factory=dict)  # of each window's targets, shape (k,)
+    measured: dict[ReadingMode, list[Losses]] = field(
+        default_factory=dict
+    )  # of each window's targets, shape (k,)
 
     @property
     def tokens(self) -> int:
@@ -213,8 +270,13 @@ class LossTask:
 
     def _tokens(self, modes: Sequence[ReadingMode]) -> int:
         """Return how many tokens modes read per window, over all chunks."""
-        size, scored = self.length - self.scorer.model.tokenizer.num_special, self._scored
-        return sum(span.stop - span.start for mode in modes for span in mode.spans(scored[mode.measure], size))
+        size = self.length - self.scorer.model.tokenizer.num_special
+        scored = self._scored
+        return sum(
+            span.stop - span.start
+            for mode in modes
+            for span in mode.spans(scored[mode.measure], size)
+        )
 
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Score the base, whose losses are reused for each model."""
@@ -222,7 +284,9 @@ class LossTask:
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Score the model, and the base if it was not scored yet."""
-        self.measured = {mode: losses for mode, losses in self.measured.items() if mode.name != MODEL}
+        self.measured = {
+            mode: losses for mode, losses in self.measured.items() if mode.name != MODEL
+        }
         self._read([mode for mode in self.modes if mode not in self.measured], advance)
 
     def _read(self, modes: Sequence[ReadingMode], advance: Callable[[int], None]) -> None:
@@ -230,21 +294,28 @@ class LossTask:
             texts, targets = [self.texts[i] for i in batch], [self.targets(i) for i in batch]
             for mode in modes:
                 indices = [by_measure[mode.measure] for by_measure in targets]
-                self.measured.setdefault(mode, []).extend(mode.losses(texts, indices, self._scored[mode.measure]))
+                self.measured.setdefault(mode, []).extend(
+                    mode.losses(texts, indices, self._scored[mode.measure])
+                )
             advance(self._tokens(modes) * len(batch))
 
     @property
     def _scored(self) -> dict[str, tuple[int, int]]:
         """The range of scored tokens by measure, (first, end)."""
-        model, tokens = self.scorer.model, self.length - self.scorer.model.tokenizer.num_special
-        is_masked, count = model.kind == MASKED, max(int(tokens * SCORED_SHARE), 1)
+        model = self.scorer.model
+        tokens = self.length - self.scorer.model.tokenizer.num_special
+        is_masked = model.kind == MASKED
+        count = max(int(tokens * SCORED_SHARE), 1)
         start = (tokens - count) // 2 if is_masked else tokens - count
         first = int(not is_masked and not model.tokenizer.before)
         return {"position": (first, tokens), "context": (start, start + count)}
 
     def targets(self, number: int) -> dict[str, Ids]:
-        """Return the indices of a window's target tokens by measure: all, or a random share for a masked model."""
-        generator, targets = np.random.default_rng([self.seed, number]), {}
+        """Return the indices of a window's target tokens by measure: all, or a random share for a
+        masked model.
+        """
+        generator = np.random.default_rng([self.seed, number])
+        targets = {}
         for measure, scored in self._scored.items():
             targets[measure] = np.arange(*scored)
             if self.scorer.model.kind == MASKED:
@@ -263,19 +334,25 @@ class LossTask:
         return tuple(self.measured[self.modes[0]])
 
     def losses(self, measure: str) -> dict[tuple[str, int], list[Losses]]:
-        """Return the losses of the windows scored in all modes, by mode name and context length; each of shape (k,)."""
+        """Return the losses of the windows scored in all modes, by mode name and context length;
+        each of shape (k,).
+        """
         count = self.windows
         modes = [mode for mode in self.modes if mode.measure == measure]
         losses_of = {(mode.name, mode.context): self.measured[mode][:count] for mode in modes}
         if measure == "context" and (MODEL, self.length) not in losses_of:
             start, stop = self._scored[measure]
-            losses_of[MODEL, self.length] = [losses[start - stop :] for losses in self.measured[self.modes[0]][:count]]
+            losses_of[MODEL, self.length] = [
+                losses[start - stop :] for losses in self.measured[self.modes[0]][:count]
+            ]
         return losses_of
 
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that this task measures."""
         measured = self.measures if self.windows else ()
-        is_finite = all(np.isfinite(window).all() for losses in self.measured.values() for window in losses)
+        is_finite = all(
+            np.isfinite(window).all() for losses in self.measured.values() for window in losses
+        )
         return {
             "tokens": self.length * self.windows,
             "across_documents": self.across_documents,
@@ -288,7 +365,11 @@ class LossTask:
         by_name = {name: losses for (name, _), losses in self.losses("position").items()}
         before = len(self.scorer.model.tokenizer.before)
         positions = [self.targets(i)["position"] + before for i in range(self.windows)]
-        changes = {name: _difference(by_name[MODEL], losses) for name, losses in by_name.items() if name != MODEL}
+        changes = {
+            name: _difference(by_name[MODEL], losses)
+            for name, losses in by_name.items()
+            if name != MODEL
+        }
         losses = {name: estimate_loss(losses) for name, losses in by_name.items()}
         buckets = tuple(loss_buckets(positions, by_name, self.length))
         return results.PositionLosses(self.length, self.windows, losses, changes, buckets)
@@ -303,17 +384,26 @@ class LossTask:
             change = _difference(losses, by_model[reference])
             base = estimate_loss(by_base[context]) if context in by_base else None
             against_base = _difference(losses, by_base[max(by_base)]) if by_base else None
-            points.append(results.ContextPoint(context, estimate_loss(losses), change, base, against_base))
+            points.append(
+                results.ContextPoint(context, estimate_loss(losses), change, base, against_base)
+            )
         return results.ContextLosses(reference, self.windows, tuple(points))
 
 
-def loss_buckets(positions: Sequence[Ids], losses_of: Mapping[str, list[Losses]], length: int) -> Iterator[Bucket]:
-    """Yield losses by position, given the positions and by name the losses of each text's targets, shape (k,)."""
+def loss_buckets(
+    positions: Sequence[Ids], losses_of: Mapping[str, list[Losses]], length: int
+) -> Iterator[Bucket]:
+    """Yield losses by position, given the positions and by name the losses of each text's targets,
+    shape (k,).
+    """
     width = -(-length // BUCKETS)
     buckets = [indices // width for indices in positions]
     for number in sorted({*np.concatenate(buckets).tolist()}):
         pairs = {name: zip(losses, buckets, strict=True) for name, losses in losses_of.items()}
-        losses = {name: estimate_loss([text[at == number] for text, at in pair]) for name, pair in pairs.items()}
+        losses = {
+            name: estimate_loss([text[at == number] for text, at in pair])
+            for name, pair in pairs.items()
+        }
         yield Bucket(number * width, min((number + 1) * width, length), losses)
 
 
@@ -329,10 +419,14 @@ def plan_losses(
     seed: int,
     measures: Sequence[str] = ("position", "context"),
 ) -> LossTask:
-    """Return the task that scores a model, and its base if it is known, on windows of the longest length."""
+    """Return the task that scores a model, and its base if it is known, on windows of the longest
+    length.
+    """
     length = max(lengths)
     # A causal model's losses by position include those with the longest context.
-    contexts = sorted(lengths)[: -1 if ("position" in measures and scorer.model.kind != MASKED) else None]
+    contexts = sorted(lengths)[
+        : -1 if ("position" in measures and scorer.model.kind != MASKED) else None
+    ]
     modes = [ReadingMode("position", MODEL, scorer, length, 1)]
     modes += [ReadingMode("context", MODEL, scorer, context, CHUNK_SHARE) for context in contexts]
     if base is not None:
@@ -341,6 +435,10 @@ def plan_losses(
         modes.append(ReadingMode("position", SLIDING, base, longest, 0.5))
         # Always with the base's longest context, which all contexts are compared with.
         contexts = sorted({longest, *(context for context in lengths if context <= longest)})
-        modes += [ReadingMode("context", SLIDING, base, context, CHUNK_SHARE) for context in contexts]
+        modes += [
+            ReadingMode("context", SLIDING, base, context, CHUNK_SHARE) for context in contexts
+        ]
     modes = [mode for mode in modes if mode.measure in measures]
-    return LossTask(scorer, texts, length, seed, measures, modes, base.model.max_len if base else None)
+    return LossTask(
+        scorer, texts, length, seed, measures, modes, base.model.max_len if base else None
+    )

@@ -1,7 +1,8 @@
 """Document retrieval with queries cut from text beyond the base checkpoint's context length.
 
-Queries are embedded by the base. Documents are embedded in three modes: by the base, truncated to its context length;
-by the base, as the mean embedding of consecutive chunks; and by the model, in full. Documents are ranked by cosine.
+Queries are embedded by the base. Documents are embedded in three modes: by the base, truncated to
+its context length; by the base, as the mean embedding of consecutive chunks; and by the model, in
+full. Documents are ranked by cosine.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +29,12 @@ from ctxextend.held_out import Ids
 
 Values = NDArray[np.float64]
 QUERY_TOKENS = 40  # or the context length of the base, if shorter
-SIXTHS = (2, 3, 4, 5)  # query starts, in sixths between the base's context length and the end of the document
+SIXTHS = (
+    2,
+    3,
+    4,
+    5,
+)  # query starts, in sixths between the base's context length and the end of the document
 NDCG, RANK, FIRST = "nDCG@10", "MRR", "recall@1"  # names of scores
 SKIPPED = "Retrieval was skipped: "
 
@@ -42,19 +48,29 @@ class DocumentTask:
     length: int  # maximum tokens of a document that the model reads, special tokens included
     documents: tuple[Ids, ...]
     queries: tuple[Ids, ...]
-    relevant: tuple[Mapping[int, int], ...]  # of each query: relevance above 0, by index of the document
+    relevant: tuple[
+        Mapping[int, int], ...
+    ]  # of each query: relevance above 0, by index of the document
     sample: int = 1  # consecutive queries that are one sample, because they are not independent
     embedded: NDArray[np.float32] | None = None  # queries, shape (q, d)
-    found: dict[str, dict[str, Values]] = field(default_factory=dict)  # scores of queries, (q,), by mode and name
+    found: dict[str, dict[str, Values]] = field(
+        default_factory=dict
+    )  # scores of queries, (q,), by mode and name
 
     ranked_by: ClassVar = RANK  # the score that ranks models
 
     def __post_init__(self) -> None:
         self.special = self.model.model.tokenizer.num_special
         self.whole = [document[: self.length - self.special] for document in self.documents]
-        self.tokens = sum(len(text) + self.special for text in (*self.whole, *(() if self.base else self.queries)))
-        size, texts = (self.base.model.max_text, (*self.queries, *self.documents)) if self.base else (1, ())
-        self.base_tokens = sum(len(text) + self.special * max(-(-len(text) // size), 1) for text in texts)
+        self.tokens = sum(
+            len(text) + self.special for text in (*self.whole, *(() if self.base else self.queries))
+        )
+        size, texts = (
+            (self.base.model.max_text, (*self.queries, *self.documents)) if self.base else (1, ())
+        )
+        self.base_tokens = sum(
+            len(text) + self.special * max(-(-len(text) // size), 1) for text in texts
+        )
 
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Embed queries and documents with the base, whose results are reused for each model."""
@@ -73,7 +89,9 @@ class DocumentTask:
         self.found[MODEL] = self._score(self.model.embed(self.whole, advance))
 
     def _score(self, documents: NDArray[np.float32]) -> dict[str, Values]:
-        """Return the scores of each query by name, given the embeddings of documents, shape (documents, d)."""
+        """Return the scores of each query by name, given the embeddings of documents, shape
+        (documents, d).
+        """
         assert self.embedded is not None
         return score_rankings(cosines(self.embedded, documents), self.relevant)
 
@@ -84,7 +102,8 @@ class DocumentTask:
 
     def mean(self, name: str, mode: str, other: str | None = None) -> Estimate:
         """Return the mean of a score, or of its difference to another mode, paired by query."""
-        values, bounds = self.found[mode][name], SHARE
+        values = self.found[mode][name]
+        bounds = SHARE
         if other is not None:
             values = values - self.found[other][name]
             bounds = difference_bounds(SHARE)
@@ -104,17 +123,24 @@ class RetrievalTask(DocumentTask):
             modes[mode] = Recall(self.mean(FIRST, mode), self.mean(RANK, mode), change)
         counts = self.length, len(self.documents), len(self.queries), len(self.queries[0])
         pooling = " + ".join(self.model.poolings)
-        return {"retrieval": Retrieval(*counts, pooling, modes, against_chunks=self.mean(RANK, MODEL, CHUNKS))}
+        return {
+            "retrieval": Retrieval(
+                *counts, pooling, modes, against_chunks=self.mean(RANK, MODEL, CHUNKS)
+            )
+        }
 
 
-def score_rankings(similar: Iterable[Values], relevant: Sequence[Mapping[int, int]]) -> dict[str, Values]:
-    """Return the scores of queries by name, each of shape (q,), given the cosines of each with all documents.
+def score_rankings(
+    similar: Iterable[Values], relevant: Sequence[Mapping[int, int]]
+) -> dict[str, Values]:
+    """Return the scores of queries by name, each of shape (q,), given the cosines of each with all
+    documents.
 
-    Of equally similar documents, the least relevant ranks first; so do irrelevant documents if a cosine is NaN: a model
-    that embeds all documents alike finds none.
+    Of equally similar documents, the least relevant ranks first; so do irrelevant documents if a
+    cosine is NaN: a model that embeds all documents alike finds none.
 
-    Source: trec_eval's ndcg_cut_10 (gain: the relevance; discount: log2(rank + 1); ideal: the best order of all
-        documents), recip_rank (without a cutoff) and recall_k, as in BEIR and MTEB.
+    Source: trec_eval's ndcg_cut_10 (gain: the relevance; discount: log2(rank + 1); ideal: the best
+        order of all documents), recip_rank (without a cutoff) and recall_k, as in BEIR and MTEB.
     """
     found: dict[str, list[float]] = {}
     for values, gains in zip(similar, relevant, strict=True):
@@ -126,35 +152,61 @@ def score_rankings(similar: Iterable[Values], relevant: Sequence[Mapping[int, in
         scores: dict[str, Any] = {NDCG: ranked[:10] @ discount / (ideal[:10] @ discount)}
         scores[RANK] = 1 / (1 + np.argmax(ranked > 0))
         # Recall at the number of documents is always 1.
-        scores |= {f"recall@{k}": np.count_nonzero(ranked[:k]) / len(gains) for k in (1, 10, 100) if k < len(gain)}
+        scores |= {
+            f"recall@{k}": np.count_nonzero(ranked[:k]) / len(gains)
+            for k in (1, 10, 100)
+            if k < len(gain)
+        }
         for name, value in scores.items():
             found.setdefault(name, []).append(value)
     return {name: np.array(values) for name, values in found.items()}
 
 
-def plan_retrieval(model: Embedder, base: Embedder | None, documents: Sequence[Ids], length: int) -> RetrievalTask:
-    """Choose documents of at least `length` tokens, special tokens included, and where to cut queries from them."""
+def plan_retrieval(
+    model: Embedder, base: Embedder | None, documents: Sequence[Ids], length: int
+) -> RetrievalTask:
+    """Choose documents of at least `length` tokens, special tokens included, and where to cut
+    queries from them.
+    """
     if base is None:
-        raise DataError(f"{SKIPPED}it needs a base, because queries are cut from text beyond its context length.")
+        raise DataError(
+            f"{SKIPPED}it needs a base, because queries are cut from text beyond its context "
+            "length."
+        )
     special, base_len = base.model.tokenizer.num_special, base.model.max_len
-    size, query_tokens = length - special, min(QUERY_TOKENS, base.model.max_text)
+    size = length - special
+    query_tokens = min(QUERY_TOKENS, base.model.max_text)
     last = size - query_tokens
     if last < base_len:
         needed = base_len + query_tokens + special
-        raise DataError(f"{SKIPPED}queries from beyond {base_len:,} tokens need a length of at least {needed:,}.")
+        raise DataError(
+            f"{SKIPPED}queries from beyond {base_len:,} tokens need a length of at least "
+            f"{needed:,}."
+        )
     chosen = tuple(document[:size] for document in documents if len(document) >= size)
     if len(chosen) < 2:
         count = f"{len(chosen)} of {len(documents):,} documents"
-        raise DataError(f"{SKIPPED}it needs two documents of at least {size:,} tokens, but {count} are that long.")
+        raise DataError(
+            f"{SKIPPED}it needs two documents of at least {size:,} tokens, but {count} are that "
+            "long."
+        )
     starts = query_starts(base_len, length, last)
-    queries = tuple(document[start : start + query_tokens] for document in chosen for start in starts)
+    queries = tuple(
+        document[start : start + query_tokens] for document in chosen for start in starts
+    )
     relevant = tuple({index: 1} for index in range(len(chosen)) for _ in starts)
     return RetrievalTask(model, base, length, chosen, queries, relevant, sample=len(starts))
 
 
 def query_starts(first: int, stop: int, last: int) -> tuple[int, ...]:
-    """Return where queries start between two tokens of a document, at most at `last`; nowhere if that is below."""
+    """Return where queries start between two tokens of a document, at most at `last`; nowhere if
+    that is below.
+    """
     starts = [first + (stop - first) * sixth // 6 for sixth in SIXTHS]
     if starts[-1] > last:  # evenly spaced up to the last start that leaves room for a query
-        starts = [first + (last - first) * i // (len(SIXTHS) - 1) for i in range(len(SIXTHS))] if last >= first else []
+        starts = (
+            [first + (last - first) * i // (len(SIXTHS) - 1) for i in range(len(SIXTHS))]
+            if last >= first
+            else []
+        )
     return tuple(dict.fromkeys(starts))

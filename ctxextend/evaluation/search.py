@@ -1,4 +1,6 @@
-"""Search in a corpus with judged queries: sets in the format of BEIR (Thakur et al. 2021, arXiv:2104.08663)."""
+"""Search in a corpus with judged queries: sets in the format of BEIR (Thakur et al. 2021,
+arXiv:2104.08663).
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -21,7 +23,9 @@ class SearchSet(NamedTuple):
 
     documents: tuple[str, ...]
     queries: tuple[str, ...]
-    relevant: tuple[dict[int, int], ...]  # of each query: relevance above 0, by index of the document
+    relevant: tuple[
+        dict[int, int], ...
+    ]  # of each query: relevance above 0, by index of the document
     notes: tuple[str, ...]
 
 
@@ -34,31 +38,57 @@ def read_search_set(settings: Evaluate) -> SearchSet | None:
     judged: dict[str, dict[int, int]] = {name: {} for name in queries}
     for where, row in read_rows(settings.qrels, "query-id", "corpus-id", "score"):
         query, document, score = str(row["query-id"]), str(row["corpus-id"]), str(row["score"])
-        for name, known, path in ((query, queries, settings.queries), (document, documents, settings.corpus)):
+        for name, known, path in (
+            (query, queries, settings.queries),
+            (document, documents, settings.corpus),
+        ):
             if name not in known:
-                raise DataError(f"{where} has the unknown id {name!r}.", f"Remove the line, or add it to {path}.")
+                raise DataError(
+                    f"{where} has the unknown id {name!r}.",
+                    f"Remove the line, or add it to {path}.",
+                )
         if not score.isdecimal():
-            raise DataError(f"{where} has the score {score!r}.", "Use integers from 0, which is not relevant.")
+            raise DataError(
+                f"{where} has the score {score!r}.", "Use integers from 0, which is not relevant."
+            )
         if numbers[document] in judged[query]:
-            raise DataError(f"{where} judges document {document!r} for query {query!r} again.", "Keep one judgement.")
+            raise DataError(
+                f"{where} judges document {document!r} for query {query!r} again.",
+                "Keep one judgement.",
+            )
         judged[query][numbers[document]] = int(score)
-    chosen = {query: above for query, pairs in judged.items() if (above := {n: s for n, s in pairs.items() if s})}
+    chosen = {
+        query: above
+        for query, pairs in judged.items()
+        if (above := {n: s for n, s in pairs.items() if s})
+    }
     if not chosen:
-        raise DataError(f"{settings.qrels} has no score above 0.", "Give each query a relevant document.")
-    without = f"{len(queries) - len(chosen):,} of {len(queries):,} queries have no relevant document and are left out."
+        raise DataError(
+            f"{settings.qrels} has no score above 0.", "Give each query a relevant document."
+        )
+    without = (
+        f"{len(queries) - len(chosen):,} of {len(queries):,} queries have no relevant document "
+        "and are left out."
+    )
     texts = tuple(documents.values()), tuple(queries[query] for query in chosen)
     return SearchSet(*texts, tuple(chosen.values()), (without,) * (len(chosen) < len(queries)))
 
 
 def _read_texts(path: str) -> dict[str, str]:
-    """Return the texts of a corpus or of queries by id; a title stands before its text, with a space, as in BEIR."""
+    """Return the texts of a corpus or of queries by id; a title stands before its text, with a
+    space, as in BEIR.
+    """
     texts = dict[str, str]()
     for where, row in read_rows(path, "_id", "text"):
-        name, title, text = row["_id"], row.get("title") or "", row["text"]
+        name = row["_id"]
+        title = row.get("title") or ""
+        text = row["text"]
         if type(name) not in (str, int) or not isinstance(text, str) or not isinstance(title, str):
             raise DataError(f"{where} has an _id, title or text that is not text.", "Use strings.")
         if str(name) in texts:
-            raise DataError(f"{where} has the id {name!r} of an earlier line.", "Give each its own id.")
+            raise DataError(
+                f"{where} has the id {name!r} of an earlier line.", "Give each its own id."
+            )
         texts[str(name)] = without_surrogates(f"{title} {text}".strip())
         if not texts[str(name)]:
             raise DataError(f"{where} has no text.", "Remove it, or add its text.")
@@ -67,26 +97,35 @@ def _read_texts(path: str) -> dict[str, str]:
 
 def read_rows(path: str, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield where each row of a .jsonl or .tsv file is, for messages, and its values by field."""
-    file, where = Path(path), ""
+    file = Path(path)
+    where = ""
     parse = json_lines if file.suffix.lower() in JSON_LINES else partial(_table_rows, fields)
     try:
         with file.open(encoding="utf-8-sig") as stream:
             for where, row in parse(stream, file):
                 if not isinstance(row, dict) or not {*fields} <= row.keys():
-                    hint = "Write a JSON object per line (.jsonl), or separate columns by one tab (.tsv)."
+                    hint = (
+                        "Write a JSON object per line (.jsonl), or separate columns by one tab "
+                        "(.tsv)."
+                    )
                     raise DataError(f"{where} does not have the fields {', '.join(fields)}.", hint)
                 yield where, row
     except (OSError, UnicodeError) as error:
-        raise DataError(f"{path} cannot be read: {one_line(error)}.", "Pass a readable file in UTF-8.") from error
+        raise DataError(
+            f"{path} cannot be read: {one_line(error)}.", "Pass a readable file in UTF-8."
+        ) from error
     if not where:
         raise DataError(f"{path} has no rows.", f"Each row has the fields {', '.join(fields)}.")
 
 
-def _table_rows(fields: Sequence[str], lines: Iterable[str], file: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield where each row of a .tsv file is, and its values by field; no values if it has too few or many columns.
+def _table_rows(
+    fields: Sequence[str], lines: Iterable[str], file: Path
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield where each row of a .tsv file is, and its values by field; no values if it has too few
+    or many columns.
 
-    The first line is a header if it names all fields, else columns are in their order. Quotes have no meaning. Of the
-    four columns of TREC's judgements, the second is unused.
+    The first line is a header if it names all fields, else columns are in their order. Quotes have
+    no meaning. Of the four columns of TREC's judgements, the second is unused.
     """
     columns = fields
     for number, line in enumerate(lines, start=1):
@@ -97,7 +136,10 @@ def _table_rows(fields: Sequence[str], lines: Iterable[str], file: Path) -> Iter
             if len(columns) == len(fields) == 3 and len(cells) == 4:
                 del cells[1]
             is_whole = len(cells) == len(columns)
-            yield f"Line {number} of {file}", dict(zip(columns, cells, strict=True)) if is_whole else {}
+            yield (
+                f"Line {number} of {file}",
+                dict(zip(columns, cells, strict=True)) if is_whole else {},
+            )
 
 
 class SearchTask(DocumentTask):
@@ -111,15 +153,35 @@ class SearchTask(DocumentTask):
             return {}
         sizes = [self.length - self.special, *([self.base.model.max_text] if self.base else [])]
         longer = [sum(len(document) > size for document in self.documents) for size in sizes]
-        counts = self.length, len(self.documents), len(self.queries), longer[0], longer[1] if self.base else None
-        scores = {mode: {name: self.mean(name, mode) for name in found} for mode, found in self.found.items()}
-        changes = {mode: self.mean(NDCG, mode, TRUNCATED) for mode in ((CHUNKS, MODEL) if self.base else ())}
+        counts = (
+            self.length,
+            len(self.documents),
+            len(self.queries),
+            longer[0],
+            longer[1] if self.base else None,
+        )
+        scores = {
+            mode: {name: self.mean(name, mode) for name in found}
+            for mode, found in self.found.items()
+        }
+        changes = {
+            mode: self.mean(NDCG, mode, TRUNCATED)
+            for mode in ((CHUNKS, MODEL) if self.base else ())
+        }
         against_chunks = self.mean(NDCG, MODEL, CHUNKS) if self.base else None
-        return {"search": SearchResult(*counts, " + ".join(self.model.poolings), scores, changes, against_chunks)}
+        return {
+            "search": SearchResult(
+                *counts, " + ".join(self.model.poolings), scores, changes, against_chunks
+            )
+        }
 
 
-def plan_search(model: Embedder, base: Embedder | None, texts: SearchSet, length: int) -> SearchTask:
-    """Tokenize a search set, with the prompts that the model's folder states, for documents of at most `length`."""
+def plan_search(
+    model: Embedder, base: Embedder | None, texts: SearchSet, length: int
+) -> SearchTask:
+    """Tokenize a search set, with the prompts that the model's folder states, for documents of at
+    most `length`.
+    """
     reader, encode = (base or model).model, model.model.tokenizer.encode
     query_prompt, document_prompt = read_prompts(model.model.root)
     documents = tuple(encode(document_prompt + text) for text in texts.documents)

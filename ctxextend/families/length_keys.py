@@ -1,4 +1,6 @@
-"""Keys of config.json that state a length next to a type's own key, and the table that generates."""
+"""Keys of config.json that state a length next to a type's own key, and the table that
+generates.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -162,7 +164,9 @@ Table = TypeVar("Table", bound=HasLocation)
 
 
 def generating_table(tables: Sequence[Table]) -> Table | None:
-    """Return the table whose positions `generate()` uses up: of the decoder, or else of the text."""
+    """Return the table whose positions `generate()` uses up: of the decoder, or else of the
+    text.
+    """
     for table in tables:
         if _last_part(table).endswith(DECODER_PARTS):
             return table

@@ -1,8 +1,11 @@
-"""transformers' default sizes of rotary models: configs that equal them may leave the keys out. Data only."""
+"""transformers' default sizes of rotary models: configs that equal them may leave the keys out.
+Data only.
+"""
 
 from collections.abc import Mapping
 
-# Model types by (hidden_size, num_attention_heads); other types have a default size of a head in the registry.
+# Model types by (hidden_size, num_attention_heads); other types have a default size of a head in
+# the registry.
 _TYPES: Mapping[tuple[int, int], str] = {
     (320, 8): "moonshine_streaming",
     (768, 6): "nanochat",

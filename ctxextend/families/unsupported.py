@@ -10,21 +10,34 @@ NOTHING = "There is nothing to extend."
 NO_TOKENS = "It has no token positions to resize."
 FAMILIES_HINT = "List supported model types with `ctxextend families`."
 
-NO_SETTINGS = PositionScheme("rotary position embeddings without settings or a stated length", NO_CHANGE, "rotary")
-CODEBOOK_ROTARY = PositionScheme("rotary position embeddings of a fixed number of codebooks", NOTHING, "rotary")
+NO_SETTINGS = PositionScheme(
+    "rotary position embeddings without settings or a stated length", NO_CHANGE, "rotary"
+)
+CODEBOOK_ROTARY = PositionScheme(
+    "rotary position embeddings of a fixed number of codebooks", NOTHING, "rotary"
+)
 OTHER_TYPE = PositionScheme(
     "position embeddings of that type",
-    "If it was trained with absolute positions, set position_embedding_type to absolute in config.json.",
+    "If it was trained with absolute positions, set position_embedding_type to absolute in "
+    "config.json.",
 )
 NOT_LOADED = PositionScheme(
     "fixed sinusoids that transformers 5.23 creates but cannot load: inputs fail",
-    "They are not stored: raise max_position_embeddings in config.json, and use another version of transformers.",
+    "They are not stored: raise max_position_embeddings in config.json, and use another version "
+    "of transformers.",
 )
 NO_POSITIONS = PositionScheme("no position embeddings", f"{NOTHING} {NO_CHANGE}", "none")
-AUDIO = PositionScheme("only positions of audio frames, if any", NO_TOKENS, "audio", reads_tokens=False)
+AUDIO = PositionScheme(
+    "only positions of audio frames, if any", NO_TOKENS, "audio", reads_tokens=False
+)
 
-GRID = PositionScheme("axial position embeddings, not one table", "Retrain the model with a different axial_pos_shape.")
-INTERPOLATED = PositionScheme("a table that it interpolates to each input length", "There is nothing to resize.")
+GRID = PositionScheme(
+    "axial position embeddings, not one table",
+    "Retrain the model with a different axial_pos_shape.",
+)
+INTERPOLATED = PositionScheme(
+    "a table that it interpolates to each input length", "There is nothing to resize."
+)
 
 _MODEL_TYPES: Mapping[PositionScheme, str] = {
     NO_SETTINGS: "clvp_encoder",
@@ -39,12 +52,16 @@ _MODEL_TYPES: Mapping[PositionScheme, str] = {
     """,
     PositionScheme(
         "positions of time steps or time series patches",
-        "Raise context_length in config.json. If tensor sizes depend on it, retrain the model at the new length.",
+        "Raise context_length in config.json. If tensor sizes depend on it, retrain the model at "
+        "the new length.",
         "time series",
         reads_tokens=False,
     ): "autoformer informer patchtsmixer patchtst time_series_transformer timesfm timesfm2_5",
     PositionScheme(
-        "only positions of image patches, frames or points, if any", NO_TOKENS, "images", reads_tokens=False
+        "only positions of image patches, frames or points, if any",
+        NO_TOKENS,
+        "images",
+        reads_tokens=False,
     ): """
         aimv2_vision_model align_vision_model altclip_vision_model beit bit blip_2_vision_model blip_vision_model
         bridgetower_vision_model chameleon_vqgan chinese_clip_vision_model chmv2 clip_vision_model clipseg_vision_model
@@ -107,7 +124,9 @@ _MODEL_TYPES: Mapping[PositionScheme, str] = {
         "Raise max_position_embeddings in config.json, up to num_hash_buckets.",
     ): "canine",
     INTERPOLATED: "sam3_lite_text sam3_lite_text_text_model",
-    PositionScheme("a table of its text mapper only in training", "There is nothing to resize."): "oneformer",
+    PositionScheme(
+        "a table of its text mapper only in training", "There is nothing to resize."
+    ): "oneformer",
     PositionScheme(
         "a table of episode time steps, and only position 0 of wpe",
         "For longer episodes, retrain the model with a different max_ep_len.",
@@ -117,5 +136,7 @@ _MODEL_TYPES: Mapping[PositionScheme, str] = {
 }
 
 POSITION_SCHEMES: Mapping[str, PositionScheme] = {
-    model_type: scheme for scheme, model_types in _MODEL_TYPES.items() for model_type in model_types.split()
+    model_type: scheme
+    for scheme, model_types in _MODEL_TYPES.items()
+    for model_type in model_types.split()
 }

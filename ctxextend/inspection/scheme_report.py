@@ -1,4 +1,6 @@
-"""Positions without a table of rows: rotary, ALiBi or relative, and the wavelengths of rotary ones."""
+"""Positions without a table of rows: rotary, ALiBi or relative, and the wavelengths of rotary
+ones.
+"""
 
 import math
 from collections.abc import Iterator
@@ -35,7 +37,9 @@ class PositionReport(Result, shows="name positions"):
 
 @dataclass(frozen=True, eq=False)
 class RopeReport:
-    """Wavelengths of all layers of one type: tokens per turn of each pair of values that rotates."""
+    """Wavelengths of all layers of one type: tokens per turn of each pair of values that
+    rotates.
+    """
 
     layers: str  # layer type, such as ``full_attention``; empty: all layers
     is_local: bool  # whether the layers have a sliding window, so that they are not scaled
@@ -84,7 +88,8 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
     location, name = table
     facts = location.table.rope  # without methods, the classes ignore the settings
     settings = read_rope(location) if facts and facts.methods else ()
-    lengths, key = position_lengths(location), location.config_key
+    lengths = position_lengths(location)
+    key = location.config_key
     before, after = recipe.rows.get(name, (0, 0)) if recipe else (0, 0)
     is_recorded = 0 < before < after == location.rows(location.key_value(lengths.context))
     method = recipe.methods.get(name, recipe.settings.method) if recipe and is_recorded else None
@@ -93,7 +98,9 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
         part=location.part,
         config_key=key,
         positions=lengths.context,
-        key_value=location.key_value(lengths.stated if lengths.key_is_first_trained else lengths.context),
+        key_value=location.key_value(
+            lengths.stated if lengths.key_is_first_trained else lengths.context
+        ),
         stated_in=f"config.json {key}",
         location=location,
         scheme=location.scheme,
@@ -101,13 +108,20 @@ def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
         stated=lengths.stated,
         served=lengths.served,
         layers=tuple(_report_layers(location, item, method, before) for item in settings),
-        question=f"{lengths.question}. To resize it, pass {lengths.answer}." if lengths.question else "",
+        question=f"{lengths.question}. To resize it, pass {lengths.answer}."
+        if lengths.question
+        else "",
     )
 
 
-def _report_layers(location: TableLocation, layers: RopeLayers, method: str | None, resized_from: int) -> RopeReport:
-    """Report the layers of one type, which `method` resized from a length in tokens, if it is known."""
-    rope, max_len = layers.parameters, location.value(location.effective_key)
+def _report_layers(
+    location: TableLocation, layers: RopeLayers, method: str | None, resized_from: int
+) -> RopeReport:
+    """Report the layers of one type, which `method` resized from a length in tokens, if it is
+    known.
+    """
+    rope = layers.parameters
+    max_len = location.value(location.effective_key)
     lengths = layer_lengths(location, layers)
     positions = position_lengths(location).served if layers.is_local else lengths.served
     dim, (name, given, _) = rotary_dim(location, rope), read_method(method)
@@ -120,9 +134,16 @@ def _report_layers(location: TableLocation, layers: RopeLayers, method: str | No
         trained = resized_from
     inverse, attention_factor = frequencies(rope, dim, max_len, positions)
     rotates = inverse > 0  # other pairs are the same at every position
-    after, before = (2 * math.pi / values[rotates] for values in (inverse, frequencies(plain, dim, max_len).inverse))
+    after, before = (
+        2 * math.pi / values[rotates]
+        for values in (inverse, frequencies(plain, dim, max_len).inverse)
+    )
     turns, trained_turns = positions / after, trained / before * (1 + ROUNDING)
-    is_partial, was_partial, is_slowed = turns < 1, trained_turns < 1, after > before * (1 + ROUNDING)
+    is_partial, was_partial, is_slowed = (
+        turns < 1,
+        trained_turns < 1,
+        after > before * (1 + ROUNDING),
+    )
     return RopeReport(
         layers=layers.layers,
         is_local=layers.is_local,

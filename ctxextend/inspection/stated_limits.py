@@ -1,4 +1,6 @@
-"""All length limits in a checkpoint, the library that uses each, and the effective limit per library."""
+"""All length limits in a checkpoint, the library that uses each, and the effective limit per
+library.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,32 +17,54 @@ from ctxextend.checkpoints.generation_limits import (
 )
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.length_limits import StatedLimit, stated_limits
-from ctxextend.families.length_keys import config_length_keys, generating_table, may_take, readers, runs_beyond
+from ctxextend.families.length_keys import (
+    config_length_keys,
+    generating_table,
+    may_take,
+    readers,
+    runs_beyond,
+)
 from ctxextend.families.lookup import nested
 from ctxextend.families.schema import ALIBI, RELATIVE, ROTARY
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.table_report import LibraryLimit, Limit, TableReport
 from ctxextend.plan.find_tables import OpenedModel, resizable_ref, stated_width
 
-TRANSFORMERS, SENTENCE_TRANSFORMERS, TOKENIZERS, UNUSED = "transformers", "sentence-transformers", "tokenizers", "none"
+TRANSFORMERS = "transformers"
+SENTENCE_TRANSFORMERS = "sentence-transformers"
+TOKENIZERS = "tokenizers"
+UNUSED = "none"
 # The libraries that use each kind of limit in side files.
 LIBRARIES = {"tokenizer": TRANSFORMERS, "sentence": SENTENCE_TRANSFORMERS}
 LIBRARIES |= {"truncation": TOKENIZERS, "padding": TOKENIZERS}
 GENERATE, OLD_PIPELINES = "transformers generate", "pipelines of transformers 4"
-TRUNCATION_KEYS = ("model_max_length", "max_len", "max_seq_length")  # of transformers and sentence-transformers
+TRUNCATION_KEYS = (
+    "model_max_length",
+    "max_len",
+    "max_seq_length",
+)  # of transformers and sentence-transformers
 SENTENCE_CONFIGS = tuple(  # of sentence-transformers in lookup order; it uses the first
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 TOKENIZER_FILES = {  # that AutoTokenizer can load
-    *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model"),
+    *(
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+        "vocab.json",
+        "spiece.model",
+        "tokenizer.model",
+    ),
     "sentencepiece.bpe.model",
 }
-# sentence-transformers reads config.max_position_embeddings; transformers configs map these keys to it.
+# sentence-transformers reads config.max_position_embeddings; transformers configs map these keys to
+# it.
 MAX_POSITION_KEYS = ("max_position_embeddings", "n_positions")
 
 ANY_LENGTH = "any length"
-# What happens to inputs of more tokens than positions (see `LibraryLimit`): without a table of rows, and as a clause.
+# What happens to inputs of more tokens than positions (see `LibraryLimit`): without a table of
+# rows, and as a clause.
 SCHEMES = {ROTARY: "untrained", **dict.fromkeys((ALIBI, RELATIVE), ANY_LENGTH)}
 EFFECTS = {
     "last position": "share the last position",
@@ -51,7 +75,8 @@ EFFECTS = {
 }
 
 NOT_LOADED = "the model does not load"
-NOT_SET = " (not set)"  # appended to a key that is missing in the config, so that transformers uses its default
+# appended to a key that is missing in the config, so that transformers uses its default
+NOT_SET = " (not set)"
 
 
 def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[Limit, ...]:
@@ -60,26 +85,39 @@ def find_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> tuple[L
     by_key: dict[str, Limit] = {}
     for table in tables if checkpoint.has_config else ():
         for limit in _config_limits(model, table):
-            if limit.key not in by_key or not limit.agrees:  # if tables share a key, keep the one that disagrees
+            if (
+                limit.key not in by_key or not limit.agrees
+            ):  # if tables share a key, keep the one that disagrees
                 by_key[limit.key] = limit
     others: dict[str, Limit] = {}
     for table in tables:
         for limit in _other_keys(model, table):
-            if limit.key not in others or limit.agrees:  # keys that no table owns need to agree with one of them
+            if (
+                limit.key not in others or limit.agrees
+            ):  # keys that no table owns need to agree with one of them
                 others[limit.key] = limit
     limits = [*by_key.values(), *others.values()]
     for table in tables:
         if isinstance(table, TableReport) and table.file:
-            limits.append(Limit(table.file, table.name, table.rows, table.positions, TRANSFORMERS, table.name))
-        limits += dict.fromkeys(_buffer_limits(checkpoint, table))  # equal ones of several layers once
+            limits.append(
+                Limit(table.file, table.name, table.rows, table.positions, TRANSFORMERS, table.name)
+            )
+        limits += dict.fromkeys(
+            _buffer_limits(checkpoint, table)
+        )  # equal ones of several layers once
     for tokenizer, table in _tables_by_tokenizer(tables).items():
-        limits += (_side_file_limit(checkpoint, stated, table) for stated in stated_limits(checkpoint, tokenizer))
+        limits += (
+            _side_file_limit(checkpoint, stated, table)
+            for stated in stated_limits(checkpoint, tokenizer)
+        )
     limits += _generation_limits(model, tables)
     return tuple(limits)
 
 
 def width_limits(checkpoint: Checkpoint, tables: Sequence[PositionReport]) -> Iterator[Limit]:
-    """Yield a limit for each config key that states another width than its stored table has; no resize fixes it."""
+    """Yield a limit for each config key that states another width than its stored table has; no
+    resize fixes it.
+    """
     for table in tables:
         if isinstance(table, TableReport) and table.file and checkpoint.has_config:
             stated = stated_width(table.location, table.hidden_size)
@@ -124,7 +162,9 @@ def _config_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]
     for key in model.architecture.family.limits:
         value = config.get(key)
         if isinstance(value, int):
-            yield Limit(file, key, value, value, TRANSFORMERS, table.name, _consequence(value, table))
+            yield Limit(
+                file, key, value, value, TRANSFORMERS, table.name, _consequence(value, table)
+            )
 
 
 def _other_keys(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
@@ -142,13 +182,27 @@ def _other_keys(model: OpenedModel, table: PositionReport) -> Iterator[Limit]:
             reason += f", and {may_take(engines, value)}"
         if value > table.positions and not is_same and _may_be_trained_longer(table):
             command = resizable_ref(model).resize_command(to=value)
-            remark = f"if the model was trained at {value} tokens, raise its limits: {command} --method limits"
+            remark = (
+                f"if the model was trained at {value} tokens, raise its limits: {command} "
+                "--method limits"
+            )
         key = ".".join(path)
-        yield Limit(file, key, value, tokens, ", ".join(engines) or UNUSED, table.name, reason, remark=remark)
+        yield Limit(
+            file,
+            key,
+            value,
+            tokens,
+            ", ".join(engines) or UNUSED,
+            table.name,
+            reason,
+            remark=remark,
+        )
 
 
 def _may_be_trained_longer(table: PositionReport) -> bool:
-    """Whether a longer length in another key may be the one that rotary positions were trained at."""
+    """Whether a longer length in another key may be the one that rotary positions were
+    trained at.
+    """
     facts = table.location.table.rope
     if not isinstance(table, SchemeReport) or facts is None or not facts.methods:
         return False
@@ -159,7 +213,9 @@ def _may_be_trained_longer(table: PositionReport) -> bool:
 def _generation_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> Iterator[Limit]:
     """Yield the limits of generated texts, which count the positions of one table."""
     found = generating_table(model.tables)
-    table = next((table for table in tables if found is not None and table.name == found.name), None)
+    table = next(
+        (table for table in tables if found is not None and table.name == found.name), None
+    )
     if table is None:
         return
     limits = generation_limits(model.checkpoint)
@@ -177,32 +233,41 @@ def _generation_limits(model: OpenedModel, tables: Sequence[PositionReport]) -> 
         if limit is deciding and limit.tokens < table.positions:
             remark = _early_stop(limit, table.positions)
         key = ".".join(limit.path)
-        yield Limit(limit.file, key, limit.tokens, limit.tokens, library, table.name, reason, remark=remark)
+        yield Limit(
+            limit.file, key, limit.tokens, limit.tokens, library, table.name, reason, remark=remark
+        )
 
 
 def _early_stop(limit: GenerationLimit, positions: int) -> str:
     """Return the remark that `generate()` stops before the context length."""
     if limit.key == MAX_NEW_TOKENS:
-        return f"generate() stops after {limit.tokens} new tokens; the context length is {positions}"
+        return (
+            f"generate() stops after {limit.tokens} new tokens; the context length is {positions}"
+        )
     return f"generate() stops at {limit.tokens} tokens, before the context length of {positions}"
 
 
 def _buffer_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Limit]:
     expected = table.key_value
     for name, file in checkpoint.names.items():
-        buffer, shape = table.location.buffer(name), file.entries[name].shape
+        buffer = table.location.buffer(name)
+        shape = file.entries[name].shape
         if buffer is None or not shape:  # masked_bias of old files is a scalar
             continue
         length = shape[0 if buffer.content == "rows" else -1]
         key = re.sub(r"\.\d+\.", ".*.", name) if "*" in buffer.name else name
         tokens = length - (expected - table.positions)
         library = TRANSFORMERS if buffer.is_kept else f"old {TRANSFORMERS}"
-        reason = "" if length == expected else f"{table.name} has {table.location.rows(expected)} rows"
+        reason = (
+            "" if length == expected else f"{table.name} has {table.location.rows(expected)} rows"
+        )
         yield Limit(checkpoint.relative(file), key, length, tokens, library, table.name, reason)
 
 
 def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: PositionReport) -> Limit:
-    library, tokens, positions = LIBRARIES[stated.kind], stated.tokens, table.positions
+    library = LIBRARIES[stated.kind]
+    tokens = stated.tokens
+    positions = table.positions
     if library == SENTENCE_TRANSFORMERS and stated.file != _sentence_config(checkpoint):
         library = UNUSED
     reason = _consequence(tokens, table)
@@ -214,13 +279,20 @@ def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: Positio
         reason = "not used by any library"
     elif reason and stated.kind == "padding":
         reason = f"all inputs are padded to {tokens} tokens: {reason}"
-    return Limit(stated.file, ".".join(stated.path), stated.value, tokens, library, table.name, reason)
+    return Limit(
+        stated.file, ".".join(stated.path), stated.value, tokens, library, table.name, reason
+    )
 
 
 def _consequence(tokens: int | None, table: PositionReport) -> str:
-    """Describe the effect of a limit that differs from the number of positions; empty if it does not."""
-    positions, beyond, model = table.positions, _beyond(table), "model" if table.location.table.scheme else "table"
-    effect, count = EFFECTS[beyond], f"the {model} has {positions} positions"
+    """Describe the effect of a limit that differs from the number of positions; empty if it does
+    not.
+    """
+    positions = table.positions
+    beyond = _beyond(table)
+    model = "model" if table.location.table.scheme else "table"
+    effect = EFFECTS[beyond]
+    count = f"the {model} has {positions} positions"
     is_free = beyond == ANY_LENGTH and table.location.stated(table.location.effective_key) is None
     if tokens == positions or is_free or (tokens is None and beyond in SCHEMES.values()):
         return ""
@@ -230,7 +302,10 @@ def _consequence(tokens: int | None, table: PositionReport) -> str:
         return f"inputs are truncated to {tokens} tokens, but {count}"
     if tokens <= served_length(table):
         key = table.location.effective_key
-        return f"the settings serve {served_length(table)} tokens, but engines read {positions} from {key}"
+        return (
+            f"the settings serve {served_length(table)} tokens, but engines read {positions} "
+            f"from {key}"
+        )
     return f"{count}: inputs of {positions + 1} to {tokens} tokens {effect}"
 
 
@@ -247,11 +322,20 @@ def _beyond(table: PositionReport) -> str:
 
 
 def _sentence_config(checkpoint: Checkpoint) -> str | None:
-    """Return the config that sentence-transformers uses, its first non-empty one; None without modules.json."""
+    """Return the config that sentence-transformers uses, its first non-empty one; None without
+    modules.json.
+    """
     if "modules.json" not in checkpoint.copied:
         return None
     paths = ((checkpoint.model / name).as_posix() for name in SENTENCE_CONFIGS)
-    return next((path for path in paths if path in checkpoint.copied and load_object(checkpoint.root / path)), None)
+    return next(
+        (
+            path
+            for path in paths
+            if path in checkpoint.copied and load_object(checkpoint.root / path)
+        ),
+        None,
+    )
 
 
 def library_limits(
@@ -259,16 +343,30 @@ def library_limits(
 ) -> Iterator[LibraryLimit]:
     """Yield the effective limit of each library; `limits` come from `find_limits`.
 
-    With ``truncation=True``, transformers truncates to the tokenizer's ``model_max_length``. sentence-transformers
-    truncates to its ``max_seq_length``, or else to the smaller of the tokenizer's and the config's length.
-    `tokenizers.Tokenizer` uses the truncation in tokenizer.json, which the other two ignore.
+    With ``truncation=True``, transformers truncates to the tokenizer's ``model_max_length``.
+    sentence-transformers truncates to its ``max_seq_length``, or else to the smaller of the
+    tokenizer's and the config's length. `tokenizers.Tokenizer` uses the truncation in
+    tokenizer.json, which the other two ignore.
     """
     for tokenizer, table in _tables_by_tokenizer(tables).items():
-        folders = {PurePosixPath(tokenizer)} if tokenizer else {PurePosixPath("."), checkpoint.model}
-        names = {PurePosixPath(name).name for name in checkpoint.copied if PurePosixPath(name).parent in folders}
-        local = [limit for limit in limits if limit.table == table.name and PurePosixPath(limit.file).parent in folders]
+        folders = (
+            {PurePosixPath(tokenizer)} if tokenizer else {PurePosixPath("."), checkpoint.model}
+        )
+        names = {
+            PurePosixPath(name).name
+            for name in checkpoint.copied
+            if PurePosixPath(name).parent in folders
+        }
+        local = [
+            limit
+            for limit in limits
+            if limit.table == table.name and PurePosixPath(limit.file).parent in folders
+        ]
         truncating = {limit.used_by: limit for limit in local if limit.key in TRUNCATION_KEYS}
-        tokenizer_limit, sentence_limit = truncating.get(TRANSFORMERS), truncating.get(SENTENCE_TRANSFORMERS)
+        tokenizer_limit, sentence_limit = (
+            truncating.get(TRANSFORMERS),
+            truncating.get(SENTENCE_TRANSFORMERS),
+        )
         if names & TOKENIZER_FILES:
             blocker = next((limit for limit in limits if limit.reason.endswith(NOT_LOADED)), None)
             yield _library_limit(TRANSFORMERS, tokenizer_limit, table, blocker)
@@ -276,14 +374,20 @@ def library_limits(
                 limit = sentence_limit or _smaller_limit(tokenizer_limit, local, table)
                 yield _library_limit(SENTENCE_TRANSFORMERS, limit, table, blocker)
         if "tokenizer.json" in names:
-            truncation = next((limit for limit in local if limit.key == "truncation.max_length"), None)
+            truncation = next(
+                (limit for limit in local if limit.key == "truncation.max_length"), None
+            )
             if truncation:
-                yield LibraryLimit(TOKENIZERS, truncation.tokens, f"{truncation.file} {truncation.key}", "cut")
+                yield LibraryLimit(
+                    TOKENIZERS, truncation.tokens, f"{truncation.file} {truncation.key}", "cut"
+                )
             else:
                 yield LibraryLimit(TOKENIZERS, None, "no truncation in tokenizer.json", "not cut")
 
 
-def _library_limit(library: str, limit: Limit | None, table: PositionReport, blocker: Limit | None) -> LibraryLimit:
+def _library_limit(
+    library: str, limit: Limit | None, table: PositionReport, blocker: Limit | None
+) -> LibraryLimit:
     if blocker is not None:
         return LibraryLimit(library, 0, f"{blocker.file} {blocker.key}", "not loaded")
     served = served_length(table)
@@ -293,21 +397,37 @@ def _library_limit(library: str, limit: Limit | None, table: PositionReport, blo
 
 
 def _can_pad(checkpoint: Checkpoint, folders: set[PurePosixPath]) -> bool:
-    """Whether sentence-transformers can encode: it always pads, and GPT-2's tokenizer has no padding token."""
+    """Whether sentence-transformers can encode: it always pads, and GPT-2's tokenizer has no
+    padding token.
+    """
     files = ("tokenizer_config.json", "special_tokens_map.json")
-    paths = (path for path in map(PurePosixPath, checkpoint.copied) if path.name in files and path.parent in folders)
+    paths = (
+        path
+        for path in map(PurePosixPath, checkpoint.copied)
+        if path.name in files and path.parent in folders
+    )
     tokens = (load_object(checkpoint.root / path).get("pad_token") for path in paths)
     return "modules.json" in checkpoint.copied or any(token is not None for token in tokens)
 
 
-def _smaller_limit(tokenizer_limit: Limit | None, limits: Sequence[Limit], table: PositionReport) -> Limit | None:
-    """Return the smaller of the tokenizer's limit and the config's value, which also counts reserved rows."""
+def _smaller_limit(
+    tokenizer_limit: Limit | None, limits: Sequence[Limit], table: PositionReport
+) -> Limit | None:
+    """Return the smaller of the tokenizer's limit and the config's value, which also counts
+    reserved rows.
+    """
     location = table.location
-    candidates = [limit for limit in (tokenizer_limit,) if limit is not None and limit.tokens is not None]
+    candidates = [
+        limit for limit in (tokenizer_limit,) if limit is not None and limit.tokens is not None
+    ]
     keys = (location.effective_key, f"{location.effective_key}{NOT_SET}")
     stated = next((limit for limit in limits if limit.key in keys), None)
     if stated is not None and not location.path and location.table.config_key in MAX_POSITION_KEYS:
-        value = location.family.defaults.get(location.effective_key) if stated.value is None else stated.value
+        value = (
+            location.family.defaults.get(location.effective_key)
+            if stated.value is None
+            else stated.value
+        )
         if isinstance(value, int):
             candidates.append(replace(stated, tokens=value))
     return min(candidates, key=lambda limit: limit.tokens or 0, default=None)

@@ -13,7 +13,14 @@ from ctxextend.json_output import Result, not_in_json, to_json
 from ctxextend.plan.untrained import describe_untrained
 from ctxextend.recipe import FROZEN
 from ctxextend.tables.sinusoids import LayoutFit
-from ctxextend.tables.stats import Repetition, RowRange, TableStats, describe_range, describe_rows, row_ranges
+from ctxextend.tables.stats import (
+    Repetition,
+    RowRange,
+    TableStats,
+    describe_range,
+    describe_rows,
+    row_ranges,
+)
 
 MAX_LISTED = 6  # maximum number of duplicate groups, and of outliers, that are listed one by one
 
@@ -22,11 +29,16 @@ MAX_LISTED = 6  # maximum number of duplicate groups, and of outliers, that are 
 class TableReport(PositionReport, shows="name positions reserved_rows hidden_size dtype"):
     """One position table and its statistics.
 
-    Row indices start at the tensor's first row, including reserved rows; positions start after the reserved rows.
+    Row indices start at the tensor's first row, including reserved rows; positions start after the
+    reserved rows.
     """
 
-    file: str  # relative to the checkpoint folder; empty if the table is not stored but computed by transformers
-    rows: int  # reserved rows + positions; a few architectures have more rows after the last position
+    # relative to the checkpoint folder; empty if the table is not stored but computed by
+    # transformers
+    file: str
+    rows: (
+        int  # reserved rows + positions; a few architectures have more rows after the last position
+    )
     reserved_rows: int  # rows before position 0
     hidden_size: int
     dtype: str  # as in safetensors
@@ -34,34 +46,55 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
     share: float  # share of the checkpoint's parameters, 0 to 1
     new_rows: tuple[RowRange, ...] | None  # rows created by a resize; None if unknown
     norms: NDArray[np.float64]  # norm of each row including reserved rows, shape (rows,)
-    sinusoidal: LayoutFit | None  # how sinusoidal its rows are; None if rows are not finite, or equal
+    sinusoidal: (
+        LayoutFit | None
+    )  # how sinusoidal its rows are; None if rows are not finite, or equal
     stats: TableStats = field(metadata=not_in_json)  # of the rows after the reserved ones
     outliers: dict[int, str] = field(metadata=not_in_json)  # reason by position
     repetition: Repetition = field(metadata=not_in_json)  # duplicate rows, by position
-    # Positions where the table jumps, by the older length that they are multiples of; see `find_seams`.
+    # Positions where the table jumps, by the older length that they are multiples of; see
+    # `find_seams`.
     seams: dict[int, tuple[int, ...]] = field(metadata=not_in_json)
-    untrained: dict[int, float] = field(metadata=not_in_json)  # std of initialisation that a row matches, by position
-    values: NDArray[Any] = field(metadata=not_in_json)  # with reserved rows, (rows, hidden_size), in the file's dtype
+    untrained: dict[int, float] = field(
+        metadata=not_in_json
+    )  # std of initialisation that a row matches, by position
+    values: NDArray[Any] = field(
+        metadata=not_in_json
+    )  # with reserved rows, (rows, hidden_size), in the file's dtype
 
     def json_more(self) -> dict[str, Any]:
         """Return the computed JSON keys; row indices include reserved rows."""
         stats, repeated, first = self.stats, self.repetition, self.reserved_rows
-        cosines, worst = stats.cosines[~np.isnan(stats.cosines)], stats.worst_neighbours
-        tiling = {"period": repeated.period, "start": repeated.start + first, "stop": repeated.stop + first}
+        cosines = stats.cosines[~np.isnan(stats.cosines)]
+        worst = stats.worst_neighbours
+        tiling = {
+            "period": repeated.period,
+            "start": repeated.start + first,
+            "stop": repeated.stop + first,
+        }
         return {
             "neighbour_cosines": stats.cosines,
             "norm": {**_summary(stats.finite_norms), "variation": stats.norm_variation},
-            "neighbour_cosine": {**_summary(cosines), "worst_row": None if worst is None else worst + first},
+            "neighbour_cosine": {
+                **_summary(cosines),
+                "worst_row": None if worst is None else worst + first,
+            },
             "effective_rank": stats.effective_rank,
             "components": stats.components,
             "mean_row_norm": stats.mean_norm,
-            "outliers": [{"row": position + first, "reason": reason} for position, reason in self.outliers.items()],
+            "outliers": [
+                {"row": position + first, "reason": reason}
+                for position, reason in self.outliers.items()
+            ],
             "zero_rows": [position + first for position in stats.zeros],
             "nonfinite_rows": [position + first for position in stats.nonfinite],
             "untrained_rows": row_ranges(position + first for position in self.untrained),
             "tiling": tiling | {"copies": repeated.copies} if repeated.period else None,
             "duplicates": [[position + first for position in group] for group in repeated.groups],
-            "seams": [{"length": length, "positions": positions} for length, positions in self.seams.items()],
+            "seams": [
+                {"length": length, "positions": positions}
+                for length, positions in self.seams.items()
+            ],
         }
 
     def findings(self) -> Iterator[str]:
@@ -75,14 +108,22 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
             is_whole = repeated.start == 0 and repeated.stop == len(stats.norms)
             rows = "rows" if is_whole else f"rows {describe_range(repeated.start, repeated.stop)}"
             yield f"{rows} repeat every {repeated.period} positions ({repeated.copies:.4g} copies)"
-        yield from (f"duplicate rows: {describe_rows(group)}" for group in repeated.groups[:MAX_LISTED])
+        yield from (
+            f"duplicate rows: {describe_rows(group)}" for group in repeated.groups[:MAX_LISTED]
+        )
         if len(repeated.groups) > MAX_LISTED:
             yield f"duplicate rows: {len(repeated.groups) - MAX_LISTED} more groups"
         yield from describe_untrained(self.untrained)
         for length, positions in self.seams.items():
-            reason = f"multiples of {length}" if len(positions) > 1 else "possible end of a shorter table"
+            reason = (
+                f"multiples of {length}"
+                if len(positions) > 1
+                else "possible end of a shorter table"
+            )
             yield f"seam: {describe_rows(positions)} ({reason})"
-        first = repeated.start + repeated.period if repeated.period else len(stats.norms)  # later ones are copies
+        first = (
+            repeated.start + repeated.period if repeated.period else len(stats.norms)
+        )  # later ones are copies
         outliers = [(row, reason) for row, reason in self.outliers.items() if row < first]
         yield from (f"outlier row {row}: {reason}" for row, reason in outliers[:MAX_LISTED])
         if len(outliers) > MAX_LISTED:
@@ -98,7 +139,9 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
 
     def is_new(self, position: int) -> bool:
         """Whether a resize created the row of a position; False if unknown."""
-        return any(start <= position + self.reserved_rows < stop for start, stop in self.new_rows or ())
+        return any(
+            start <= position + self.reserved_rows < stop for start, stop in self.new_rows or ()
+        )
 
     def row_statistics(self, rows: slice) -> Iterator[dict[str, Any]]:
         """Yield JSON values for each of `rows`; indices include reserved rows."""
@@ -131,7 +174,9 @@ class Limit:
 
     file: str  # relative to the checkpoint folder
     key: str  # dotted path of keys, or a tensor name
-    value: Any  # a number, a tensor's length, a padding strategy, or any other value as text; None if it is not set
+    # a number, a tensor's length, a padding strategy, or any other value as text; None if it is not
+    # set
+    value: Any
     tokens: int | None  # the value in tokens; None if it sets no limit
     used_by: str  # the libraries that use it, or ``none``
     table: str  # the position table that it refers to
@@ -144,7 +189,9 @@ class Limit:
     def __post_init__(self) -> None:
         is_padding = isinstance(self.value, dict) and self.tokens is not None
         if not (self.value is None or isinstance(self.value, int) or is_padding):
-            object.__setattr__(self, "value", str(self.value))  # 1e400 is read as infinity, which JSON cannot represent
+            object.__setattr__(
+                self, "value", str(self.value)
+            )  # 1e400 is read as infinity, which JSON cannot represent
 
     @property
     def agrees(self) -> bool:
@@ -156,11 +203,14 @@ class Limit:
 class LibraryLimit:
     """The effective limit in one library."""
 
-    name: str  # ``transformers`` (with truncation=True), ``sentence-transformers`` or ``tokenizers``
+    name: (
+        str  # ``transformers`` (with truncation=True), ``sentence-transformers`` or ``tokenizers``
+    )
     tokens: int | None  # maximum input length; None if unlimited, 0 if the model does not load
     decided_by: str  # file and key that set it
-    # Longer inputs: ``cut``, ``fails``, ``last position`` (all further tokens share it), ``more rows`` (computed when
-    # needed), ``untrained`` (rotary angles that were never trained), ``any length``, ``not cut`` or ``not loaded``.
+    # Longer inputs: ``cut``, ``fails``, ``last position`` (all further tokens share it), ``more
+    # rows`` (computed when needed), ``untrained`` (rotary angles that were never trained), ``any
+    # length``, ``not cut`` or ``not loaded``.
     beyond: str
 
 
@@ -173,9 +223,13 @@ class Inspection(Result, shows="source model_type verdict"):
     model_type: str
     parameters: int  # number of parameters, without position buffers
     method: str | None  # method that created the table's rows, from the recipe
-    trainable: str | None  # what was trained afterwards, from the recipe: one of `TRAINABLE`, or None
+    trainable: (
+        str | None
+    )  # what was trained afterwards, from the recipe: one of `TRAINABLE`, or None
     tables: tuple[TableReport, ...]
-    schemes: tuple[SchemeReport, ...]  # positions without a table of rows: rotary, ALiBi or relative
+    schemes: tuple[
+        SchemeReport, ...
+    ]  # positions without a table of rows: rotary, ALiBi or relative
     limits: tuple[Limit, ...]  # all length limits in the checkpoint
     libraries: tuple[LibraryLimit, ...]  # the effective limit per library
     notes: tuple[str, ...]  # how the reference was resolved, and about the recipe
@@ -194,11 +248,19 @@ class Inspection(Result, shows="source model_type verdict"):
         if len(set(parts.values())) > 1:
             parts = {part: f"{part} {positions}" for part, positions in parts.items()}
         wrong = [limit for limit in self.limits if not limit.agrees]
-        listed = [f"{limit.file} {limit.key} is {'unset' if limit.value is None else limit.value}" for limit in wrong]
+        listed = [
+            f"{limit.file} {limit.key} is {'unset' if limit.value is None else limit.value}"
+            for limit in wrong
+        ]
         more = f" and {len(listed) - 2} more" if len(listed) > 2 else ""
-        files = f"but limits disagree ({', '.join(listed[:2])}{more})" if listed else "all files agree"
+        files = (
+            f"but limits disagree ({', '.join(listed[:2])}{more})" if listed else "all files agree"
+        )
         kinds = ", ".join(dict.fromkeys(kind for report in self.schemes for kind in report.kinds))
-        stated = f"{', '.join(dict.fromkeys(parts.values()))} positions{f' ({kinds})' * bool(kinds)}, {files}"
+        stated = (
+            f"{', '.join(dict.fromkeys(parts.values()))} positions{f' ({kinds})' * bool(kinds)}, "
+            f"{files}"
+        )
         if not self.tables:
             return f"{stated}."
         texts = (text for table in self.tables for text in table.findings())
@@ -217,9 +279,15 @@ ModelTable = tuple[Inspection, TableReport]  # a model and one of its tables
 
 
 def short_names(inspections: Sequence[Inspection]) -> dict[int, str]:
-    """Return a display name by `id` of each inspection: the last path component if unique, else the whole source."""
+    """Return a display name by `id` of each inspection: the last path component if unique, else the
+    whole source.
+    """
     short = [inspection.source.rstrip("/").rpartition("/")[2] for inspection in inspections]
-    names = short if len(set(short)) == len(short) else [inspection.source for inspection in inspections]
+    names = (
+        short
+        if len(set(short)) == len(short)
+        else [inspection.source for inspection in inspections]
+    )
     return {id(inspection): name for inspection, name in zip(inspections, names, strict=True)}
 
 

@@ -13,14 +13,18 @@ from ctxextend.errors import ResizeError
 if TYPE_CHECKING:
     import torch
 
-# Smaller models run on one thread: a second one gains little on an idle machine, and costs much on a busy one, where
-# every short operation waits for it.
+# Smaller models run on one thread: a second one gains little on an idle machine, and costs much on
+# a busy one, where every short operation waits for it.
 MULTI_THREAD_PARAMETERS = 1_000_000
 
 
 def available_cpus(root: Path = Path("/")) -> int:
-    """Return the number of CPUs available to this process, at least 1, according to affinity and cgroup quotas."""
-    minimum: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of CPUs available to this process, at least 1, according to affinity and
+    cgroup quotas.
+    """
+    minimum: float = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     cgroups = root / "proc/self/cgroup"
     for line in cgroups.read_text().splitlines() if cgroups.exists() else ():  # Linux only
         if line.startswith("0::"):  # version 2; parent groups limit too
@@ -33,7 +37,8 @@ def available_cpus(root: Path = Path("/")) -> int:
 
 
 def peak_memory(device: "torch.device") -> Callable[[], int | None]:
-    """Return a function for the peak memory since, in bytes: of a CUDA device, else of this process on Linux, or None.
+    """Return a function for the peak memory since, in bytes: of a CUDA device, else of this process
+    on Linux, or None.
 
     Source: Linux's proc(5) on /proc/pid/clear_refs, where 5 resets the peak of the resident set.
     """
@@ -47,12 +52,16 @@ def peak_memory(device: "torch.device") -> Callable[[], int | None]:
         (process / "clear_refs").write_text("5")
     except OSError:
         return lambda: None
-    return lambda: next((1024 * int(size) for size in line.findall((process / "status").read_text())), None)
+    return lambda: next(
+        (1024 * int(size) for size in line.findall((process / "status").read_text())), None
+    )
 
 
 @contextmanager
 def torch_threads(model: Any, threads: int | None) -> Iterator[None]:
-    """Set torch's CPU threads; None: ``OMP_NUM_THREADS`` if set, else one for small models and all CPUs for others."""
+    """Set torch's CPU threads; None: ``OMP_NUM_THREADS`` if set, else one for small models and all
+    CPUs for others.
+    """
     import torch
 
     before = torch.get_num_threads()
@@ -73,7 +82,14 @@ def open_device(name: str | None = None) -> "torch.device":
     default = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if name is None:
         return default or torch.device("cpu")
-    available = ["cpu", *(f"{default.type}:{number}" for number in range(torch.accelerator.device_count()) if default)]
+    available = [
+        "cpu",
+        *(
+            f"{default.type}:{number}"
+            for number in range(torch.accelerator.device_count())
+            if default
+        ),
+    ]
     if name in available or f"{name}:0" in available:
         return torch.device(name)
     raise ResizeError(f"Device {name!r} is not available.", f"Use {' or '.join(available)}.")

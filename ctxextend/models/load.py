@@ -1,4 +1,6 @@
-"""Load checkpoints with transformers and run them; torch and transformers are imported on first use."""
+"""Load checkpoints with transformers and run them; torch and transformers are imported on first
+use.
+"""
 
 import copy
 import inspect
@@ -22,7 +24,11 @@ if TYPE_CHECKING:
     import torch
 
 MAX_COUNT = 100_000  # of layers and labels, for which config classes make lists
-TOKEN_INPUTS = (("input_ids",), ("input_ids", "decoder_input_ids"), ("inputs",))  # names by preference
+TOKEN_INPUTS = (
+    ("input_ids",),
+    ("input_ids", "decoder_input_ids"),
+    ("inputs",),
+)  # names by preference
 
 
 @dataclass(frozen=True)
@@ -40,37 +46,69 @@ class MoreThanTextError(Exception):
 
 
 def check_loadable(checkpoint: Checkpoint, hint: str | None = None) -> None:
-    """Raise CheckpointError if transformers cannot safely load a checkpoint by itself, e.g. an adapter."""
+    """Raise CheckpointError if transformers cannot safely load a checkpoint by itself, e.g. an
+    adapter.
+    """
     for name, reason in checkpoint.omitted.items():
         if reason in (OUTSIDE, LINKED, IRREGULAR):
-            hint = "Remove it, or replace it with a file." if reason == IRREGULAR else dereference_hint(checkpoint.root)
-            raise CheckpointError(f"{checkpoint.root / name} is {reason}, and transformers might open it.", hint)
+            hint = (
+                "Remove it, or replace it with a file."
+                if reason == IRREGULAR
+                else dereference_hint(checkpoint.root)
+            )
+            raise CheckpointError(
+                f"{checkpoint.root / name} is {reason}, and transformers might open it.", hint
+            )
     if checkpoint.adapter_of or not checkpoint.has_config:
         kind = "an adapter" if checkpoint.adapter_of else "a weights file without a config.json"
-        raise CheckpointError(f"{checkpoint.root} is {kind}, which transformers cannot load by itself.", hint)
+        raise CheckpointError(
+            f"{checkpoint.root} is {kind}, which transformers cannot load by itself.", hint
+        )
 
 
 def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32") -> LoadedModel:
-    """Load a checkpoint in a torch dtype, with a transformers class: AutoModel if it is None or unknown."""
+    """Load a checkpoint in a torch dtype, with a transformers class: AutoModel if it is None or
+    unknown.
+    """
     import torch
     import transformers
     from torch._guards import active_fake_mode
 
-    loader: Any = _find_class(model_class or "", checkpoint.config.get("model_type")) or transformers.AutoModel
+    loader: Any = (
+        _find_class(model_class or "", checkpoint.config.get("model_type"))
+        or transformers.AutoModel
+    )
     torch.manual_seed(0)  # missing weights are initialised at random: the same for every checkpoint
-    flags: dict[str, Any] = {"output_loading_info": True, "dtype": getattr(torch, dtype), "variant": checkpoint.variant}
+    flags: dict[str, Any] = {
+        "output_loading_info": True,
+        "dtype": getattr(torch, dtype),
+        "variant": checkpoint.variant,
+    }
     flags["ignore_mismatched_sizes"] = True  # report them instead of failing
-    flags["trust_remote_code"] = False  # by default transformers asks the user whether to run the code
+    flags["trust_remote_code"] = (
+        False  # by default transformers asks the user whether to run the code
+    )
     folder = checkpoint.root / checkpoint.model
     is_nanogpt = checkpoint.config_file in checkpoint.generated
     if is_nanogpt:
         flags["config"] = transformers.AutoConfig.for_model(**checkpoint.config)
-    if active_fake_mode() is not None:  # tensors without values; in layers, files may name and shape weights otherwise
-        config = flags.get("config") or transformers.AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
-        model = (getattr(loader, "_from_config", None) or loader.from_config)(config, dtype=flags["dtype"])
-        found = {id(model.get_parameter(name)) for name in match_parameters(model, checkpoint, ()).values()}
+    if (
+        active_fake_mode() is not None
+    ):  # tensors without values; in layers, files may name and shape weights otherwise
+        config = flags.get("config") or transformers.AutoConfig.from_pretrained(
+            str(folder), trust_remote_code=False
+        )
+        model = (getattr(loader, "_from_config", None) or loader.from_config)(
+            config, dtype=flags["dtype"]
+        )
+        found = {
+            id(model.get_parameter(name))
+            for name in match_parameters(model, checkpoint, ()).values()
+        }
         others = [name for name, value in model.named_parameters() if id(value) not in found]
-        return LoadedModel(model.train(False), tuple(n for n in others if not re.search(r"\.\d+\.", n)), (), ())
+        return LoadedModel(
+            model.train(False), tuple(n for n in others if not re.search(r"\.\d+\.", n)), (), ()
+        )
     with quiet_transformers():
         try:
             if loads_from_folder(checkpoint):
@@ -78,19 +116,29 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
             else:
                 if not is_nanogpt:
                     config_class = getattr(loader, "config_class", None) or transformers.AutoConfig
-                    flags["config"] = config_class.from_pretrained(str(folder), trust_remote_code=False)
+                    flags["config"] = config_class.from_pretrained(
+                        str(folder), trust_remote_code=False
+                    )
                 flags["state_dict"] = _read_state(checkpoint)
                 model, info = loader.from_pretrained(None, **flags)
         except Exception as error:  # model classes raise many types
             reason = f"{type(error).__name__}: {one_line(error)}"
-            raise CheckpointError(f"transformers cannot load {checkpoint.root}: {reason}") from error
-    mismatched = tuple(sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]))
-    missing, unexpected = (tuple(sorted(info[kind])) for kind in ("missing_keys", "unexpected_keys"))
+            raise CheckpointError(
+                f"transformers cannot load {checkpoint.root}: {reason}"
+            ) from error
+    mismatched = tuple(
+        sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"])
+    )
+    missing, unexpected = (
+        tuple(sorted(info[kind])) for kind in ("missing_keys", "unexpected_keys")
+    )
     return LoadedModel(model.train(False), missing, unexpected, mismatched)
 
 
 def loads_from_folder(checkpoint: Checkpoint) -> bool:
-    """Whether transformers finds the opened weights in the folder, and their names are those of the model."""
+    """Whether transformers finds the opened weights in the folder, and their names are those of the
+    model.
+    """
     if checkpoint.wrappers or checkpoint.config_file in checkpoint.generated:
         return False
     file = checkpoint.source.file
@@ -101,14 +149,17 @@ def loads_from_folder(checkpoint: Checkpoint) -> bool:
 
 def _read_state(checkpoint: Checkpoint) -> "dict[str, torch.Tensor]":
     """Read all tensors by their plain names; they are copied, because training changes them."""
-    return {name: to_tensor(read_tensor(file, name)).clone() for name, file in checkpoint.names.items()}
+    return {
+        name: to_tensor(read_tensor(file, name)).clone() for name, file in checkpoint.names.items()
+    }
 
 
 def read_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]] | None:
-    """Return the values that transformers reads from a config.json, with its defaults, and names that it replaces.
+    """Return the values that transformers reads from a config.json, with its defaults, and names
+    that it replaces.
 
-    None if it has no class for the model type, or refuses the values, or would make lists of millions of layers or
-    labels of them. Nothing in the checkpoint is executed.
+    None if it has no class for the model type, or refuses the values, or would make lists of
+    millions of layers or labels of them. Nothing in the checkpoint is executed.
     """
     import transformers
 
@@ -119,7 +170,9 @@ def read_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[s
         return None
     with quiet_transformers():
         try:
-            config: Any = transformers.CONFIG_MAPPING[model_type].from_dict(copy.deepcopy(dict(content)))
+            config: Any = transformers.CONFIG_MAPPING[model_type].from_dict(
+                copy.deepcopy(dict(content))
+            )
             values: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
         except Exception:  # config classes raise many types
             return None
@@ -131,7 +184,11 @@ def _has_huge_count(content: Mapping[str, Any]) -> bool:
     for key, value in content.items():
         if isinstance(value, Mapping) and _has_huge_count(value):
             return True
-        if isinstance(value, int) and value > MAX_COUNT and re.search("layer|label|block|depth", key):
+        if (
+            isinstance(value, int)
+            and value > MAX_COUNT
+            and re.search("layer|label|block|depth", key)
+        ):
             return True
     return False
 
@@ -139,7 +196,8 @@ def _has_huge_count(content: Mapping[str, Any]) -> bool:
 def _find_class(name: str, model_type: Any) -> Any:
     """Return transformers' model class of this name; None if there is none.
 
-    Some classes are not public: text models of multimodal ones, which AutoModel does not know either.
+    Some classes are not public: text models of multimodal ones, which AutoModel does not know
+    either.
     """
     import transformers
 
@@ -157,10 +215,14 @@ def _find_class(name: str, model_type: Any) -> Any:
 
 
 def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) -> dict[str, str]:
-    """Return the name of the model's parameter for each tensor of a checkpoint; `tables` must be among them."""
+    """Return the name of the model's parameter for each tensor of a checkpoint; `tables` must be
+    among them.
+    """
     from transformers.conversion_mapping import get_model_conversion_mapping
 
-    parameters = {name: tuple(value.shape) for name, value in model.named_parameters(remove_duplicate=False)}
+    parameters = {
+        name: tuple(value.shape) for name, value in model.named_parameters(remove_duplicate=False)
+    }
     prefix = f"{getattr(model, 'base_model_prefix', '')}."  # in names only if the model has a head
     renames = get_model_conversion_mapping(model)  # such as embed_out. of GPT-NeoX to lm_head.
     matched: dict[str, str] = {}
@@ -170,13 +232,17 @@ def match_parameters(model: Any, checkpoint: Checkpoint, tables: Iterable[str]) 
                 if parameters.get(candidate) == entry.shape:
                     matched.setdefault(name, candidate)
     if missing := [table for table in tables if table not in matched]:
-        raise CheckpointError(f"The model in {checkpoint.root} has no parameter with name and shape of {missing[0]}.")
+        raise CheckpointError(
+            f"The model in {checkpoint.root} has no parameter with name and shape of {missing[0]}."
+        )
     return matched
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Disable transformers' progress bars and messages, which repeat what `LoadedModel` contains."""
+    """Disable transformers' progress bars and messages, which repeat what `LoadedModel`
+    contains.
+    """
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -190,12 +256,16 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def run_on_tokens(model: Any, table: str, tokens: "int | torch.Tensor", *, has_others: bool = True) -> "torch.Tensor":
-    """Run the outermost submodule around a table that needs only token ids, on these or on a number of them.
+def run_on_tokens(
+    model: Any, table: str, tokens: "int | torch.Tensor", *, has_others: bool = True
+) -> "torch.Tensor":
+    """Run the outermost submodule around a table that needs only token ids, on these or on a number
+    of them.
 
-    Returns the first float output with a value per token, else the first float output. An input that is too long raises
-    the model's exception; if the model `has_others`, tables that may be shorter, inner submodules are tried first.
-    MoreThanTextError is raised if no submodule runs on two token ids.
+    Returns the first float output with a value per token, else the first float output. An input
+    that is too long raises the model's exception; if the model `has_others`, tables that may be
+    shorter, inner submodules are tried first. MoreThanTextError is raised if no submodule runs on
+    two token ids.
     """
     failure: Exception | None = None
     refusals = list[str]()
@@ -217,7 +287,9 @@ def run_on_tokens(model: Any, table: str, tokens: "int | torch.Tensor", *, has_o
             except (IndexError, RuntimeError, ValueError) as error:
                 if not has_others:
                     raise
-                failure = error  # an outer submodule may contain a shorter table: try the next inner one
+                failure = (
+                    error  # an outer submodule may contain a shorter table: try the next inner one
+                )
                 break
     if failure is not None:
         raise failure
@@ -226,17 +298,31 @@ def run_on_tokens(model: Any, table: str, tokens: "int | torch.Tensor", *, has_o
 
 
 def padded_texts(model: Any, folder: Path, length: int) -> "dict[str, torch.Tensor]":
-    """Return ids of a short text, (1, n), by how it is padded: by a folder's processor, tokenizer, or to `length`."""
+    """Return ids of a short text, (1, n), by how it is padded: by a folder's processor, tokenizer,
+    or to `length`.
+    """
     import torch
     import transformers
 
     texts: dict[str, torch.Tensor] = {}
     for name in ("processor", "tokenizer"):
-        with quiet_transformers(), suppress(Exception):  # there is none, or it needs libraries for images
-            process = getattr(transformers, f"Auto{name.title()}").from_pretrained(folder, trust_remote_code=False)
-            ids = process(text=["a photo of a cat"], padding="max_length", truncation=True, return_tensors="pt")
+        with (
+            quiet_transformers(),
+            suppress(Exception),
+        ):  # there is none, or it needs libraries for images
+            process = getattr(transformers, f"Auto{name.title()}").from_pretrained(
+                folder, trust_remote_code=False
+            )
+            ids = process(
+                text=["a photo of a cat"],
+                padding="max_length",
+                truncation=True,
+                return_tensors="pt",
+            )
             texts[f"a text padded by the {name}"] = ids["input_ids"]
-    padding = torch.full((1, length), getattr(_text_config(model.config), "pad_token_id", None) or 0)
+    padding = torch.full(
+        (1, length), getattr(_text_config(model.config), "pad_token_id", None) or 0
+    )
     ids = torch.cat([token_ids(model.config, max(length // 4, 1)), padding], dim=1)
     return texts or {f"a text padded to {length} tokens": ids[:, :length]}
 
@@ -246,7 +332,9 @@ def token_ids(config: Any, length: int) -> "torch.Tensor":
     import torch
 
     vocab_size = int(getattr(_text_config(config), "vocab_size", None) or 32)
-    first = min(vocab_size // 2, 100)  # not padding, which several model types do not count as positions
+    first = min(
+        vocab_size // 2, 100
+    )  # not padding, which several model types do not count as positions
     return first + torch.arange(length).unsqueeze(0) % max(vocab_size - first - 1, 1)
 
 
@@ -258,14 +346,28 @@ def _text_config(config: Any) -> Any:
         return config.get_text_config(decoder=True)
 
 
-def _run(module: Any, names: tuple[str, ...], config: Any, tokens: "int | torch.Tensor") -> "torch.Tensor":
-    """Run a module on token ids and return its first float output with a value per token, else the first."""
+def _run(
+    module: Any, names: tuple[str, ...], config: Any, tokens: "int | torch.Tensor"
+) -> "torch.Tensor":
+    """Run a module on token ids and return its first float output with a value per token, else the
+    first.
+    """
     import torch
 
     with torch.no_grad():
-        output = module(**dict.fromkeys(names, token_ids(config, tokens) if isinstance(tokens, int) else tokens))
-    values = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else (output,)
-    floats = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
+        output = module(
+            **dict.fromkeys(names, token_ids(config, tokens) if isinstance(tokens, int) else tokens)
+        )
+    values = (
+        output.values()
+        if isinstance(output, Mapping)
+        else output
+        if isinstance(output, tuple)
+        else (output,)
+    )
+    floats = [
+        value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()
+    ]
     if not floats:
         raise ValueError("no output has float values")
     return next((value for value in floats if value.dim() >= 3), floats[0])
@@ -278,11 +380,19 @@ def largest_difference(first: "torch.Tensor", second: "torch.Tensor") -> float:
     return float(difference.max())
 
 
-def continue_text(model: Any, tokenizer: Any, text: str, prompt_tokens: int, new_tokens: int) -> tuple[str, str]:
-    """Return the first tokens of a text, and what a causal language model writes after them with beam search."""
-    prompt = tokenizer(text, truncation=True, max_length=prompt_tokens, return_tensors="pt")["input_ids"]
+def continue_text(
+    model: Any, tokenizer: Any, text: str, prompt_tokens: int, new_tokens: int
+) -> tuple[str, str]:
+    """Return the first tokens of a text, and what a causal language model writes after them with
+    beam search.
+    """
+    prompt = tokenizer(text, truncation=True, max_length=prompt_tokens, return_tensors="pt")[
+        "input_ids"
+    ]
     end = tokenizer.eos_token_id
     flags = {"max_new_tokens": new_tokens, "suppress_tokens": [end], "pad_token_id": end}
     with quiet_transformers():
-        ids = model.generate(prompt, **flags, do_sample=False, num_beams=4, no_repeat_ngram_size=4)[0]
+        ids = model.generate(prompt, **flags, do_sample=False, num_beams=4, no_repeat_ngram_size=4)[
+            0
+        ]
     return str(tokenizer.decode(ids[:prompt_tokens])), str(tokenizer.decode(ids[prompt_tokens:]))

@@ -60,7 +60,10 @@ def generation_edit_notes(edits: Sequence[Edit]) -> Iterator[str]:
     for edit in edits:
         if is_of_generation(edit) and TASKS not in edit.path:
             verb = "raised" if is_raised(edit) else "lowered"
-            yield f"generate(): {edit.key} is {verb} from {edit.before} to {edit.after} ({edit.file})."
+            yield (
+                f"generate(): {edit.key} is {verb} from {edit.before} to {edit.after} "
+                f"({edit.file})."
+            )
 
 
 def length_key_warnings(

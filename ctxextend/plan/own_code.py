@@ -1,4 +1,6 @@
-"""What a config says of positions that ctxextend does not know: those of a folder's own code, and of unknown types."""
+"""What a config says of positions that ctxextend does not know: those of a folder's own code, and
+of unknown types.
+"""
 
 import json
 import re
@@ -13,21 +15,28 @@ from ctxextend.families.schema import ALIBI, ROTARY
 ALIBI_KEY = re.compile(r"(?:^|_)alibi(?:_|$)")
 ROTARY_KEY = re.compile(r"(?:^|_)(?:rope|rotary)(?:_|$)")
 # Keys whose value names the positions, such as ``position_embedding_type``.
-KIND_KEY = re.compile(r"(?:pos|position|positional)_(?:emb|embd|embeddings?|encodings?)(?:_type|_2d)?")
-TABLE_KINDS = ("learned", "learned_absolute")  # values of these keys; ``absolute`` is only the default of BERT's config
+KIND_KEY = re.compile(
+    r"(?:pos|position|positional)_(?:emb|embd|embeddings?|encodings?)(?:_type|_2d)?"
+)
+TABLE_KINDS = (
+    "learned",
+    "learned_absolute",
+)  # values of these keys; ``absolute`` is only the default of BERT's config
 ANGLES = "inv_freq"  # in the names of buffers that only rotary positions have
 MAX_KEYS = 4
 MAX_TEXT = 40  # characters of a value
 
 RUN_CODE = "Load it with trust_remote_code=True, which runs that code."
 ANY_LENGTH = (
-    "ALiBi has no table and no length to resize: for longer texts, raise model_max_length in tokenizer_config.json."
+    "ALiBi has no table and no length to resize: for longer texts, raise model_max_length in "
+    "tokenizer_config.json."
 )
 READ_CODE = "The code and the model card say which lengths it reads, and with which settings."
 
 
 def own_class(config: Mapping[str, Any]) -> str | None:
-    """Return the class in ``auto_map`` that loads a folder with its own code; None if transformers' classes load it.
+    """Return the class in ``auto_map`` that loads a folder with its own code; None if transformers'
+    classes load it.
 
     An own tokenizer or processor does not count.
     """
@@ -40,12 +49,18 @@ def own_class(config: Mapping[str, Any]) -> str | None:
 
 
 def stated_positions(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config keys, with dots, that say that positions are rotary, ALiBi, or of another named kind."""
+    """Return the config keys, with dots, that say that positions are rotary, ALiBi, or of another
+    named kind.
+    """
     return dict(_stated_positions(config, "", MAX_DEPTH))
 
 
-def _stated_positions(config: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[str, Any]]:
-    has_table = any(KIND_KEY.fullmatch(key) and value in TABLE_KINDS for key, value in config.items())
+def _stated_positions(
+    config: Mapping[str, Any], path: str, depth: int
+) -> Iterator[tuple[str, Any]]:
+    has_table = any(
+        KIND_KEY.fullmatch(key) and value in TABLE_KINDS for key, value in config.items()
+    )
     for pattern in (ALIBI_KEY, ROTARY_KEY):
         found = {key: value for key, value in config.items() if pattern.search(key)}
         is_off = any(_is_off(value) for value in found.values())  # then its other keys are defaults
@@ -70,7 +85,9 @@ def _is_kind(value: Any) -> bool:
 
 
 def named_scheme(stated: Mapping[str, Any], names: Collection[str] = ()) -> str:
-    """Return ``ALiBi`` or ``rotary`` if stated keys or tensor `names` say so; else an empty text."""
+    """Return ``ALiBi`` or ``rotary`` if stated keys or tensor `names` say so; else an empty
+    text.
+    """
     keys = [path.rpartition(".")[2] for path in stated]
     values = [value for value in stated.values() if isinstance(value, str)]
     if any(map(ALIBI_KEY.search, keys)) or "alibi" in values:
@@ -95,8 +112,13 @@ def _short(value: Any) -> str:
 
 
 def describe_code(config: Mapping[str, Any], file: str) -> str:
-    """Say that a folder has its own code, and what its config states of the positions, in a sentence."""
-    text = f"{file} has auto_map: the positions are those of the folder's own code ({own_class(config):.100}), "
+    """Say that a folder has its own code, and what its config states of the positions, in a
+    sentence.
+    """
+    text = (
+        f"{file} has auto_map: the positions are those of the folder's own code "
+        f"({own_class(config):.100}), "
+    )
     text += "which may differ from those of transformers"
     if stated := stated_positions(config):
         text += f"; the config states {list_keys(stated)}"
@@ -110,11 +132,17 @@ def advise_code(config: Mapping[str, Any], names: Collection[str] = ()) -> str:
 
 
 def code_error(
-    config: Mapping[str, Any], file: str, *, names: Collection[str] = (), found: str = "", usable: str | None = None
+    config: Mapping[str, Any],
+    file: str,
+    *,
+    names: Collection[str] = (),
+    found: str = "",
+    usable: str | None = None,
 ) -> UnsupportedModelError:
     """Return the error for a folder whose own code has its positions.
 
-    `found` is a sentence on what was found instead, and `usable` the model type as which the folder can be resized.
+    `found` is a sentence on what was found instead, and `usable` the model type as which the folder
+    can be resized.
     """
     hint = advise_code(config, names)
     if usable:

@@ -25,7 +25,15 @@ from ctxextend.families.rope import read_rope
 from ctxextend.families.schema import BEYOND
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan import length_notes, output_files
-from ctxextend.plan.edits import BufferPlan, TablePlan, new_buffer, plan_buffers, plan_edits, plan_tables, with_length
+from ctxextend.plan.edits import (
+    BufferPlan,
+    TablePlan,
+    new_buffer,
+    plan_buffers,
+    plan_edits,
+    plan_tables,
+    with_length,
+)
 from ctxextend.plan.find_tables import (
     FoundTable,
     OpenedModel,
@@ -69,8 +77,12 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     settings: Resize = field(metadata=not_in_json)  # the requested settings
     tables: tuple[TablePlan, ...]  # the table for the tokenizer's input first
     edits: tuple[Edit, ...]  # changed values in JSON files
-    dropped: tuple[str, ...]  # position buffers that are not written, because transformers creates them
-    rebuilt_buffers: tuple[BufferPlan, ...] = field(metadata=not_in_json)  # position buffers at the new length
+    dropped: tuple[
+        str, ...
+    ]  # position buffers that are not written, because transformers creates them
+    rebuilt_buffers: tuple[BufferPlan, ...] = field(
+        metadata=not_in_json
+    )  # position buffers at the new length
     # Methods that a recipe records per table; other tables use the method in `settings`.
     recorded: Mapping[str, str] = field(default_factory=dict, metadata=not_in_json)
     edit_only: bool = field(default=False, metadata=not_in_json)  # see `without_weights`
@@ -78,7 +90,10 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def json_more(self) -> dict[str, Any]:
         """Return the JSON values of a plan that are not fields."""
         config_file = self.checkpoint.config_file
-        lengths = {key: {getattr(table, key) for table in self.tables} for key in ("max_len_before", "max_len_after")}
+        lengths = {
+            key: {getattr(table, key) for table in self.tables}
+            for key in ("max_len_before", "max_len_after")
+        }
         return {
             "source": self.ref.source,
             "revision": self.checkpoint.source.revision,
@@ -88,7 +103,11 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             "keep_first": self.settings.kept_first,
             "drop_last": self.settings.drop_last,
             **{key: values.pop() if len(values) == 1 else None for key, values in lengths.items()},
-            "config": {edit.key: (edit.before, edit.after) for edit in self.edits if edit.file == config_file},
+            "config": {
+                edit.key: (edit.before, edit.after)
+                for edit in self.edits
+                if edit.file == config_file
+            },
             "files": self.files,
             "bytes_to_write": self.bytes_to_write,
             "bytes_shareable": self.bytes_shareable,
@@ -119,7 +138,9 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
     @property
     def has_rows(self) -> bool:
-        """Whether any position table is one of rows; rotary, ALiBi and relative positions have none."""
+        """Whether any position table is one of rows; rotary, ALiBi and relative positions have
+        none.
+        """
         return any(table.has_rows for table in self.tables)
 
     @property
@@ -144,13 +165,17 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
     @property
     def only_limits_change(self) -> bool:
-        """Whether rotary positions get another length, but no position of any input another meaning."""
+        """Whether rotary positions get another length, but no position of any input another
+        meaning.
+        """
         extended = [table for table in self.tables if table.is_extended]
         return bool(extended) and all(table.rope and not table.scales for table in extended)
 
     @property
     def method(self) -> str:
-        """The method that creates new rows; `truncate` when shrinking, `copy` or `limits` if nothing changes."""
+        """The method that creates new rows; `truncate` when shrinking, `copy` or `limits` if
+        nothing changes.
+        """
         if self.creates_rows:
             return self._created_by.facts.name
         if self.is_changed:
@@ -159,13 +184,20 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
     @property
     def _created_by(self) -> Resize:
-        """The settings that create new rows; if they differ, those of the first table whose learned rows change."""
+        """The settings that create new rows; if they differ, those of the first table whose learned
+        rows change.
+        """
         chosen: list[Resize] = [choice.options for choice in self.chosen.values()]
-        return next((options for options in chosen if not options.keeps_learned_rows), (*chosen, self.settings)[0])
+        return next(
+            (options for options in chosen if not options.keeps_learned_rows),
+            (*chosen, self.settings)[0],
+        )
 
     @cached_property
     def chosen(self) -> Mapping[str, Choice]:
-        """The settings chosen for each extended table, by name; tables are read only if these depend on them."""
+        """The settings chosen for each extended table, by name; tables are read only if these
+        depend on them.
+        """
         return {table.name: self._choose(table) for table in self.tables if table.is_extended}
 
     def _choose(self, table: TablePlan) -> Choice:
@@ -177,8 +209,14 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         options = replace(options, method=self.recorded.get(table.name, options.method))
         if not table.is_stored:
             return Choice(replace(options, method=FORMULA))
-        rows = self._read(table)[table.reserved_rows :] if options.chooses_settings or layout else np.zeros(0)
-        choice = choose_settings(rows, table.rows_after - table.reserved_rows, options, layout, self.checkpoint.no_lm)
+        rows = (
+            self._read(table)[table.reserved_rows :]
+            if options.chooses_settings or layout
+            else np.zeros(0)
+        )
+        choice = choose_settings(
+            rows, table.rows_after - table.reserved_rows, options, layout, self.checkpoint.no_lm
+        )
         if self._looks_untrained(table):
             return choice._replace(reason="")  # random rows are no reason for anything
         away = deviation(rows, layout) if layout and choice.options.facts.name != FORMULA else ""
@@ -186,7 +224,9 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
     @cached_property
     def untrained(self) -> Mapping[str, UntrainedRows]:
-        """The rows that no training has changed, by name of each table whose limits rise; the tables are read."""
+        """The rows that no training has changed, by name of each table whose limits rise; the
+        tables are read.
+        """
         found = dict[str, UntrainedRows]()
         for table in self.stored:
             if table.is_extended or table.fixes_limits:
@@ -196,7 +236,10 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
     def _looks_untrained(self, table: TablePlan) -> bool:
         """Whether training has changed less than half of the rows of a table."""
-        return table.name in self.untrained and 2 * self.untrained[table.name].count > table.max_len_before
+        return (
+            table.name in self.untrained
+            and 2 * self.untrained[table.name].count > table.max_len_before
+        )
 
     @property
     def untrained_warnings(self) -> tuple[str, ...]:
@@ -223,7 +266,10 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         """The change of each table, for messages."""
         changes = []
         for table in self.tables:
-            change = f"{table.max_len_before} -> {table.max_len_after} positions, {self.method_of(table)}"
+            change = (
+                f"{table.max_len_before} -> {table.max_len_after} positions, "
+                f"{self.method_of(table)}"
+            )
             change = change if table.is_changed else f"{table.max_len_after} positions, unchanged"
             changes.append(f"{table.name}: {change}")
         return tuple(changes)
@@ -233,12 +279,16 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         return self.chosen[table.name].options if table.name in self.chosen else self.settings
 
     def method_of(self, table: TablePlan) -> str:
-        """Return the method of one of `tables`; learned rows and sinusoids of one model have different defaults."""
+        """Return the method of one of `tables`; learned rows and sinusoids of one model have
+        different defaults.
+        """
         return self.options_of(table).facts.name if table.name in self.chosen else self.method
 
     @property
     def recipe_settings(self) -> Resize:
-        """The settings to write into a recipe, with the method's settings if they are the same for all tables."""
+        """The settings to write into a recipe, with the method's settings if they are the same for
+        all tables.
+        """
         if not self.creates_rows:
             method = TRUNCATE if self.is_changed else None
             return replace(self.settings, method=method, keep_first=None, drop_last=0)
@@ -254,7 +304,10 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         for table in self.tables:
             if table.name not in self.chosen or (table.rope and not table.scales):
                 continue
-            if self.chosen[table.name].options.kept_rows(table.max_len_before) != table.max_len_before:
+            if (
+                self.chosen[table.name].options.kept_rows(table.max_len_before)
+                != table.max_len_before
+            ):
                 return False
         return True
 
@@ -262,13 +315,21 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def consequences(self) -> str:
         """What to expect of the model's outputs before any training, in a sentence or two."""
         after, options, method = self.max_len_after, self._created_by, self._created_by.facts
-        padded = " if padded as before" * any(table.location.family.padding_effect for table in self.tables)
+        padded = " if padded as before" * any(
+            table.location.family.padding_effect for table in self.tables
+        )
         padded += " unless they were truncated before" * any(self._low_limits())
         if not self.is_changed:
             return f"The {'position table' if self.has_rows else 'context length'} is unchanged."
         if not self.creates_rows:
-            rest = "get computed rows" if all(one.location.table.grows for one in self.tables) else "are not supported"
-            return f"Inputs up to {after} tokens give identical outputs{padded}; longer inputs {rest}."
+            rest = (
+                "get computed rows"
+                if all(one.location.table.grows for one in self.tables)
+                else "are not supported"
+            )
+            return (
+                f"Inputs up to {after} tokens give identical outputs{padded}; longer inputs {rest}."
+            )
         if self.only_limits_change:
             return f"{self._effect_of_limits()}{padded}."
         if self.keeps_learned_rows:
@@ -276,7 +337,11 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             effects = f"Inputs up to {kept} tokens give identical outputs{padded}; beyond that"
         else:
             replaces_learned = method.keeps_learned_rows and not options.keeps_learned_rows
-            short = "learned rows are replaced, so outputs for short inputs change too" if replaces_learned else None
+            short = (
+                "learned rows are replaced, so outputs for short inputs change too"
+                if replaces_learned
+                else None
+            )
             short = short or method.short_inputs
             kept = f" (the first {options.kept_first} rows are kept)" if options.kept_first else ""
             effects = f"{short[:1].upper()}{short[1:]}{kept}; beyond {self._old_lengths}"
@@ -285,10 +350,15 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         return f"{output_files.UNTRAINED.format(after)} {effects}, {long_inputs}."
 
     def _effect_of_limits(self) -> str:
-        """Say what longer inputs get if no rotary setting changes what positions mean, as a clause."""
+        """Say what longer inputs get if no rotary setting changes what positions mean, as a
+        clause.
+        """
         table = next(table for table in self.tables if table.rope)
         served = table.lengths.served if table.lengths else table.max_len_before
-        effect = f"No position changes its meaning: inputs up to {self.max_len_after} tokens give identical outputs"
+        effect = (
+            f"No position changes its meaning: inputs up to {self.max_len_after} tokens give "
+            "identical outputs"
+        )
         if self.max_len_after <= served:
             return f"The settings already serve {served} tokens. {effect}"
         return f"Nothing scales: beyond {served} tokens, {BEYOND[table.scheme]}. {effect}"
@@ -300,17 +370,29 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         if is_mixed or self.keeps_learned_rows or self.settings.facts.name != DEFAULT_METHOD:
             return ""
         if not self.has_rows:
-            table, facts = self.tables[0], self.tables[0].location.table.rope
-            is_unscaled = all(plan.before.parameters["rope_type"] == "default" for plan in table.rope)
+            table = self.tables[0]
+            facts = self.tables[0].location.table.rope
+            is_unscaled = all(
+                plan.before.parameters["rope_type"] == "default" for plan in table.rope
+            )
             is_choice = is_unscaled and facts and "dynamic" in facts.methods
-            return "To keep outputs for short inputs, use --method dynamic (transformers only)." if is_choice else ""
+            return (
+                "To keep outputs for short inputs, use --method dynamic (transformers only)."
+                if is_choice
+                else ""
+            )
         lengths = {table.max_len_before for table in self.tables}
         keep = f"--keep-first {max(lengths)}, or " if len(lengths) == 1 else ""
-        return f"To keep outputs for short inputs, use {keep}--method {COPY}, which is mostly worse for long ones."
+        return (
+            f"To keep outputs for short inputs, use {keep}--method {COPY}, which is mostly worse "
+            "for long ones."
+        )
 
     @cached_property
     def runtimes(self) -> Mapping[str, int | None]:
-        """The context length that each runtime derives from new rotary settings, None if it does not support them."""
+        """The context length that each runtime derives from new rotary settings, None if it does
+        not support them.
+        """
         table = next((table for table in self.tables if table.rope), None)
         if table is None:
             return {}
@@ -334,13 +416,17 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def notes(self) -> tuple[str, ...]:
         """Notes about how the reference was resolved and about the model type."""
         families = [table.location.family for table in self.tables]
-        family_notes = dict.fromkeys(f"{family.model_type}: {family.note}." for family in families if family.note)
+        family_notes = dict.fromkeys(
+            f"{family.model_type}: {family.note}." for family in families if family.note
+        )
         ignored = ignored_tensors(self.checkpoint, self.model.tables)
         lengths = (*self._lengths(), *self._windows(), *self._generation())
         return (*self.checkpoint.notes, *ignored, *family_notes, *lengths)
 
     def _lengths(self) -> Iterator[str]:
-        """Yield the three lengths of rotary positions whose config does not state the length that they serve."""
+        """Yield the three lengths of rotary positions whose config does not state the length that
+        they serve.
+        """
         for table in self.tables:
             lengths = table.lengths
             if lengths is None or lengths.stated == lengths.served or not table.rope:
@@ -350,21 +436,42 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             yield f"{table.name}: {trained}, serves {lengths.served}; {stated}."
 
     def _generation(self) -> Iterator[str]:
-        """Yield notes about limits of generated texts that change, or at which they stop before the new length."""
+        """Yield notes about limits of generated texts that change, or at which they stop before the
+        new length.
+        """
         yield from length_notes.generation_edit_notes(self.edits)
         if not self.settings.fix_limits:
-            yield from length_notes.generation_notes(self.model, self.tables, None, ", or pass --fix-limits")
+            yield from length_notes.generation_notes(
+                self.model, self.tables, None, ", or pass --fix-limits"
+            )
 
     def _windows(self) -> Iterator[str]:
-        """Yield a note for layers with rotary positions that see no further than a sliding window."""
+        """Yield a note for layers with rotary positions that see no further than a sliding
+        window.
+        """
         for table in self.tables:
-            location, rope = table.location, read_rope(table.location) if table.rope else ()
+            location = table.location
+            rope = read_rope(table.location) if table.rope else ()
             local = [layers.layers for layers in rope if layers.is_local]
-            window, is_used = location.stated("sliding_window"), location.stated("use_sliding_window")
+            window, is_used = (
+                location.stated("sliding_window"),
+                location.stated("use_sliding_window"),
+            )
             if local:
-                yield f"{table.name}: {', '.join(local)} layers have a sliding window, so they keep their settings."
-            elif table.rope and isinstance(window, int) and is_used is not False and not location.stated("layer_types"):
-                yield f"All layers see {window} tokens (sliding_window): {table.name} does not make them see further."
+                yield (
+                    f"{table.name}: {', '.join(local)} layers have a sliding window, so they "
+                    "keep their settings."
+                )
+            elif (
+                table.rope
+                and isinstance(window, int)
+                and is_used is not False
+                and not location.stated("layer_types")
+            ):
+                yield (
+                    f"All layers see {window} tokens (sliding_window): {table.name} does not "
+                    "make them see further."
+                )
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -378,32 +485,63 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             output = "the same weights as safetensors" if self.layouts else "a copy"
             output += " with fixed length limits." if self.edits else "."
             output += f" No effect: {flags}." if flags else ""
-            has = "table already has {} positions" if self.has_rows else "context length already is {}"
+            has = (
+                "table already has {} positions"
+                if self.has_rows
+                else "context length already is {}"
+            )
             yield f"The {has.format(self.max_len_before)}: the output is {output}"
         yield from self._low_limits()
         yield from length_notes.length_key_warnings(self.model, self.tables, self.settings)
         yield from self._padding()
         if not checkpoint.has_config and not checkpoint.adapter_of:
-            lengths = {table.config_key: table.location.key_value(table.max_len_after) for table in self.tables}
+            lengths = {
+                table.config_key: table.location.key_value(table.max_len_after)
+                for table in self.tables
+            }
             keys = ", ".join(f"{key} {length}" for key, length in lengths.items())
             yield f"No config.json found. To load the output, transformers needs one with {keys}."
         if checkpoint.adapter_of and self.is_changed:
-            base, hint = checkpoint.adapter_of, "load the adapter onto the result (adapter_config.json is not updated)."
-            yield f"The adapter now only fits {base} at {self.max_len_after} positions: resize that too, and {hint}"
+            base = checkpoint.adapter_of
+            hint = "load the adapter onto the result (adapter_config.json is not updated)."
+            yield (
+                f"The adapter now only fits {base} at {self.max_len_after} positions: resize "
+                f"that too, and {hint}"
+            )
         if self.ref.tensor is not None and self.is_changed:
-            lengths_now = {length for table in self.tables for length in (table.rows_before, table.max_len_before)}
+            lengths_now = {
+                length
+                for table in self.tables
+                for length in (table.rows_before, table.max_len_before)
+            }
             for entry in checkpoint.entries.values():
-                if entry.name != self.ref.tensor and "pos" in entry.name and lengths_now & set(entry.shape):
-                    yield f"{entry.name} {list(entry.shape)} may depend on the length too, but is not changed."
+                if (
+                    entry.name != self.ref.tensor
+                    and "pos" in entry.name
+                    and lengths_now & set(entry.shape)
+                ):
+                    yield (
+                        f"{entry.name} {list(entry.shape)} may depend on the length too, but is "
+                        "not changed."
+                    )
 
     def _low_limits(self) -> Iterator[str]:
-        """Yield a warning if limits below the table's old length are raised, which changes outputs."""
+        """Yield a warning if limits below the table's old length are raised, which changes
+        outputs.
+        """
         limits = (edit for edit in self.edits if edit.is_limit and isinstance(edit.before, int))
-        low = [f"{edit.file} {edit.key} {edit.before}" for edit in limits if edit.before < self.max_len_before]
+        low = [
+            f"{edit.file} {edit.key} {edit.before}"
+            for edit in limits
+            if edit.before < self.max_len_before
+        ]
         if low and (self.creates_rows or self.settings.fix_limits):
             effect = "inputs that were truncated there give different outputs now."
             what = "table's" if self.has_rows else "model's"
-            yield f"Limits below the {what} {self.max_len_before} positions are raised ({', '.join(low)}): {effect}"
+            yield (
+                f"Limits below the {what} {self.max_len_before} positions are raised "
+                f"({', '.join(low)}): {effect}"
+            )
 
     def _padding(self) -> Iterator[str]:
         """Yield a warning for each table of a model whose outputs depend on the padding length."""
@@ -411,46 +549,80 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             family, before, after = table.location.family, table.max_len_before, table.max_len_after
             if family.padding_effect and table.is_changed:
                 flags = f"padding='max_length', max_length={before}"
-                condition = f"short texts give the same outputs only if padded as before, for example with {flags}"
-                files = f"Tokenizer files stay as they are: for longer texts, pass max_length={after}."
-                files = files if table.keeps_padding else f"Texts padded to {after} tokens give other outputs."
+                condition = (
+                    "short texts give the same outputs only if padded as before, for example "
+                    f"with {flags}"
+                )
+                files = (
+                    f"Tokenizer files stay as they are: for longer texts, pass max_length={after}."
+                )
+                files = (
+                    files
+                    if table.keeps_padding
+                    else f"Texts padded to {after} tokens give other outputs."
+                )
                 yield f"{family.model_type} {family.padding_effect}: {condition}. {files}"
 
     # ---- the files of the output
 
     @cached_property
     def layouts(self) -> Mapping[str, Layout]:
-        """The new layout of every weights file that changes or is renamed, by its name in the output."""
+        """The new layout of every weights file that changes or is renamed, by its name in the
+        output.
+        """
         shapes = {buffer.name: buffer.shape for buffer in self.rebuilt_buffers}
-        shapes |= {table.name: (table.rows_after, table.hidden_size) for table in self.stored if table.is_changed}
+        shapes |= {
+            table.name: (table.rows_after, table.hidden_size)
+            for table in self.stored
+            if table.is_changed
+        }
         return plan_layouts(self.checkpoint, shapes, self.dropped)
 
     @cached_property
     def texts(self) -> Mapping[str, bytes]:
-        """Every edited or created text file, by path in the output; hashes in the recipe are placeholders."""
+        """Every edited or created text file, by path in the output; hashes in the recipe are
+        placeholders.
+        """
         checkpoint = self.checkpoint
         texts = dict(checkpoint.generated)
         for name in dict.fromkeys(change.file for change in self.edits):
             values = {change.path: change.after for change in self.edits if change.file == name}
             texts[name] = edit(checkpoint.text(name), values)
         if checkpoint.index is not None and self.layouts:
-            added = sum((table.rows_after - table.rows_before) * table.hidden_size for table in self.stored)
-            texts[checkpoint.index_file] = output_files.index_text(checkpoint, self.layouts, self.dropped, added)
-        texts |= {RECIPE_FILE: self._recipe(self.default_output), output_files.CARD_FILE: self._card()}
+            added = sum(
+                (table.rows_after - table.rows_before) * table.hidden_size for table in self.stored
+            )
+            texts[checkpoint.index_file] = output_files.index_text(
+                checkpoint, self.layouts, self.dropped, added
+            )
+        texts |= {
+            RECIPE_FILE: self._recipe(self.default_output),
+            output_files.CARD_FILE: self._card(),
+        }
         return {name: text.encode("utf-8", output_files.UNDECODED) for name, text in texts.items()}
 
     def _recipe(self, folder: Path, hashes: Iterable[str] = repeat("x" * 64)) -> str:
-        """Return the recipe of an output; `hashes`: the source's fingerprint, then each table's before and after."""
-        source, hashes = self.checkpoint.source, iter(hashes)
+        """Return the recipe of an output; `hashes`: the source's fingerprint, then each table's
+        before and after.
+        """
+        source = self.checkpoint.source
+        hashes = iter(hashes)
         # Branches move, so record the commit.
-        ref = replace(self.ref, revision=source.revision or self.ref.revision) if source.kind == "hub" else self.ref
+        ref = (
+            replace(self.ref, revision=source.revision or self.ref.revision)
+            if source.kind == "hub"
+            else self.ref
+        )
         versions = {"ctxextend": __version__, "numpy": np.__version__}
         if any(table.dtype in ML_DTYPES_NAMES for table in self.stored):
             import ml_dtypes
 
             versions["ml_dtypes"] = ml_dtypes.__version__
         recipe, texts = self._step(ref), trainings(read_provenance(self.checkpoint))
-        provenance = {"revision": source.revision, "source_fingerprint": next(hashes)} | self._facts(iter(hashes))
+        provenance = {
+            "revision": source.revision,
+            "source_fingerprint": next(hashes),
+        } | self._facts(iter(hashes))
         provenance |= {"versions": versions} | ({"source_trainings": texts} if texts else {})
         return yaml_text(recipe_values(recipe) | {"provenance": provenance}, folder)
 
@@ -459,7 +631,9 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         return Recipe(ref, self.recipe_settings)
 
     def _facts(self, hashes: Iterator[str]) -> dict[str, Any]:
-        """Return what the recipe states about the model and its tables; see `_recipe` for `hashes`."""
+        """Return what the recipe states about the model and its tables; see `_recipe` for
+        `hashes`.
+        """
         settings = self.recipe_settings
         per_table = self.methods if {*self.methods.values()} - {settings.method} else {}
         return {
@@ -472,7 +646,11 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
                     **({"method": per_table[table.name]} if table.name in per_table else {}),
                     "rows_before": table.rows_before,
                     "rows_after": table.rows_after,
-                    **({key: next(hashes) for key in ("sha256_before", "sha256_after")} if table.is_stored else {}),
+                    **(
+                        {key: next(hashes) for key in ("sha256_before", "sha256_after")}
+                        if table.is_stored
+                        else {}
+                    ),
                 }
                 for table in self.tables
             ],
@@ -485,7 +663,9 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         source, after = self.checkpoint.source, self.max_len_after
         name = printable(source.hub_id or source.name)
         names = ", ".join(f"`{table.name}`" for table in self.tables)
-        change = f"resized from {self._old_lengths} to {after} positions with method `{self.method}`"
+        change = (
+            f"resized from {self._old_lengths} to {after} positions with method `{self.method}`"
+        )
         change = change if self.is_changed else f"kept at {after} positions"
         tables = f"position table{'s' * (len(self.tables) > 1)}"
         what = f"{tables if self.has_rows else f'{self.tables[0].scheme} positions'} ({names})"
@@ -497,14 +677,21 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             f"{name} with its {what} {change} by ctxextend {__version__}. "
             f"{others} were changed. {' '.join(effects)}{output_files.RECIPE_POINTER}\n"
         )
-        card, title = output_files.read_card(self.checkpoint), f"{printable(source.name)}-{after}"
-        base_model, is_adapter = output_files.known_base_model(self.checkpoint), self.checkpoint.adapter_of is not None
-        return output_files.model_card(card, base_model, is_adapter=is_adapter, title=title, section=section)
+        card = output_files.read_card(self.checkpoint)
+        title = f"{printable(source.name)}-{after}"
+        base_model = output_files.known_base_model(self.checkpoint)
+        is_adapter = self.checkpoint.adapter_of is not None
+        return output_files.model_card(
+            card, base_model, is_adapter=is_adapter, title=title, section=section
+        )
 
     @property
     def files(self) -> Mapping[str, Any]:
-        """Files that are ``rewritten``, ``copied``, ``edited`` or ``created``, and why some are ``omitted``."""
-        names, texts = self.written.files, self.texts.keys()
+        """Files that are ``rewritten``, ``copied``, ``edited`` or ``created``, and why some are
+        ``omitted``.
+        """
+        names = self.written.files
+        texts = self.texts.keys()
         rewritten = [*self.layouts, *sorted(self.checkpoint.generated.keys() & names)]
         return {
             "rewritten": tuple(rewritten),
@@ -521,12 +708,16 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
 
     @property
     def bytes_to_write(self) -> int:
-        """Total size of the output at its default location; elsewhere, local paths in the recipe differ."""
+        """Total size of the output at its default location; elsewhere, local paths in the recipe
+        differ.
+        """
         return sum(self.file_sizes.values())
 
     @property
     def bytes_shareable(self) -> int:
-        """Bytes of the output in unchanged blocks, which a file system with block cloning does not write again."""
+        """Bytes of the output in unchanged blocks, which a file system with block cloning does not
+        write again.
+        """
         copied = (self.file_sizes[name] for name in self.files["copied"])
         return sum(copied) + sum(layout.shareable for layout in self.layouts.values())
 
@@ -536,9 +727,13 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         return Path(f"{self.checkpoint.source.name}-{self.max_len_after}")
 
     def without_weights(self) -> "ResizePlan":
-        """Return a plan that writes only edited and created files; raise MethodError if the weights change too."""
+        """Return a plan that writes only edited and created files; raise MethodError if the weights
+        change too.
+        """
         if changed := [*self.layouts]:
-            message = f"--edit-only writes no weights, but {' and '.join(changed[:2])} must be written."
+            message = (
+                f"--edit-only writes no weights, but {' and '.join(changed[:2])} must be written."
+            )
             raise MethodError(message, "Remove --edit-only.")
         return replace(self, edit_only=True)
 
@@ -546,13 +741,24 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def written(self) -> Checkpoint:
         """The source, restricted to the files that the output contains."""
         copied = tuple(name for name in self.checkpoint.copied if name in self.texts)
-        return replace(self.checkpoint, weights={}, index=None, copied=copied) if self.edit_only else self.checkpoint
+        return (
+            replace(self.checkpoint, weights={}, index=None, copied=copied)
+            if self.edit_only
+            else self.checkpoint
+        )
 
     # ---- writing the output
 
-    def check_output(self, output: str | os.PathLike[str] | None = None, *, force: bool = False) -> None:
+    def check_output(
+        self, output: str | os.PathLike[str] | None = None, *, force: bool = False
+    ) -> None:
         """Raise OutputError if `execute` would fail for this output, without writing anything."""
-        check_output(output_path(output, self.default_output), self.checkpoint.protected, self.file_sizes, force=force)
+        check_output(
+            output_path(output, self.default_output),
+            self.checkpoint.protected,
+            self.file_sizes,
+            force=force,
+        )
 
     def execute(
         self,
@@ -562,26 +768,34 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         progress: Progress = no_progress,
         check: Callable[[Path], None] = lambda folder: None,
     ) -> "ResizeResult":
-        """Write the resized checkpoint to a temporary folder and rename it, so that it is complete or absent.
+        """Write the resized checkpoint to a temporary folder and rename it, so that it is complete
+        or absent.
 
         Args:
             output: Output folder. Defaults to `default_output`.
             force: Replace an existing checkpoint folder, once the new one is complete.
             progress: Called with the bytes written since the last call and the total.
-            check: Called with the complete temporary folder before it is renamed; if it raises, nothing is written.
+            check: Called with the complete temporary folder before it is renamed; if it raises,
+                nothing is written.
 
         Raises:
-            OutputError: The output exists, cannot be written or replaced, or there is too little disk space.
+            OutputError: The output exists, cannot be written or replaced, or there is too little
+                disk space.
             CheckpointError: The source cannot be read, or changed after it was planned.
             ResizeError: The new table does not fit in memory.
         """
-        start, checkpoint = time.perf_counter(), self.checkpoint
+        start = time.perf_counter()
+        checkpoint = self.checkpoint
         folder = output_path(output, self.default_output)
         checkpoint.check_unchanged()
         warnings, hashes = [*self.warnings, *self.untrained_warnings], [self._fingerprint()]
-        texts = {**self.texts, RECIPE_FILE: self._recipe(folder).encode("utf-8", output_files.UNDECODED)}
+        texts = {
+            **self.texts,
+            RECIPE_FILE: self._recipe(folder).encode("utf-8", output_files.UNDECODED),
+        }
         sizes = {**self.file_sizes, RECIPE_FILE: len(texts[RECIPE_FILE])}
-        tensors, total = {buffer.name: new_buffer(buffer) for buffer in self.rebuilt_buffers}, sum(sizes.values())
+        tensors = {buffer.name: new_buffer(buffer) for buffer in self.rebuilt_buffers}
+        total = sum(sizes.values())
         with atomic_folder(folder, checkpoint.protected, sizes, force=force) as staged:
             for table in self.stored:
                 before = self._read(table)
@@ -589,32 +803,60 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
                 hashes += [table_hash(before), table_hash(after)]
                 bad, bad_after = nonfinite_rows(before), len(nonfinite_rows(after))
                 if bad:
-                    message = f"{table.name} contains NaN or infinity in row{'s' * (len(bad) > 1)} {describe_rows(bad)}"
-                    warnings.append(f"{message}; so do {bad_after} of the {len(after)} rows of the output.")
+                    message = (
+                        f"{table.name} contains NaN or infinity in row{'s' * (len(bad) > 1)} "
+                        f"{describe_rows(bad)}"
+                    )
+                    warnings.append(
+                        f"{message}; so do {bad_after} of the {len(after)} rows of the output."
+                    )
                 elif bad_after:
-                    warnings.append(f"{bad_after} new rows of {table.name} overflow {table.dtype} to infinity.")
-            texts[RECIPE_FILE] = self._recipe(folder, hashes).encode("utf-8", output_files.UNDECODED)
-            write_files(self.written, staged, self.layouts, tensors.__getitem__, texts, lambda n: progress(n, total))
+                    warnings.append(
+                        f"{bad_after} new rows of {table.name} overflow {table.dtype} to infinity."
+                    )
+            texts[RECIPE_FILE] = self._recipe(folder, hashes).encode(
+                "utf-8", output_files.UNDECODED
+            )
+            write_files(
+                self.written,
+                staged,
+                self.layouts,
+                tensors.__getitem__,
+                texts,
+                lambda n: progress(n, total),
+            )
             size = sum((staged / name).stat().st_size for name in self.file_sizes)
             check(staged)
-        return ResizeResult(self, folder, tuple(warnings), size, round(time.perf_counter() - start, 3), self.choices)
+        return ResizeResult(
+            self, folder, tuple(warnings), size, round(time.perf_counter() - start, 3), self.choices
+        )
 
     @property
     def choices(self) -> tuple[str, ...]:
         """Settings that a method chose from each table's values, as sentences."""
-        return tuple(f"{name}: {choice.reason}" for name, choice in self.chosen.items() if choice.reason)
+        return tuple(
+            f"{name}: {choice.reason}" for name, choice in self.chosen.items() if choice.reason
+        )
 
     def _read(self, table: TablePlan) -> NDArray[Any]:
-        return read_floats(self.checkpoint.names[table.name], table.name)[: table.rows_before]  # fewer if held out
+        return read_floats(self.checkpoint.names[table.name], table.name)[
+            : table.rows_before
+        ]  # fewer if held out
 
     def resized(self, table: TablePlan, before: NDArray[Any]) -> NDArray[Any]:
-        """Resize the values of one of `tables`, shape (rows_before, hidden_size), to (rows_after, hidden_size)."""
+        """Resize the values of one of `tables`, shape (rows_before, hidden_size), to (rows_after,
+        hidden_size).
+        """
         positions = table.rows_after - table.reserved_rows
         try:
-            return resize_with_reserved(before, table.reserved_rows, positions, self.options_of(table))
+            return resize_with_reserved(
+                before, table.reserved_rows, positions, self.options_of(table)
+            )
         except MemoryError:
             shape = f"({table.rows_after:,}, {table.hidden_size:,})"
-            raise ResizeError(f"Out of memory: {table.name} of shape {shape} is too large.", "Lower --to.") from None
+            raise ResizeError(
+                f"Out of memory: {table.name} of shape {shape} is too large.", "Lower --to."
+            ) from None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -632,7 +874,9 @@ class ResizeResult(Result, shows="output seconds"):
 
     @property
     def add_weights(self) -> str | None:
-        """The command that copies the weights and all other files to an output without them; None if it has them."""
+        """The command that copies the weights and all other files to an output without them; None
+        if it has them.
+        """
         paths = (f"{self.plan.checkpoint.root}/.", f"{self.output}/")
         return shlex.join(["cp", "-rLn", "--reflink=auto", *paths]) if self.plan.edit_only else None
 
@@ -640,17 +884,29 @@ class ResizeResult(Result, shows="output seconds"):
     def load_code(self) -> str | None:
         """Python code that loads the output; None if its files are not enough to load it."""
         plan, checkpoint = self.plan, self.plan.checkpoint
-        is_custom = plan.ref.tensor is not None or "auto_map" in checkpoint.config or checkpoint.adapter_of is not None
+        is_custom = (
+            plan.ref.tensor is not None
+            or "auto_map" in checkpoint.config
+            or checkpoint.adapter_of is not None
+        )
         is_other_type = checkpoint.config.get("model_type", plan.model_type) != plan.model_type
         if is_custom or is_other_type or not checkpoint.has_config or plan.edit_only:
             return None
-        stored, is_encoder = checkpoint.variant, MODULES in checkpoint.copied
+        stored = checkpoint.variant
+        is_encoder = MODULES in checkpoint.copied
         name = json.dumps(str(self.output if is_encoder else self.output / checkpoint.model))
         if is_encoder:
             arguments = f', model_kwargs={{"variant": "{stored}"}}' if stored else ""
-            return f"from sentence_transformers import SentenceTransformer; SentenceTransformer({name}{arguments})"
-        arguments, model_class = f', variant="{stored}"' if stored else "", checkpoint.model_class or "AutoModel"
-        return f"from transformers import {model_class}; {model_class}.from_pretrained({name}{arguments})"
+            return (
+                "from sentence_transformers import SentenceTransformer; "
+                f"SentenceTransformer({name}{arguments})"
+            )
+        arguments = f', variant="{stored}"' if stored else ""
+        model_class = checkpoint.model_class or "AutoModel"
+        return (
+            f"from transformers import {model_class}; "
+            f"{model_class}.from_pretrained({name}{arguments})"
+        )
 
     def json_more(self) -> ResizePlan:
         """Return the plan, whose JSON values are included."""
@@ -661,7 +917,8 @@ class ResizeResult(Result, shows="output seconds"):
 def plan_resize(
     reference: str | os.PathLike[str], to: int | str, method: str | None = None, **settings: Any
 ) -> ResizePlan:
-    """Plan a resize from a checkpoint's config and headers, without reading weights or writing anything.
+    """Plan a resize from a checkpoint's config and headers, without reading weights or writing
+    anything.
 
     Args:
         reference, to, method, settings: As in `resize`.
@@ -683,8 +940,9 @@ def plan_model(
 ) -> ResizePlan:
     """Plan the resize of an open checkpoint; see `plan_resize`, and `ResizePlan` for `recorded`.
 
-    `cut` plans as if the tables had only their first `cut` positions, so that the others judge a method: held-out rows.
-    `checks_width` fails if the config states another width than a table has; `verify` reports that as a failed check.
+    `cut` plans as if the tables had only their first `cut` positions, so that the others judge a
+    method: held-out rows. `checks_width` fails if the config states another width than a table has;
+    `verify` reports that as a failed check.
     """
     model = model.with_code() if settings.copy_code else model
     checkpoint = model.checkpoint
@@ -693,18 +951,26 @@ def plan_model(
 
     def describe(table: FoundTable) -> TableShape:
         (rows, hidden_size), dtype, file = describe_table(checkpoint, table)
-        first = rows if cut is None else min(rows, table.location.rows(table.location.key_value(cut)))
+        first = (
+            rows if cut is None else min(rows, table.location.rows(table.location.key_value(cut)))
+        )
         return (first, hidden_size), dtype, file
 
     settings = with_length(settings, model.tables, describe)
-    tables = plan_tables(model.tables, settings, describe, recorded or {}, bool(checkpoint.config) and cut is None)
+    tables = plan_tables(
+        model.tables, settings, describe, recorded or {}, bool(checkpoint.config) and cut is None
+    )
     for table in tables:
         if checks_width and table.is_stored:
             check_width(table.location, table.hidden_size, table.name)
-    learned, given = max(table.max_len_before for table in tables), settings.kept_first
+    learned = max(table.max_len_before for table in tables)
+    given = settings.kept_first
     settings = limit_kept_first(settings, learned)
     if settings.kept_first < given:
-        model = with_note(model, f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows.")
+        model = with_note(
+            model,
+            f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows.",
+        )
     edits, buffers = plan_edits(model, tables), plan_buffers(checkpoint, tables)
     return ResizePlan(with_type_note(model), settings, tables, edits, *buffers, recorded or {})
 
@@ -722,15 +988,17 @@ def resize(
     """Resize the position table of a checkpoint and save the result as a new checkpoint.
 
     Args:
-        reference: A local folder or weights file, the name of a bundled checkpoint, or a Hub id (downloaded if needed).
-        to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1, ``"4k"`` for 4,096,
-            or ``"4x"`` for four times the current length.
-        method: A method name from `list_methods`, optionally with settings, such as ``"bands:sigma=4,gain=1.2"``.
-            Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
+        reference: A local folder or weights file, the name of a bundled checkpoint, or a Hub id
+            (downloaded if needed).
+        to: The new context length, in usable positions (reserved rows are added): an integer ≥ 1,
+            ``"4k"`` for 4,096, or ``"4x"`` for four times the current length.
+        method: A method name from `list_methods`, optionally with settings, such as
+            ``"bands:sigma=4,gain=1.2"``. Defaults to ``"auto"``, or ``"truncate"`` when shrinking.
         output: Output folder. Defaults to ``<name>-<to>`` in the current folder.
         force: Replace an existing checkpoint folder, once the new one is complete.
-        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``, ``fix_limits``, ``copy_code``) and
-            of `CheckpointRef` (``revision``, …, and ``tensor`` for a custom model type), as keyword arguments.
+        settings: Other fields of `Resize` (``keep_first``, ``drop_last``, ``part``, ``fix_limits``,
+            ``copy_code``) and of `CheckpointRef` (``revision``, …, and ``tensor`` for a custom
+            model type), as keyword arguments.
 
     Raises:
         SourceError: The reference does not exist or cannot be reached.

@@ -12,12 +12,16 @@ from ctxextend.families.lookup import Architecture, TableLocation
 from ctxextend.recipe_file import read_provenance
 
 
-def with_trained_length(architecture: Architecture, checkpoint: Checkpoint, trained_length: int | None) -> Architecture:
-    """Return an architecture whose rotary positions know their first trained length, as far as anything states it.
+def with_trained_length(
+    architecture: Architecture, checkpoint: Checkpoint, trained_length: int | None
+) -> Architecture:
+    """Return an architecture whose rotary positions know their first trained length, as far as
+    anything states it.
 
     Args:
         architecture: That of the checkpoint.
-        checkpoint: Its tokenizer files and recipe are read only if the rotary settings leave the question open.
+        checkpoint: Its tokenizer files and recipe are read only if the rotary settings leave the
+            question open.
         trained_length: The length of the first training, in tokens, as the user states it.
     """
     if trained_length is not None:
@@ -36,7 +40,8 @@ def state_trained_length(architecture: Architecture, trained_length: int) -> Arc
     Raises:
         MethodError: Nothing of its positions scales.
     """
-    locations, is_scaled = list[TableLocation](), False
+    locations = list[TableLocation]()
+    is_scaled = False
     for location in architecture.locations:
         facts = location.table.rope
         if facts is not None and facts.methods:
@@ -46,12 +51,16 @@ def state_trained_length(architecture: Architecture, trained_length: int) -> Arc
     if not is_scaled:
         schemes = " and ".join(dict.fromkeys(location.scheme for location in locations))
         message = f"--trained-length applies to rotary positions that scale, not to {schemes} ones"
-        raise MethodError(f"{message} of {architecture.family.model_type}.", "Remove --trained-length.")
+        raise MethodError(
+            f"{message} of {architecture.family.model_type}.", "Remove --trained-length."
+        )
     return replace(architecture, locations=tuple(locations))
 
 
 def with_config_lengths(architecture: Architecture) -> Architecture:
-    """Return an architecture whose rotary positions know what other keys of its config state about its lengths."""
+    """Return an architecture whose rotary positions know what other keys of its config state about
+    its lengths.
+    """
     locations = list[TableLocation]()
     for location in architecture.locations:
         seen = tuple(length for _, length in config_length_keys(location))
@@ -69,7 +78,9 @@ def _is_open(location: TableLocation) -> bool:
 
 
 def _seen_lengths(location: TableLocation, checkpoint: Checkpoint) -> Iterator[int]:
-    """Yield the lengths that a recipe, other keys of the config and tokenizer files state, in tokens."""
+    """Yield the lengths that a recipe, other keys of the config and tokenizer files state, in
+    tokens.
+    """
     provenance = read_provenance(checkpoint)
     if provenance is not None:
         _, after = provenance.rows.get(location.usual_name, (0, 0))

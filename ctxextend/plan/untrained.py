@@ -12,12 +12,15 @@ from ctxextend.errors import counted
 from ctxextend.families.lookup import TableLocation, nested
 from ctxextend.tables.stats import describe_rows, find_untrained_rows
 
-# Config keys for the standard deviation of weight initialisation, and the defaults of transformers and nn.Embedding.
+# Config keys for the standard deviation of weight initialisation, and the defaults of transformers
+# and nn.Embedding.
 INITIALIZER_KEYS = ("initializer_range", "init_std", "initializer_factor")
 DEFAULT_STDS = (0.02, 1.0)
 
 
-def untrained_rows(checkpoint: Checkpoint, location: TableLocation, rows: NDArray[Any]) -> dict[int, float]:
+def untrained_rows(
+    checkpoint: Checkpoint, location: TableLocation, rows: NDArray[Any]
+) -> dict[int, float]:
     """Return the rows that look randomly initialised, and the standard deviation that each fits.
 
     Args:
@@ -27,8 +30,12 @@ def untrained_rows(checkpoint: Checkpoint, location: TableLocation, rows: NDArra
     """
     stds = list[float]()
     for config in (nested(checkpoint.config, location.path), checkpoint.config):
-        stated = [config.get(key) for key in INITIALIZER_KEYS] if isinstance(config, Mapping) else []
-        stds += [float(value) for value in stated if isinstance(value, int | float) and 0 < value < 1e6]
+        stated = (
+            [config.get(key) for key in INITIALIZER_KEYS] if isinstance(config, Mapping) else []
+        )
+        stds += [
+            float(value) for value in stated if isinstance(value, int | float) and 0 < value < 1e6
+        ]
     return find_untrained_rows(rows, tuple(dict.fromkeys((*stds, *DEFAULT_STDS))))
 
 
@@ -37,7 +44,10 @@ def describe_untrained(untrained: Mapping[int, float]) -> Iterator[str]:
     for std in dict.fromkeys(untrained.values()):
         matching = [row for row, fitted in untrained.items() if fitted == std]
         count = counted(len(matching), "row")
-        yield f"looks untrained: {describe_rows(matching)} ({count} like random initialisation with std {std:g})"
+        yield (
+            f"looks untrained: {describe_rows(matching)} ({count} like random initialisation "
+            f"with std {std:g})"
+        )
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,9 @@ class UntrainedRows:
         yield from describe_untrained(self.random)
 
 
-def find_untrained(checkpoint: Checkpoint, location: TableLocation, rows: NDArray[Any]) -> UntrainedRows:
+def find_untrained(
+    checkpoint: Checkpoint, location: TableLocation, rows: NDArray[Any]
+) -> UntrainedRows:
     """Return the rows that no training has changed; see `untrained_rows` for the arguments."""
     zero = tuple(np.flatnonzero(~rows.any(axis=1)).tolist())
     return UntrainedRows(random=untrained_rows(checkpoint, location, rows), zero=zero)

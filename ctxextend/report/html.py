@@ -14,11 +14,26 @@ from typing import TYPE_CHECKING, Any
 
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.errors import counted, printable
-from ctxextend.evaluation.evaluation_result import MODEL, REFERENCE, SLIDING, Estimate, Evaluation, text_summary
+from ctxextend.evaluation.evaluation_result import (
+    MODEL,
+    REFERENCE,
+    SLIDING,
+    Estimate,
+    Evaluation,
+    text_summary,
+)
 from ctxextend.inspection.table_report import Inspection
 from ctxextend.recipe_file import without_folders
 from ctxextend.report import figures
-from ctxextend.report.figures import COLOURS, NUMBERS, LossCurve, Panel, Plot, evaluation_panels, public_name
+from ctxextend.report.figures import (
+    COLOURS,
+    NUMBERS,
+    LossCurve,
+    Panel,
+    Plot,
+    evaluation_panels,
+    public_name,
+)
 from ctxextend.report.verdicts import comparison_verdict, evaluation_verdict
 from ctxextend.version import __version__
 
@@ -26,11 +41,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BASE = "base"
-PATH = re.compile(r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*")  # paths without spaces in a text, but not ``</s>``
+PATH = re.compile(
+    r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*"
+)  # paths without spaces in a text, but not ``</s>``
 SMALL_SIZE = (2.0, 1.25)  # of a plot of a single method, in inches
 SVG_IN_HTML = (  # replacements for inline use: drop size, style, metadata and surplus digits
     (r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", ""),
-    (r' (width|height)="[\d.]+pt"| transform="rotate\(-0 [^"]*"| xmlns(:xlink)?="[^"]*"| version="1.1"', ""),
+    (
+        r' (width|height)="[\d.]+pt"| transform="rotate\(-0 [^"]*"| xmlns(:xlink)?="[^"]*"| version="1.1"',
+        "",
+    ),
     (r" ?font-family: [^;]*;", ""),
     (r'<g id="legend[^"]*"', '<g class="key"'),
     (r'<g id="[^"]*"', "<g"),
@@ -40,50 +60,92 @@ SVG_IN_HTML = (  # replacements for inline use: drop size, style, metadata and s
 
 
 def comparison_figure(comparison: Comparison) -> "Figure":
-    """Return a figure of deltas, losses by position and context length, and retrieval scores of all methods."""
-    title = f"{public_name(comparison.source)}, {comparison.max_len_before} -> {comparison.max_len_after} tokens"
+    """Return a figure of deltas, losses by position and context length, and retrieval scores of all
+    methods.
+    """
+    title = (
+        f"{public_name(comparison.source)}, {comparison.max_len_before} -> "
+        f"{comparison.max_len_after} tokens"
+    )
     if comparison.row_type == "checkpoint":
-        title = f"{counted(len(comparison.rows), comparison.row_type)} at {comparison.max_len_after} tokens"
+        title = (
+            f"{counted(len(comparison.rows), comparison.row_type)} at {comparison.max_len_after} "
+            "tokens"
+        )
     parts = (title, comparison.after_training, "" if comparison.complete else "incomplete")
     figure = figures.panel_figure(comparison_panels(comparison), "; ".join(filter(None, parts)))
     for axes in figure.axes:  # one legend for all curves; bars are labelled on the axis
         lines, names = axes.get_legend_handles_labels()
         if names:
-            figure.legend(lines, names, title="shaded: 95 % CI of the first", loc="outside lower center", ncols=2)
-            figure.set_figheight(figure.get_figheight() + figures.LEGEND_LINE * (len(names) + 5) // 2)
+            figure.legend(
+                lines,
+                names,
+                title="shaded: 95 % CI of the first",
+                loc="outside lower center",
+                ncols=2,
+            )
+            figure.set_figheight(
+                figure.get_figheight() + figures.LEGEND_LINE * (len(names) + 5) // 2
+            )
             break
     return figure
 
 
-def write_report(result: Comparison | Evaluation | Sequence[Inspection], path: Path, command: str = "") -> None:
-    """Write a result, and the command that produced it, as one HTML file without folder names or network access."""
+def write_report(
+    result: Comparison | Evaluation | Sequence[Inspection], path: Path, command: str = ""
+) -> None:
+    """Write a result, and the command that produced it, as one HTML file without folder names or
+    network access.
+    """
     figures.check_file(path, figures.REPORT)
     from jinja2 import Environment, PackageLoader
 
     if isinstance(result, Comparison):
-        template, panels, verdict = "comparison.html", comparison_panels(result), comparison_verdict(result, NUMBERS)
+        template = "comparison.html"
+        panels = comparison_panels(result)
+        verdict = comparison_verdict(result, NUMBERS)
         sources = [result.source, *(row.checkpoint.source for row in result.rows if row.checkpoint)]
     elif isinstance(result, Evaluation):
-        template, panels, verdict = "evaluation.html", evaluation_panels(result), evaluation_verdict(result, NUMBERS)
+        template = "evaluation.html"
+        panels = evaluation_panels(result)
+        verdict = evaluation_verdict(result, NUMBERS)
         sources = [result.source, *filter(None, [result.base])]
     else:
-        template, panels, sources = "inspection.html", figures.inspection_panels(result), [one.source for one in result]
+        template = "inspection.html"
+        panels = figures.inspection_panels(result)
+        sources = [one.source for one in result]
         verdict = " ".join(f"`{one.source}`: {one.verdict}" for one in result)
 
     def sanitize(value: Any) -> Any:
-        """Remove folder names from text and escape unprintable characters; return other values unchanged."""
+        """Remove folder names from text and escape unprintable characters; return other values
+        unchanged.
+        """
         if type(value) is not str:
             return value
         for source in sources:
-            value = value.replace(source, public_name(source)) if len(Path(source).parts) > 1 else value
-        return "\n".join(map(printable, PATH.sub(lambda match: public_name(match[0]), value).split("\n")))
+            value = (
+                value.replace(source, public_name(source)) if len(Path(source).parts) > 1 else value
+            )
+        return "\n".join(
+            map(printable, PATH.sub(lambda match: public_name(match[0]), value).split("\n"))
+        )
 
     loader = PackageLoader("ctxextend.report", "")
-    environment = Environment(loader=loader, autoescape=True, finalize=sanitize, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=loader, autoescape=True, finalize=sanitize, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters |= {"name": public_name, "without_folders": without_folders}
     environment.globals["text_summary"] = text_summary
-    environment.globals |= {"numbers": NUMBERS, "svg": _svg, "labelled": len(COLOURS), "base": BASE, "command": command}
-    environment.globals["line_class"] = lambda number: f"c{number} d{number}" if number < len(COLOURS) else "other"
+    environment.globals |= {
+        "numbers": NUMBERS,
+        "svg": _svg,
+        "labelled": len(COLOURS),
+        "base": BASE,
+        "command": command,
+    }
+    environment.globals["line_class"] = lambda number: (
+        f"c{number} d{number}" if number < len(COLOURS) else "other"
+    )
     page = environment.get_template(template).render(
         result=result, panels=panels, verdict=verdict.split("`"), environment=_environment()
     )
@@ -91,7 +153,9 @@ def write_report(result: Comparison | Evaluation | Sequence[Inspection], path: P
 
 
 def _environment() -> Iterator[str]:
-    """Yield the date (or ``SOURCE_DATE_EPOCH``, https://reproducible-builds.org) and library versions."""
+    """Yield the date (or ``SOURCE_DATE_EPOCH``, https://reproducible-builds.org) and library
+    versions.
+    """
     seconds = float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
     yield f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"
     yield f"ctxextend {__version__}"
@@ -114,17 +178,27 @@ def _colour(number: int) -> str:
 
 
 def _deltas(comparison: Comparison) -> Panel | None:
-    rows, zero = comparison.rows, Estimate(0.0, None, 0, 0)
+    rows = comparison.rows
+    zero = Estimate(0.0, None, 0, 0)
     if len(rows) < 2:
         return None
-    finals = [(row.method, row.final, {"color": _colour(i), "alpha": 0.55}) for i, row in enumerate(rows)]
-    unit, other = "nats" if comparison.is_loss else comparison.metric_names[0], "best"
+    finals = [
+        (row.method, row.final, {"color": _colour(i), "alpha": 0.55}) for i, row in enumerate(rows)
+    ]
+    unit = "nats" if comparison.is_loss else comparison.metric_names[0]
+    other = "best"
     deltas = [(method, final.delta or zero, style) for method, final, style in finals]
     if comparison.hold_out is not None:
-        other, against = REFERENCE, [(name, final.against_base, style) for name, final, style in finals]
-        deltas = [(REFERENCE, zero, {}), *((name, value, style) for name, value, style in against if value)]
+        other = REFERENCE
+        against = [(name, final.against_base, style) for name, final, style in finals]
+        deltas = [
+            (REFERENCE, zero, {}),
+            *((name, value, style) for name, value, style in against if value),
+        ]
     plots = [figures.bar_plot(f"Delta vs. {other}", f"delta vs. {other} ({unit}, ± 95 %)", deltas)]
-    if short := [(method, final.short_inputs, style) for method, final, style in finals if final.short_inputs]:
+    if short := [
+        (method, final.short_inputs, style) for method, final, style in finals if final.short_inputs
+    ]:
         title = f"Cost on short inputs ({comparison.max_len_before:,} tokens)"
         plots.append(figures.bar_plot(title, f"cost on short inputs ({unit}, ± 95 %)", short))
     return Panel("delta", f"Delta vs. {other}{', and cost on short inputs' * bool(short)}", plots)
@@ -132,16 +206,27 @@ def _deltas(comparison: Comparison) -> Panel | None:
 
 def _losses(comparison: Comparison, by: str) -> Panel | None:
     losses_of = partial(figures.losses_by, by)
-    losses_by_method = [(row.method, losses_of(row.final.evaluation, MODEL)) for row in comparison.rows]
+    losses_by_method = [
+        (row.method, losses_of(row.final.evaluation, MODEL)) for row in comparison.rows
+    ]
     if not any(losses for _, losses in losses_by_method):
         return None
-    name, mode, mark = (BASE, SLIDING, BASE) if comparison.hold_out is None else (REFERENCE, REFERENCE, "held out")
+    name, mode, mark = (
+        (BASE, SLIDING, BASE) if comparison.hold_out is None else (REFERENCE, REFERENCE, "held out")
+    )
     before = comparison.max_len_before if comparison.source else None
-    base = next(filter(None, (losses_of(row.final.evaluation, mode) for row in comparison.rows)), {})
-    curves, better = list[LossCurve](), -(-len(losses_by_method) // 2)  # whose losses the axis shows completely
+    base = next(
+        filter(None, (losses_of(row.final.evaluation, mode) for row in comparison.rows)), {}
+    )
+    # whose losses the axis shows completely
+    curves = list[LossCurve]()
+    better = -(-len(losses_by_method) // 2)
     for number, (method, losses) in enumerate(losses_by_method):
         is_labelled = number < len(COLOURS)
-        style: dict[str, Any] = {"color": _colour(number), "linestyle": figures.DASHES[number] if is_labelled else "-"}
+        style: dict[str, Any] = {
+            "color": _colour(number),
+            "linestyle": figures.DASHES[number] if is_labelled else "-",
+        }
         style |= {"linewidth": (2.4 if number == 0 else 1.4) if is_labelled else 0.7}
         curves.append(LossCurve(method, losses, style, is_labelled, sets_limit=number < better))
     if base:
@@ -151,11 +236,20 @@ def _losses(comparison: Comparison, by: str) -> Panel | None:
 
 def _retrieval(comparison: Comparison, by: str) -> Panel | None:
     rows = [(row.method, getattr(row.final.evaluation, by)) for row in comparison.rows]
-    measured = [(number, method, item) for number, (method, item) in enumerate(rows) if item is not None]
+    measured = [
+        (number, method, item) for number, (method, item) in enumerate(rows) if item is not None
+    ]
     if not measured:
         return None
-    modes = [(name, item.scores[MODEL], {"color": _colour(number), "alpha": 0.55}) for number, name, item in measured]
-    base = [(figures.RETRIEVAL_LABELS[mode], item) for mode, item in measured[0][2].scores.items() if mode != MODEL]
+    modes = [
+        (name, item.scores[MODEL], {"color": _colour(number), "alpha": 0.55})
+        for number, name, item in measured
+    ]
+    base = [
+        (figures.RETRIEVAL_LABELS[mode], item)
+        for mode, item in measured[0][2].scores.items()
+        if mode != MODEL
+    ]
     modes += [(name, item, {"color": figures.INK, "alpha": 0.25}) for name, item in base]
     return figures.retrieval_panel(by, modes)
 
@@ -171,7 +265,9 @@ def _passkeys(comparison: Comparison) -> Panel | None:
 
 
 def _svg(plot: Plot, key: str) -> Any:
-    """Return a plot as inline SVG, with text as text, colours as CSS variables, and ids that start with `key`."""
+    """Return a plot as inline SVG, with text as text, colours as CSS variables, and ids that start
+    with `key`.
+    """
     from markupsafe import Markup
     from matplotlib.figure import Figure
 

@@ -12,9 +12,11 @@ ONE_WINDOW = "based on a single window (no confidence interval)"
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """Format numbers as ``value ± ci95``, where ci95 is half the width of the 95 % confidence interval.
+    """Format numbers as ``value ± ci95``, where ci95 is half the width of the 95 % confidence
+    interval.
 
-    An interval that would leave the range of its measure is shown by its ends: ``0.90 (0.62 to 1.00)``.
+    An interval that would leave the range of its measure is shown by its ends: ``0.90 (0.62 to
+    1.00)``.
     """
 
     sign: str = "±"
@@ -24,18 +26,24 @@ class NumberFormat:
         return f"{text} {self.sign} 95 %"
 
     def number(self, value: float | None, ci95: float | None, *, signed: bool = False) -> str:
-        """Return a number with two digits of its interval, or three significant digits; ``-`` for None and NaN."""
+        """Return a number with two digits of its interval, or three significant digits; ``-`` for
+        None and NaN.
+        """
         if value is None or math.isnan(value):
             return "-"
         sign = "+" if signed else ""
         if not ci95 or not math.isfinite(ci95):
             return _format(value, _decimals(abs(value) / 10), sign)
         decimals = _decimals(ci95)
-        interval = _format(ci95, decimals, "") if round(ci95, decimals) else f"{ci95:.0e}"  # never shown as 0
+        interval = (
+            _format(ci95, decimals, "") if round(ci95, decimals) else f"{ci95:.0e}"
+        )  # never shown as 0
         return f"{_format(value, decimals, sign)} {self.sign} {interval}"
 
     def ends(self, value: float, ends: tuple[float, float], *, signed: bool = False) -> str:
-        """Return a number with the ends of an interval that is not symmetric: ``0.90 (0.62 to 1.00)``."""
+        """Return a number with the ends of an interval that is not symmetric: ``0.90 (0.62 to
+        1.00)``.
+        """
         lower, upper = ends
         decimals = _decimals((upper - lower) / 2)
         sign = "+" if signed else ""
@@ -49,8 +57,8 @@ class NumberFormat:
     def perplexity(self, estimate: Estimate | None) -> str:
         """Return a perplexity and its interval, or why it has none; ``-`` for None.
 
-        The interval is perplexity times the loss interval or, if that is not above the smallest possible perplexity,
-        the exponentials of the loss interval's ends.
+        The interval is perplexity times the loss interval or, if that is not above the smallest
+        possible perplexity, the exponentials of the loss interval's ends.
         """
         if estimate is None or math.isnan(estimate.mean):
             return "-"
@@ -90,7 +98,10 @@ class NumberFormat:
         if change.sign == 0:
             return f"tied with {other} ({self.change(change)} {unit})"
         amount = f"{self.estimate(_absolute(change))} {unit}"
-        return f"{'better' if (change.mean < 0) == (unit == LOSS_UNIT) else 'worse'} than {other} by {amount}"
+        return (
+            f"{'better' if (change.mean < 0) == (unit == LOSS_UNIT) else 'worse'} than {other} "
+            f"by {amount}"
+        )
 
 
 def _absolute(change: Estimate) -> Estimate:
@@ -99,7 +110,9 @@ def _absolute(change: Estimate) -> Estimate:
 
 
 def _no_interval(estimate: Estimate) -> str:
-    """Return why a mean has no interval, to follow it; empty if it is not a number or its interval is unlimited."""
+    """Return why a mean has no interval, to follow it; empty if it is not a number or its interval
+    is unlimited.
+    """
     return " (one sample)" if estimate.samples == 1 and math.isfinite(estimate.mean) else ""
 
 

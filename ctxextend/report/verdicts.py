@@ -13,38 +13,59 @@ SAMPLES = {LOSS: ("window", "windows"), NDCG: ("query", "queries")}
 
 
 def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
-    """Return one sentence on whether the longer context helps or, if not measured, on another measurement."""
-    change, amount, better = None, "", -1
+    """Return one sentence on whether the longer context helps or, if not measured, on another
+    measurement.
+    """
+    change = None
+    amount = ""
+    better = -1
     contexts, retrieval, search = evaluation.contexts, evaluation.retrieval, evaluation.search
     base = evaluation.positions.changes.get(SLIDING) if evaluation.positions else None
     compared = numbers.compared(base, "the base in sliding windows") if base else ""
     if contexts and (last := contexts.points[-1]).context > contexts.reference:
         change = last.change
-        amount = f"{_shown_change(change, numbers)} nats/token at {last.context:,} vs. {contexts.reference:,}"
+        amount = (
+            f"{_shown_change(change, numbers)} nats/token at {last.context:,} vs. "
+            f"{contexts.reference:,}"
+        )
     elif search and (change := search.changes.get(MODEL)) is not None:
-        better, lengths = 1, f"{search.length:,} vs. {evaluation.base_max_len or 0:,}"
+        better = 1
+        lengths = f"{search.length:,} vs. {evaluation.base_max_len or 0:,}"
         amount = f"nDCG@10 {_shown_change(change, numbers)} at {lengths}"
         if search.against_chunks is not None:
-            amount += f"; {numbers.compared(search.against_chunks, 'the base in chunks', 'nDCG@10')}"
+            amount += (
+                f"; {numbers.compared(search.against_chunks, 'the base in chunks', 'nDCG@10')}"
+            )
     elif retrieval and (change := retrieval.modes[MODEL].change) is not None:
-        better, points = 1, numbers.percent(change, signed=True)
+        better = 1
+        points = numbers.percent(change, signed=True)
         if change.sign is None:
             points = numbers.number(100 * change.mean, None, signed=True)
-        amount = f"recall@1 {points} points at {retrieval.length:,} vs. {evaluation.base_max_len or 0:,}"
+        amount = (
+            f"recall@1 {points} points at {retrieval.length:,} vs. {evaluation.base_max_len or 0:,}"
+        )
     if change is not None and math.isfinite(change.mean):
         if change.sign is None:
             return f"Longer context: {amount}, {ONE_WINDOW}."
         effects = {better: "Longer context helps", -better: "Longer context hurts"}
-        effect = f"{effects.get(change.sign, 'No significant effect of the longer context')}: {amount}"
+        effect = (
+            f"{effects.get(change.sign, 'No significant effect of the longer context')}: {amount}"
+        )
         return f"{effect}; {compared}." if compared else f"{effect}."
     if evaluation.positions and MODEL in evaluation.positions.losses:
         loss = evaluation.positions.losses[MODEL]
         text = f"Perplexity {numbers.perplexity(loss)} at {evaluation.positions.length:,} tokens"
         return f"{text}, {compared}." if compared else f"{text}."
     if search:
-        return f"nDCG@10 {numbers.estimate(search.scores[MODEL]['nDCG@10'])} at {search.length:,} tokens."
+        return (
+            f"nDCG@10 {numbers.estimate(search.scores[MODEL]['nDCG@10'])} at {search.length:,} "
+            "tokens."
+        )
     if evaluation.passkey:
-        return f"Passkey retrieval is {'' if evaluation.passkey.is_above_chance else 'not '}above chance."
+        return (
+            f"Passkey retrieval is {'' if evaluation.passkey.is_above_chance else 'not '}above "
+            "chance."
+        )
     if evaluation.shift:
         return shift_verdict(evaluation.shift, numbers)
     return "No longer context was measured." if contexts else "Nothing was measured."
@@ -59,30 +80,47 @@ def shift_verdict(shift: Shift, numbers: NumberFormat) -> str:
 
 
 def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
-    """Return the best method, those tied with it, and how others and the base compare; names are in backticks.
+    """Return the best method, those tied with it, and how others and the base compare; names are in
+    backticks.
 
     A quick comparison ends in advice. A text that is too short to choose by is said to be so.
     """
-    trained, after = comparison.rows[0].trained is not None, f"{comparison.max_len_after:,}"
+    trained = comparison.rows[0].trained is not None
+    after = f"{comparison.max_len_after:,}"
     outcomes = [(_name(row), row.trained if trained else row.untrained) for row in comparison.rows]
-    measured = [(name, outcome) for name, outcome in outcomes if outcome and math.isfinite(outcome.score.mean)]
+    measured = [
+        (name, outcome)
+        for name, outcome in outcomes
+        if outcome and math.isfinite(outcome.score.mean)
+    ]
     if not measured:
-        return f"No {comparison.row_type} has a finite {comparison.metric.replace('_', ' ')} at {after} tokens."
+        return (
+            f"No {comparison.row_type} has a finite {comparison.metric.replace('_', ' ')} at "
+            f"{after} tokens."
+        )
     if comparison.is_quick and comparison.base and measured[0][1].against_base:
         return _quick_verdict(comparison, comparison.base, numbers)
     (name, best), *others = measured
-    hold_out, metric = comparison.hold_out, comparison.metric_names[1]
-    score, unit = (numbers.perplexity, " nats/token") if comparison.is_loss else (numbers.estimate, "")
+    hold_out = comparison.hold_out
+    metric = comparison.metric_names[1]
+    score, unit = (
+        (numbers.perplexity, " nats/token") if comparison.is_loss else (numbers.estimate, "")
+    )
     change = best.against_base
     training = f" {comparison.after_training}" if trained else ""
     parts = [f"{name} is best at {after} tokens{training}: {metric} {score(best.score)}"]
     if hold_out is not None:
         rows = f"{comparison.max_len_after - hold_out:,} of {after} rows"
-        parts = [f"With {rows} held out, {name} is best: {metric} {score(best.score)} beyond {hold_out:,}"]
+        parts = [
+            f"With {rows} held out, {name} is best: {metric} {score(best.score)} beyond "
+            f"{hold_out:,}"
+        ]
         if comparison.is_loss:
             parts[0] += f" (reference rows {score(comparison.base)})"
     tied = [other for other, outcome in others if outcome.is_tied]
-    deltas = [(other, outcome.delta) for other, outcome in others if outcome.delta and not outcome.is_tied]
+    deltas = [
+        (other, outcome.delta) for other, outcome in others if outcome.delta and not outcome.is_tied
+    ]
     worse = [(other, _shown_change(delta, numbers, signed=False)) for other, delta in deltas]
     if tied:
         parts.append(_tied(tied, "it"))
@@ -103,20 +141,29 @@ def comparison_verdict(comparison: Comparison, numbers: NumberFormat) -> str:
             text += f". {name} is {numbers.compared(change, 'the reference rows')}"
     elif comparison.base is not None:
         not_trained = ", not trained," if trained else ""
-        text += f". The base{not_trained} in {_windows(comparison)}: {metric} {score(comparison.base)}"
+        text += (
+            f". The base{not_trained} in {_windows(comparison)}: {metric} {score(comparison.base)}"
+        )
         if change:
             text += f"; {name} is {_against_base(comparison, change, numbers)}"
     return f"{text}."
 
 
 def _quick_verdict(comparison: Comparison, base: Estimate, numbers: NumberFormat) -> str:
-    """Return whether to use the recommended method or the base in pieces, and what the advice is based on."""
+    """Return whether to use the recommended method or the base in pieces, and what the advice is
+    based on.
+    """
     row = comparison.recommended_row
     assert row is not None
-    name, change = _name(row), row.untrained.against_base
+    name = _name(row)
+    change = row.untrained.against_base
     score = numbers.perplexity if comparison.is_loss else numbers.estimate
-    metric, pieces = comparison.metric_names[1], _pieces(comparison)
-    result = f"t {comparison.max_len_after:,} tokens {name} has {metric} {score(row.untrained.score)} without training"
+    metric = comparison.metric_names[1]
+    pieces = _pieces(comparison)
+    result = (
+        f"t {comparison.max_len_after:,} tokens {name} has {metric} {score(row.untrained.score)} "
+        "without training"
+    )
     result += f", and the base in {_windows(comparison)} {score(base)}"
     if change:
         result += f"; {name} is {_against_base(comparison, change, numbers)}"
@@ -128,7 +175,9 @@ def _quick_verdict(comparison: Comparison, base: Estimate, numbers: NumberFormat
     elif change and change.sign == 0:
         advice += f" or keep {pieces}"
     text = f"{advice}: a{result}."
-    tied = [_name(other) for other in comparison.rows if other is not row and other.untrained.is_tied]
+    tied = [
+        _name(other) for other in comparison.rows if other is not row and other.untrained.is_tied
+    ]
     if tied:
         text += f" {_tied(tied, name)}"
         text += "; auto takes it." if _taken_by_auto(comparison) == name else "."

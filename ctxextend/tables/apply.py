@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
 from ctxextend.tables import method_facts
 from ctxextend.tables.bands import MIN_ROWS
-from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, ROTARY_METHODS, TRUNCATE, Method, method_text
+from ctxextend.tables.method_facts import (
+    DEFAULT_METHOD,
+    FORMULA,
+    ROTARY_METHODS,
+    TRUNCATE,
+    Method,
+    method_text,
+)
 from ctxextend.tables.methods import METHODS, find_methods
 from ctxextend.tables.sinusoids import BLOCK_ROWS, find_formula, fit_layout
 
@@ -18,15 +25,18 @@ Table = NDArray[Any]
 Mask = NDArray[np.bool_]
 Options = TypeVar("Options", bound="MethodOptions")
 
-# Settings that exclude rows from a method. A method whose default `keep_first` is None does not accept that setting.
+# Settings that exclude rows from a method. A method whose default `keep_first` is None does not
+# accept that setting.
 COUNT = method_facts.Setting("", *method_facts.INTEGER)
 COUNTS = ("keep_first", "drop_last")
 
 
 def read_method(text: str | None) -> tuple[str, dict[str, Any], list[ResizeError]]:
-    """Parse ``bands:sigma=4,keep-first=1`` into name, settings and errors; None means `DEFAULT_METHOD`.
+    """Parse ``bands:sigma=4,keep-first=1`` into name, settings and errors; None means
+    `DEFAULT_METHOD`.
 
-    Methods of tables and of rotary positions can have the same name: then settings of either are accepted.
+    Methods of tables and of rotary positions can have the same name: then settings of either are
+    accepted.
     """
     text = DEFAULT_METHOD if text is None else text
     name = text.partition(":")[0].strip()
@@ -34,7 +44,9 @@ def read_method(text: str | None) -> tuple[str, dict[str, Any], list[ResizeError
     return min(parsed, key=lambda item: len(item[2])) if parsed else _parse(text, METHODS)
 
 
-def _parse(text: str, methods: Mapping[str, Method]) -> tuple[str, dict[str, Any], list[ResizeError]]:
+def _parse(
+    text: str, methods: Mapping[str, Method]
+) -> tuple[str, dict[str, Any], list[ResizeError]]:
     name, _, rest = (part.strip() for part in text.partition(":"))
     accepted = dict[str, method_facts.Setting]()
     if name != TRUNCATE:
@@ -45,19 +57,25 @@ def _parse(text: str, methods: Mapping[str, Method]) -> tuple[str, dict[str, Any
         counts = COUNTS[method.keep_first is None : 1 + method.reads_learned_rows]
         accepted = dict(method.settings) | dict.fromkeys(counts, COUNT)
     settings, errors = dict[str, Any](), list[ResizeError]()
-    settings_hint = f"Settings of {name}: {', '.join(key.replace('_', '-') for key in accepted) or 'none'}."
+    settings_hint = (
+        f"Settings of {name}: {', '.join(key.replace('_', '-') for key in accepted) or 'none'}."
+    )
     for part in rest.split(",") if rest else ():
         typed, _, value = (text.strip() for text in part.partition("="))
         key = typed.replace("-", "_")
         if key in settings:
-            errors.append(ResizeError(f"--method {name}: {typed} is given twice.", "Remove one of them."))
+            errors.append(
+                ResizeError(f"--method {name}: {typed} is given twice.", "Remove one of them.")
+            )
             continue
         try:
             settings[key] = accepted[key].read(value)
             if not accepted[key].allows(settings[key]):
                 raise ValueError
         except KeyError:
-            hint = " ".join(filter(None, (did_you_mean(key, accepted).replace("_", "-"), settings_hint)))
+            hint = " ".join(
+                filter(None, (did_you_mean(key, accepted).replace("_", "-"), settings_hint))
+            )
             errors.append(ResizeError(f"--method {name} has no setting {typed!r:.60}.", hint))
         except ValueError:
             message = f"--method {name}: {typed} must be {accepted[key].must}, got {value!r:.60}."
@@ -69,8 +87,9 @@ def _parse(text: str, methods: Mapping[str, Method]) -> tuple[str, dict[str, Any
 class MethodOptions:
     """A method and its settings, validated."""
 
-    # A name of `METHODS` with settings, as parsed by `read_method`, or `TRUNCATE`, which creates no rows. None means
-    # `DEFAULT_METHOD` for a longer table; for a shorter one, only None and `TRUNCATE` are allowed.
+    # A name of `METHODS` with settings, as parsed by `read_method`, or `TRUNCATE`, which creates no
+    # rows. None means `DEFAULT_METHOD` for a longer table; for a shorter one, only None and
+    # `TRUNCATE` are allowed.
     method: str | None = None
     # Positions at the start that the method does not change; None is the method's default.
     keep_first: int | None = None
@@ -79,13 +98,17 @@ class MethodOptions:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            object.__setattr__(self, field.name, value.item() if isinstance(value, np.generic) else value)
+            object.__setattr__(
+                self, field.name, value.item() if isinstance(value, np.generic) else value
+            )
         if self.method is not None:
             name, settings, errors = read_method(str(self.method))
             for key in settings.keys() & {*COUNTS}:
                 if getattr(self, key) == getattr(MethodOptions, key):
                     object.__setattr__(self, key, settings.pop(key))
-            object.__setattr__(self, "method", str(self.method) if errors else method_text(name, settings))
+            object.__setattr__(
+                self, "method", str(self.method) if errors else method_text(name, settings)
+            )
         raise_first(self.errors())
 
     def errors(self) -> Iterator[ResizeError]:
@@ -102,11 +125,19 @@ class MethodOptions:
             message = f"{flag_name(key)} is given twice: as a flag and in --method {self.method}."
             yield ResizeError(message, "Remove one of them.")
         if self.facts.keep_first is None and self.keep_first:
-            yield ResizeError(f"--keep-first does not apply to --method {name}.", "Remove --keep-first.")
+            yield ResizeError(
+                f"--keep-first does not apply to --method {name}.", "Remove --keep-first."
+            )
         if self.drop_last and not self.facts.reads_learned_rows:
-            message = f"--drop-last has no effect with --method {name}, which reads no learned rows."
+            message = (
+                f"--drop-last has no effect with --method {name}, which reads no learned rows."
+            )
             yield ResizeError(message, "Remove --drop-last.")
-        for key in settings.keys() & {"repeat", "high_gain"} if name == "bands" and settings.get("sigma") == 0 else ():
+        for key in (
+            settings.keys() & {"repeat", "high_gain"}
+            if name == "bands" and settings.get("sigma") == 0
+            else ()
+        ):
             message = f"--method bands: {key.replace('_', '-')} has no effect with sigma=0."
             yield ResizeError(message, "Remove one of them.")
 
@@ -128,8 +159,12 @@ class MethodOptions:
 
     @property
     def chooses_settings(self) -> bool:
-        """Whether the table decides on the method or its unset settings, or on whether the method applies."""
-        is_unset = self.facts.choose is not None and (not self.settings or None in self.settings.values())
+        """Whether the table decides on the method or its unset settings, or on whether the method
+        applies.
+        """
+        is_unset = self.facts.choose is not None and (
+            not self.settings or None in self.settings.values()
+        )
         return is_unset or self.facts.name in (FORMULA, method_facts.SINUSOIDAL)
 
     @property
@@ -162,18 +197,22 @@ class RopeOptions(MethodOptions):
 
 
 def limit_kept_first(options: Options, learned: int) -> Options:
-    """Return options that keep at most all learned rows, for methods that read the rows they keep."""
+    """Return options that keep at most all learned rows, for methods that read the rows they
+    keep.
+    """
     if options.facts.reads_kept_rows and options.kept_first > learned:
         return replace(options, keep_first=learned)
     return options
 
 
 def resize_table(table: Table, rows: int, options: MethodOptions | None = None) -> Table:
-    """Resize a position table without reserved rows, shape (n, d), any float dtype, to (rows, d); returns a copy.
+    """Resize a position table without reserved rows, shape (n, d), any float dtype, to (rows, d);
+    returns a copy.
 
-    A shorter table keeps the first rows. Otherwise the method gets rows [keep_first : n - drop_last] in float64 (in the
-    stored dtype if it repeats rows; from row 0 if it also reads kept rows) and returns rows - keep_first rows, which
-    are cast to the dtype once. Learned rows that the method keeps are copied bit for bit.
+    A shorter table keeps the first rows. Otherwise the method gets rows [keep_first : n -
+    drop_last] in float64 (in the stored dtype if it repeats rows; from row 0 if it also reads kept
+    rows) and returns rows - keep_first rows, which are cast to the dtype once. Learned rows that
+    the method keeps are copied bit for bit.
     """
     options = options or MethodOptions()
     learned = len(table)
@@ -186,19 +225,28 @@ def resize_table(table: Table, rows: int, options: MethodOptions | None = None) 
         settings["start"] = first
     if method.reads_kept_rows:
         settings["keep"], first = first, 0
-    source, kept = table[first : learned - options.drop_last], options.kept_rows(learned)
+    source = table[first : learned - options.drop_last]
+    kept = options.kept_rows(learned)
     result = np.empty((rows, table.shape[1]), dtype=table.dtype)
     result[:kept] = table[:kept]
     with np.errstate(invalid="ignore", over="ignore"):  # the caller checks for non-finite rows
-        output = method.function(source if method.repeats_rows else source.astype(np.float64), rows - first, **settings)
+        output = method.function(
+            source if method.repeats_rows else source.astype(np.float64), rows - first, **settings
+        )
         for start in range(kept, rows, BLOCK_ROWS):
             block = output[start - first : start - first + BLOCK_ROWS]
-            result[start : start + BLOCK_ROWS] = block if method.repeats_rows else cast(block, table.dtype)
+            result[start : start + BLOCK_ROWS] = (
+                block if method.repeats_rows else cast(block, table.dtype)
+            )
     return result
 
 
-def resize_with_reserved(table: Table, reserved_rows: int, positions: int, options: MethodOptions) -> Table:
-    """Resize a table with reserved rows, shape (reserved_rows + n, d), to (reserved_rows + positions, d)."""
+def resize_with_reserved(
+    table: Table, reserved_rows: int, positions: int, options: MethodOptions
+) -> Table:
+    """Resize a table with reserved rows, shape (reserved_rows + n, d), to (reserved_rows +
+    positions, d).
+    """
     resized = resize_table(table[reserved_rows:], positions, options)
     return np.concatenate([table[:reserved_rows], resized]) if reserved_rows else resized
 
@@ -210,18 +258,23 @@ class Choice(NamedTuple):
     reason: str = ""  # what was chosen and why, as text; empty if nothing was chosen
 
 
-def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str = "", no_lm: str = "") -> Choice:
-    """Choose the unset settings of a method for resizing a table, shape (n, d), to a number of rows.
+def choose_settings(
+    table: Table, rows: int, options: MethodOptions, layout: str = "", no_lm: str = ""
+) -> Choice:
+    """Choose the unset settings of a method for resizing a table, shape (n, d), to a number of
+    rows.
 
-    `auto` continues a table of sinusoids by its formula; `layout` breaks ties between layouts. Otherwise it chooses by
-    `no_lm`, why the checkpoint is not a language model (empty if it is one), and by the rows. A method creates
-    bit-identical rows whether it is called with these settings or chooses them itself. Raises ResizeError if the method
-    has no source rows, is `sinusoidal` for a table that already is, or `formula` for one that is not.
+    `auto` continues a table of sinusoids by its formula; `layout` breaks ties between layouts.
+    Otherwise it chooses by `no_lm`, why the checkpoint is not a language model (empty if it is
+    one), and by the rows. A method creates bit-identical rows whether it is called with these
+    settings or chooses them itself. Raises ResizeError if the method has no source rows, is
+    `sinusoidal` for a table that already is, or `formula` for one that is not.
     """
     if rows <= len(table) or not options.chooses_settings:
         return Choice(options)
     options = limit_kept_first(options, len(table))
-    name, stated = options.facts.name, options.settings if options.facts.name == FORMULA else {}
+    name = options.facts.name
+    stated = options.settings if options.facts.name == FORMULA else {}
     has_formula = name in (DEFAULT_METHOD, FORMULA, method_facts.SINUSOIDAL)
     formula = find_formula(table, stated.get("layout") or layout) if has_formula else None
     if formula is None and options.facts.choose is not None:
@@ -230,12 +283,16 @@ def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str
         with np.errstate(invalid="ignore", over="ignore"):
             method, reason = options.facts.choose(source, rows, keep=options.kept_first, **given)
         chosen = replace(options, method=method, keep_first=options.kept_first)
-        if chosen.keeps_learned_rows and chosen.kept_first == len(table):  # it keeps them anyway, and copies them
+        if chosen.keeps_learned_rows and chosen.kept_first == len(
+            table
+        ):  # it keeps them anyway, and copies them
             chosen = replace(chosen, keep_first=0)
             reason += f"; it keeps all {len(table)} already"
         check_source_rows(len(table), rows, chosen)
         return Choice(chosen, reason)
-    if stated and (formula is None or any(stated[key] not in (None, getattr(formula, key)) for key in stated)):
+    if stated and (
+        formula is None or any(stated[key] not in (None, getattr(formula, key)) for key in stated)
+    ):
         message = f"--method {options.method}: the table does not equal this formula."
         raise ResizeError(message, "Choose another method; list them with `ctxextend methods`.")
     if formula is None:
@@ -244,11 +301,15 @@ def choose_settings(table: Table, rows: int, options: MethodOptions, layout: str
         message = f"--method {name}: the table already is sinusoidal, with layout {formula.layout}."
         raise ResizeError(message, "Remove --method to continue it by its formula.")
     method = method_text(FORMULA, formula._asdict())
-    return Choice(replace(options, method=method), f"its sinusoids continue (layout {formula.layout})")
+    return Choice(
+        replace(options, method=method), f"its sinusoids continue (layout {formula.layout})"
+    )
 
 
 def deviation(table: Table, layout: str) -> str:
-    """Say how far rows are from the sinusoids of a layout with which their model started; empty if they equal them."""
+    """Say how far rows are from the sinusoids of a layout with which their model started; empty if
+    they equal them.
+    """
     if (fit := fit_layout(table, layout)) is None:
         return "its rows are not sinusoids, so they are treated as learned"
     where = f"from its sinusoidal formula ({layout}) from position {fit.first_deviating_row} on"
@@ -257,11 +318,18 @@ def deviation(table: Table, layout: str) -> str:
 
 
 def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
-    """Raise ResizeError if no source rows are left, settings exceed them, or the method cannot create so many rows."""
+    """Raise ResizeError if no source rows are left, settings exceed them, or the method cannot
+    create so many rows.
+    """
     first, last, method = options.kept_first, options.drop_last, options.facts
     if options.method == TRUNCATE:
-        message = f"--method {TRUNCATE} creates no new rows, and {rows} positions are more than the {learned} learned"
-        raise ResizeError(f"{message} ones.", "Choose another method; list them with `ctxextend methods`.")
+        message = (
+            f"--method {TRUNCATE} creates no new rows, and {rows} positions are more than the "
+            f"{learned} learned"
+        )
+        raise ResizeError(
+            f"{message} ones.", "Choose another method; list them with `ctxextend methods`."
+        )
     if method.reads_kept_rows:
         first = 0  # kept rows are source rows too
     source = learned - first - last
@@ -271,8 +339,15 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
     if source < 1:
         given = {"keep-first": first, "drop-last": last}
         flags = " and ".join(f"--{flag} {count}" for flag, count in given.items() if count)
-        message = f"{flags} with --method {method.name}: none of the {learned} learned positions is left as a source."
-        hint = f"--keep-first {(learned - last) // 2}" if last < learned else f"a --drop-last below {learned}"
+        message = (
+            f"{flags} with --method {method.name}: none of the {learned} learned positions is "
+            "left as a source."
+        )
+        hint = (
+            f"--keep-first {(learned - last) // 2}"
+            if last < learned
+            else f"a --drop-last below {learned}"
+        )
         raise ResizeError(message, f"Use {hint}.")
     settings = options.settings if method.name == "bands" else {}
     for name in ("sigma", "repeat"):
@@ -282,13 +357,18 @@ def check_source_rows(learned: int, rows: int, options: MethodOptions) -> None:
             raise ResizeError(f"--method {options.method}: {message}", hint)
     for name in ("repeat", "within"):
         if (settings.get(name) or (0, 0))[1] > learned - last:
-            message = f"--method {options.method}: {name} ends after the last of the {learned - last} source rows."
+            message = (
+                f"--method {options.method}: {name} ends after the last of the {learned - last} "
+                "source rows."
+            )
             raise ResizeError(message, f"Use an end of at most {learned - last}.")
     maximum = first + method.max_rows(source) if method.max_rows else rows
     if rows > maximum:
         most = f"at most {maximum - first}, not to {rows}"
         message = f"--method {method.name} extends {source} learned positions to {most}."
-        raise ResizeError(message, f"Use {f'--to {maximum} or fewer, or ' * (maximum > learned)}another method.")
+        raise ResizeError(
+            message, f"Use {f'--to {maximum} or fewer, or ' * (maximum > learned)}another method."
+        )
 
 
 def cast(rows: NDArray[np.float64], dtype: np.dtype[Any]) -> Table:
@@ -311,22 +391,30 @@ def nonfinite_rows(table: Table) -> list[int]:
 
 
 def equal_rows(left: NDArray[np.generic], right: NDArray[np.generic]) -> Mask:
-    """Compare two tables of shape (n, d) row by row, by their bytes; returns a mask of shape (n,)."""
-    left_bytes, right_bytes = (np.ascontiguousarray(table).view(np.uint8) for table in (left, right))
+    """Compare two tables of shape (n, d) row by row, by their bytes; returns a mask of shape
+    (n,).
+    """
+    left_bytes, right_bytes = (
+        np.ascontiguousarray(table).view(np.uint8) for table in (left, right)
+    )
     return np.asarray((left_bytes == right_bytes).all(axis=1))
 
 
 def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mask:
-    """Return a mask, shape (m,), of the rows of a resized table, (m, d), that are rows of the base table, (n, d).
+    """Return a mask, shape (m,), of the rows of a resized table, (m, d), that are rows of the base
+    table, (n, d).
 
-    A row counts as learned if it is unchanged at its index, or if it is the first copy of a learned row that is no
-    longer at its index, as after interpolation by an integer factor (Zhu et al. 2024, LongEmbed, section 4.3,
-    arXiv:2404.12096, trains only the rows in between). Further copies count as new.
+    A row counts as learned if it is unchanged at its index, or if it is the first copy of a learned
+    row that is no longer at its index, as after interpolation by an integer factor (Zhu et al.
+    2024, LongEmbed, section 4.3, arXiv:2404.12096, trains only the rows in between). Further copies
+    count as new.
     """
     shared = min(len(before), len(after))
     learned = np.zeros(len(after), np.bool_)
     learned[:shared] = equal_rows(before[:shared], after[:shared])
-    moved = {before[row].tobytes() for row in range(len(before)) if row >= shared or not learned[row]}
+    moved = {
+        before[row].tobytes() for row in range(len(before)) if row >= shared or not learned[row]
+    }
     for row in np.flatnonzero(~learned):
         if (key := after[row].tobytes()) in moved:
             learned[row] = True
@@ -335,12 +423,18 @@ def learned_rows(before: NDArray[np.generic], after: NDArray[np.generic]) -> Mas
 
 
 def learned_rows_after(learned: int, resizes: Sequence[tuple[int, MethodOptions]]) -> Mask:
-    """Return a mask of the rows that are learned after a sequence of resizes, each a number of rows and options.
+    """Return a mask of the rows that are learned after a sequence of resizes, each a number of rows
+    and options.
 
-    Uses a random float32 table: in the real one, low precision can make an interpolated row equal to a learned one.
+    Uses a random float32 table: in the real one, low precision can make an interpolated row equal
+    to a learned one.
     """
     before = table = np.random.default_rng(0).normal(size=(learned, 8)).astype(np.float32)
     for rows, options in resizes:
-        is_formula = options.facts.name == FORMULA  # which a random table does not have; it keeps learned rows too
-        table = resize_table(table, rows, replace(options, method=method_facts.COPY) if is_formula else options)
+        is_formula = (
+            options.facts.name == FORMULA
+        )  # which a random table does not have; it keeps learned rows too
+        table = resize_table(
+            table, rows, replace(options, method=method_facts.COPY) if is_formula else options
+        )
     return learned_rows(before, table)

@@ -1,8 +1,10 @@
-"""The methods `bands` and `auto`, which split a table into a low-frequency and a high-frequency part.
+"""The methods `bands` and `auto`, which split a table into a low-frequency and a high-frequency
+part.
 
-The low-frequency part, a smooth curve, encodes the absolute position; the high-frequency part, the residual, encodes
-local order. Interpolation keeps the former but distorts the latter, which attention heads use to find the previous
-token; tiling keeps the latter but breaks the former at every seam. `bands` interpolates the former, tiles the latter.
+The low-frequency part, a smooth curve, encodes the absolute position; the high-frequency part, the
+residual, encodes local order. Interpolation keeps the former but distorts the latter, which
+attention heads use to find the previous token; tiling keeps the latter but breaks the former at
+every seam. `bands` interpolates the former, tiles the latter.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.tables.method_facts import COPY, POSITIVE, TOLERANCE, Setting, method, method_text, read_rows
+from ctxextend.tables.method_facts import (
+    COPY,
+    POSITIVE,
+    TOLERANCE,
+    Setting,
+    method,
+    method_text,
+    read_rows,
+)
 from ctxextend.tables.sinusoids import BLOCK_ROWS
 from ctxextend.tables.stats import find_outliers, norms_and_neighbours
 
@@ -22,44 +32,78 @@ Range = tuple[int, int]  # half-open, of rows
 
 SEAM = 8  # rows on either side of a seam that are compared and blended
 MIN_ROWS = 4 * SEAM  # the fewest rows that can be split
-# The least and the greatest sigma of the Gaussian filter that are tried, in rows, and the greatest as a share of them.
-MIN_SIGMA, MAX_SIGMA, MAX_SIGMA_SHARE = 4.5, 16.0, 1 / 8
-# The half-amplitude cutoff frequency of a Gaussian filter, in cycles per row, times its sigma in rows.
+# The least and the greatest sigma of the Gaussian filter that are tried, in rows, and the greatest
+# as a share of them.
+MIN_SIGMA = 4.5
+MAX_SIGMA = 16.0
+MAX_SIGMA_SHARE = 1 / 8
+# The half-amplitude cutoff frequency of a Gaussian filter, in cycles per row, times its sigma in
+# rows.
 HALF_AMPLITUDE = float(np.sqrt(np.log(2) / 2) / np.pi)
-# A valley of the spectrum extends while its power is below this multiple of its minimum, or this share of the total.
+# A valley of the spectrum extends while its power is below this multiple of its minimum, or this
+# share of the total.
 VALLEY_FACTOR, VALLEY_SHARE = 1.5, 0.002
 REACH = 6  # standard deviations at which the Gaussian is truncated
-# The high-frequency part is tiled only if its autocorrelation over this many lags differs from that of noise by this
-# much, and its share of the variance is this large.
+# The high-frequency part is tiled only if its autocorrelation over this many lags differs from that
+# of noise by this much, and its share of the variance is this large.
 MIN_NOISE_DISTANCE, LAGS, MIN_HIGH_SHARE = 0.1, 32, 0.1
-GOOD_MATCH = 0.5  # correlation of the ends of the tiled range from which seams cost nothing: the filter is widened
-MIN_REPEAT_SHARE, LENGTHS = 1 / 2, 512  # minimum of the tiled range, as a share of the table, and lengths tried
+# correlation of the ends of the tiled range from which seams cost nothing: the filter is widened
+GOOD_MATCH = 0.5
+# minimum of the tiled range, as a share of the table, and lengths tried
+MIN_REPEAT_SHARE = 1 / 2
+LENGTHS = 512
 LOCAL_SHARE = 1 / 8  # of the table, within which the autocorrelation of local rows falls by half
-GAIN, FAR_GAIN, MAX_GAIN = 0.2, 0.1, 1.6  # per doubling of the length, for local rows and for others; maximum
-# Standard deviation of the low-frequency part, as a multiple of the high-frequency part's, that its gain restores; the
-# powers of the ratio of the lengths by which this, the least and the greatest gain, and the high-frequency gain grow.
-LOW_TO_HIGH, LOW_POWER, LOW_POWERS, HIGH_POWER = 2 / 3, 1 / 3, (1 / 4, 3 / 4), 1 / 6
+GAIN, FAR_GAIN, MAX_GAIN = (
+    0.2,
+    0.1,
+    1.6,
+)  # per doubling of the length, for local rows and for others; maximum
+# Standard deviation of the low-frequency part, as a multiple of the high-frequency part's, that its
+# gain restores; the powers of the ratio of the lengths by which this, the least and the greatest
+# gain, and the high-frequency gain grow.
+LOW_TO_HIGH = 2 / 3
+LOW_POWER = 1 / 3
+LOW_POWERS = (1 / 4, 3 / 4)
+HIGH_POWER = 1 / 6
 MAX_RATIO = 8  # of the lengths, up to which gains grow
 # The same if all learned rows are kept, so that new ones differ by their high-frequency part only.
-KEPT_HIGH_POWER, MAX_KEPT_RATIO = 1 / 2, 2
+KEPT_HIGH_POWER = 1 / 2
+MAX_KEPT_RATIO = 2
 MIN_NORM = 0.2  # rows at the ends whose norm is below this share of the median are untrained
 COLUMNS = 64  # columns whose spectra are computed at once, to limit memory
-SIGMA: tuple[str, None, Any, Any] = "0 or at least 0.5", None, float, lambda sigma: sigma == 0 or 0.5 <= sigma < np.inf
+SIGMA: tuple[str, None, Any, Any] = (
+    "0 or at least 0.5",
+    None,
+    float,
+    lambda sigma: sigma == 0 or 0.5 <= sigma < np.inf,
+)
 # Effect of both methods on inputs beyond the old length.
 SIMILAR = "order is kept, but rows are more similar to each other than learned ones"
 
 
 def has_free_settings(*, sigma: Any = None, repeat: Any = None, gain: Any = None, **_: Any) -> bool:
-    """Whether settings of `bands` are unset that others do not determine; at sigma 0, `repeat` is not used."""
+    """Whether settings of `bands` are unset that others do not determine; at sigma 0, `repeat` is
+    not used.
+    """
     return gain is None or (sigma != 0 and None in (sigma, repeat))
 
 
 def choose_bands(
-    table: Rows, rows: int, *, keep: int = 0, gain: float | None = None, high_gain: float | None = None, **given: Any
+    table: Rows,
+    rows: int,
+    *,
+    keep: int = 0,
+    gain: float | None = None,
+    high_gain: float | None = None,
+    **given: Any,
 ) -> tuple[str, str]:
-    """Choose the unset settings of `bands` for a table; returns the method as text, and the reason."""
+    """Choose the unset settings of `bands` for a table; returns the method as text, and the
+    reason.
+    """
     split = choose_split(table, keep=keep, **given)
-    low, high = (gain, high_gain) if gain is not None else default_gains(split, len(table), rows, keep)
+    low, high = (
+        (gain, high_gain) if gain is not None else default_gains(split, len(table), rows, keep)
+    )
     chosen = {
         "sigma": split.sigma,
         "repeat": (given.get("repeat") or split.repeat) if split.sigma else None,
@@ -69,24 +113,41 @@ def choose_bands(
     }
     if not has_free_settings(gain=gain, **given):
         return method_text("bands", chosen), ""
-    gains = f"gain {low:.3g}" + (f", high-gain {chosen['high_gain']:.3g}" if chosen["high_gain"] else "")
+    gains = f"gain {low:.3g}" + (
+        f", high-gain {chosen['high_gain']:.3g}" if chosen["high_gain"] else ""
+    )
     reason = f"bands, as interpolation with {gains}: the table has no high-frequency part"
     if split.sigma:
-        reason = f"bands with sigma {split.sigma:.3g}, repeat {split.repeat[0]}:{split.repeat[1]}, {gains}"
+        reason = (
+            f"bands with sigma {split.sigma:.3g}, repeat {split.repeat[0]}:{split.repeat[1]}, "
+            f"{gains}"
+        )
     return method_text("bands", chosen), reason
 
 
 @method(
     settings={
-        "sigma": Setting("width in rows of the low-pass filter; 0 disables the high-frequency part", *SIGMA),
-        "repeat": Setting("rows A to B-1 of the high-frequency part to tile", "A:B with 0 <= A < B", None, read_rows),
+        "sigma": Setting(
+            "width in rows of the low-pass filter; 0 disables the high-frequency part", *SIGMA
+        ),
+        "repeat": Setting(
+            "rows A to B-1 of the high-frequency part to tile",
+            "A:B with 0 <= A < B",
+            None,
+            read_rows,
+        ),
         "gain": Setting("factor that scales rows around their mean", *POSITIVE),
         "high_gain": Setting("gain of the high-frequency part", *POSITIVE),
-        "within": Setting("rows A to B-1 to split, excluding end outliers", "A:B with 0 <= A < B", None, read_rows),
+        "within": Setting(
+            "rows A to B-1 to split, excluding end outliers", "A:B with 0 <= A < B", None, read_rows
+        ),
     },
     keeps_learned_rows=False,
-    convention="low-pass: local linear regression with Gaussian weights, interpolated; residual: tiled, cross-faded "
-    "over 16 rows; each is scaled around the mean by its gain; unset values are chosen from the table",
+    convention="low-pass: local linear regression with Gaussian weights, "
+    "interpolated; residual: tiled, "
+    "cross-faded "
+    "over 16 rows; each is scaled around the mean by its gain; unset values are chosen from the "
+    "table",
     long_inputs=SIMILAR,
     when="long inputs must work without training, and outputs for short ones may change",
     reads_kept_rows=True,
@@ -106,19 +167,24 @@ def bands(
 ) -> Rows:
     """Interpolate the low frequencies of the table, tile the high ones.
 
-    The low-frequency part L is the output of a Gaussian low-pass filter of `sigma` rows (local linear regression, which
-    is unbiased at the ends); the high-frequency part H is the residual. Row t is mean + gain·(L(u) - mean) +
-    high_gain·H(v): u is the position that linear interpolation with aligned ends reads, v advances row by row and jumps
-    from the end of `repeat` back to its start, cross-faded over 8 rows on either side. Rows outside `within` are not
-    used; rows before it and the first `keep` rows are kept, and interpolation starts at the last of them. At sigma 0
-    this is linear interpolation, scaled by `gain`. Like YaRN, it interpolates low frequencies and keeps high ones. See
-    `choose_split` and `default_gains` for settings that are None; with only `gain` given, `high_gain` equals it.
+    The low-frequency part L is the output of a Gaussian low-pass filter of `sigma` rows (local
+    linear regression, which is unbiased at the ends); the high-frequency part H is the residual.
+    Row t is mean + gain·(L(u) - mean) + high_gain·H(v): u is the position that linear interpolation
+    with aligned ends reads, v advances row by row and jumps from the end of `repeat` back to its
+    start, cross-faded over 8 rows on either side. Rows outside `within` are not used; rows before
+    it and the first `keep` rows are kept, and interpolation starts at the last of them. At sigma 0
+    this is linear interpolation, scaled by `gain`. Like YaRN, it interpolates low frequencies and
+    keeps high ones. See `choose_split` and `default_gains` for settings that are None; with only
+    `gain` given, `high_gain` equals it.
 
-    Source: ctxextend; after YaRN, Peng et al. 2023, sections 3.2 and 3.4, arXiv:2309.00071 (rotary positions).
+    Source: ctxextend; after YaRN, Peng et al. 2023, sections 3.2 and 3.4, arXiv:2309.00071 (rotary
+    positions).
     """
     if rows == len(table):
         return table.copy()
-    if within and sigma == 0 and gain is not None:  # nothing to choose, and measuring a large table takes seconds
+    if (
+        within and sigma == 0 and gain is not None
+    ):  # nothing to choose, and measuring a large table takes seconds
         split = BandSplit(*within)
     else:
         split = choose_split(table, keep=keep, sigma=sigma, repeat=repeat, within=within)
@@ -126,15 +192,25 @@ def bands(
     low = smoothed(source, split.sigma) if split.sigma else source
     finite = np.isfinite(low).all(axis=1)  # one non-finite row must not make the mean NaN
     mean = low[finite].mean(axis=0) if finite.any() else np.zeros(table.shape[1])
-    low_gain, default = default_gains(split, len(table), rows, keep) if gain is None else (gain, gain)
-    more = (default if high_gain is None else high_gain) - low_gain  # gain of the high-frequency part beyond `low_gain`
-    # Rows up to `fixed` keep their position in the low-frequency part; later ones are spread evenly up to its last row.
-    first, fixed, last = max(split.head, keep), max(split.head, keep - 1), split.stop - 1
+    low_gain, default = (
+        default_gains(split, len(table), rows, keep) if gain is None else (gain, gain)
+    )
+    more = (
+        default if high_gain is None else high_gain
+    ) - low_gain  # gain of the high-frequency part beyond `low_gain`
+    # Rows up to `fixed` keep their position in the low-frequency part; later ones are spread evenly
+    # up to its last row.
+    first = max(split.head, keep)
+    fixed = max(split.head, keep - 1)
+    last = split.stop - 1
     steps = np.maximum(np.arange(rows) - fixed, 0)
-    position = np.minimum(np.arange(rows), fixed) + steps * (max(last - fixed, 0) / max(rows - 1 - fixed, 1))
+    position = np.minimum(np.arange(rows), fixed) + steps * (
+        max(last - fixed, 0) / max(rows - 1 - fixed, 1)
+    )
     position = np.minimum(position - split.head, len(low) - 1)
     lower = np.floor(position).astype(np.int64).clip(0, max(len(low) - 2, 0))
-    upper, weight = np.minimum(lower + 1, len(low) - 1), (position - lower)[:, None]
+    upper = np.minimum(lower + 1, len(low) - 1)
+    weight = (position - lower)[:, None]
     result = np.empty((rows, table.shape[1]))
     result[:first] = table[:first]
     for start in range(first, rows, BLOCK_ROWS):
@@ -151,12 +227,17 @@ def bands(
 
 
 def _tiled_rows(split: "BandSplit", rows: Indices) -> tuple[Indices, Indices, Rows]:
-    """Return for each row its high-frequency source row, the row it fades into at a seam, and the latter's weight."""
+    """Return for each row its high-frequency source row, the row it fades into at a seam, and the
+    latter's weight.
+    """
     start, stop = (end - split.head for end in split.repeat)
-    last, length = split.stop - split.head - 1, max(stop - start, 1)
+    last = split.stop - split.head - 1
+    length = max(stop - start, 1)
     beyond = rows - split.head - stop
     offset = beyond % length
-    step = np.where(length - offset <= SEAM, offset - length, offset)  # signed distance to a seam, if one is near
+    step = np.where(
+        length - offset <= SEAM, offset - length, offset
+    )  # signed distance to a seam, if one is near
     is_near = (beyond >= -SEAM) & (step < SEAM)
     before = np.where(is_near, stop + step, np.where(beyond < 0, rows - split.head, start + offset))
     after = np.where(is_near, start + step, before)
@@ -165,7 +246,9 @@ def _tiled_rows(split: "BandSplit", rows: Indices) -> tuple[Indices, Indices, Ro
 
 
 def choose_auto(table: Rows, rows: int, *, keep: int = 0, no_lm: str = "") -> tuple[str, str]:
-    """Choose `copy` or `bands`; returns the method as text, and the reason. `no_lm`: see `Checkpoint.no_lm`."""
+    """Choose `copy` or `bands`; returns the method as text, and the reason. `no_lm`: see
+    `Checkpoint.no_lm`.
+    """
     if no_lm or len(table) < MIN_ROWS:
         too_few = f"{len(table)} rows are too few to judge"
         return COPY, f"auto chose copy, which keeps the learned rows: {no_lm or too_few}"
@@ -175,8 +258,11 @@ def choose_auto(table: Rows, rows: int, *, keep: int = 0, no_lm: str = "") -> tu
 
 @method(
     keeps_learned_rows=False,
-    convention="as formula for a table of sinusoids; as copy for sentence encoders, models without an LM head, and "
-    "tables of fewer than 32 rows; else as bands with settings chosen from the table, or tuned on --data",
+    convention="as formula for a table of sinusoids; as copy for sentence encoders, "
+    "models without an "
+    "LM head, and "
+    "tables of fewer than 32 rows; else as bands with settings chosen from the table, or tuned "
+    "on --data",
     long_inputs=SIMILAR,
     when="you do not know which method is best for the model",
     reads_kept_rows=True,
@@ -185,7 +271,11 @@ def choose_auto(table: Rows, rows: int, *, keep: int = 0, no_lm: str = "") -> tu
 )
 def auto(table: Rows, rows: int, *, keep: int = 0) -> Rows:
     """Bands for language models, copy for other models. Source: ctxextend."""
-    return table[np.arange(rows) % len(table)] if len(table) < MIN_ROWS else bands(table, rows, keep=keep)
+    return (
+        table[np.arange(rows) % len(table)]
+        if len(table) < MIN_ROWS
+        else bands(table, rows, keep=keep)
+    )
 
 
 @dataclass(frozen=True)
@@ -194,29 +284,43 @@ class BandSplit:
 
     head: int  # outlier rows at the start, such as an attention sink, which are kept
     stop: int  # end of the rows to split; later ones are outliers or untrained
-    is_local: bool = False  # within an eighth of the table, the autocorrelation falls below half of that at lag 1
-    sigma: float = 0.0  # standard deviation of the low-pass filter, in rows; 0: no high-frequency part
-    noise_distance: float = 0.0  # squared distance of the high-frequency part's autocorrelation from that of noise
+    # within an eighth of the table, the autocorrelation falls below half of that at lag 1
+    is_local: bool = False
+    sigma: float = (
+        0.0  # standard deviation of the low-pass filter, in rows; 0: no high-frequency part
+    )
+    noise_distance: float = (
+        0.0  # squared distance of the high-frequency part's autocorrelation from that of noise
+    )
     high_share: float = 0.0  # share of the high-frequency part in the variance, 0 to 1
     repeat: Range = (0, 0)  # half-open range of rows whose high-frequency part is tiled
     match: float = 0.0  # correlation of the rows around both ends of the range, -1 to 1
 
 
 def choose_split(
-    table: Rows, *, keep: int = 0, sigma: float | None = None, repeat: Range | None = None, within: Range | None = None
+    table: Rows,
+    *,
+    keep: int = 0,
+    sigma: float | None = None,
+    repeat: Range | None = None,
+    within: Range | None = None,
 ) -> BandSplit:
-    """Choose how to split a table, shape (n, d), float64; settings that are passed are used as they are.
+    """Choose how to split a table, shape (n, d), float64; settings that are passed are used as they
+    are.
 
-    Sigma puts the cutoff at the start of the valley between low and high frequencies in the spectrum; it is 0 if the
-    high-frequency part is small or has the autocorrelation of noise. Among the ranges of half the table and up to 511
-    rows more that end at row `keep` or later, the one whose ends correlate best is tiled. If they correlate well, sigma
-    is raised to an eighth of the table, so that everything except the trend is tiled.
+    Sigma puts the cutoff at the start of the valley between low and high frequencies in the
+    spectrum; it is 0 if the high-frequency part is small or has the autocorrelation of noise. Among
+    the ranges of half the table and up to 511 rows more that end at row `keep` or later, the one
+    whose ends correlate best is tiled. If they correlate well, sigma is raised to an eighth of the
+    table, so that everything except the trend is tiled.
     """
     split = _typical_rows(table) if within is None else BandSplit(*within)
     source = table[split.head : split.stop]
     if not _can_be_split(source):
         return split
-    correlation = _autocorrelation((block - block.mean(axis=0) for block in _columns(source)), len(source), LOCAL_SHARE)
+    correlation = _autocorrelation(
+        (block - block.mean(axis=0) for block in _columns(source)), len(source), LOCAL_SHARE
+    )
     split = replace(split, is_local=bool((correlation < correlation[0] / 2).any()))
     cutoff_sigma = _valley_sigma(source) if sigma is None else sigma
     if not cutoff_sigma:
@@ -237,15 +341,21 @@ def choose_split(
 
 
 def find_repeats(table: Rows, sigma: float, maximum: int, *, keep: int = 0) -> list[Range]:
-    """Return up to `maximum` ranges to tile, of lengths 8 rows apart, best matching ends first, then all split rows."""
+    """Return up to `maximum` ranges to tile, of lengths 8 rows apart, best matching ends first,
+    then all split rows.
+    """
     split = _typical_rows(table)
     source = table[split.head : split.stop]
     if not _can_be_split(source):
         return []
-    ranges = _best_ranges(source - smoothed(source, sigma), max(min(keep, split.stop) - split.head, 0))
+    ranges = _best_ranges(
+        source - smoothed(source, sigma), max(min(keep, split.stop) - split.head, 0)
+    )
     chosen = list[Range]()
     for (first, last), _ in sorted(ranges, key=lambda item: -item[1]):
-        if len(chosen) < maximum and all(abs((stop - start) - (last - first)) >= SEAM for start, stop in chosen):
+        if len(chosen) < maximum and all(
+            abs((stop - start) - (last - first)) >= SEAM for start, stop in chosen
+        ):
             chosen.append((first + split.head, last + split.head))
     return [*chosen, (split.head, split.stop)]
 
@@ -253,14 +363,17 @@ def find_repeats(table: Rows, sigma: float, maximum: int, *, keep: int = 0) -> l
 def default_gains(split: BandSplit, learned: int, rows: int, keep: int = 0) -> tuple[float, float]:
     """Return the gains of the low-frequency and of the high-frequency part.
 
-    Interpolation flattens the low-frequency part, whose differences tell repeats of the high-frequency part apart. Its
-    gain therefore restores a ratio of the standard deviations of both parts, 2/3 times the cube root of r = rows /
-    learned, but is between r^(1/4) and r^(3/4). The other gain is r^(1/6): as in YaRN, attention sharpens with the
-    length. From r = 8 on, both stay. If all learned rows are kept, new ones differ only by this part; the gains are
-    then r^(1/4) and r^(1/2) up to r = 2. Without a high-frequency part, or if rows are not local, both are 1
-    plus `GAIN` (`FAR_GAIN` if rows are not local) per doubling of the length, at most `MAX_GAIN`.
+    Interpolation flattens the low-frequency part, whose differences tell repeats of the
+    high-frequency part apart. Its gain therefore restores a ratio of the standard deviations of
+    both parts, 2/3 times the cube root of r = rows / learned, but is between r^(1/4) and r^(3/4).
+    The other gain is r^(1/6): as in YaRN, attention sharpens with the length. From r = 8 on, both
+    stay. If all learned rows are kept, new ones differ only by this part; the gains are then
+    r^(1/4) and r^(1/2) up to r = 2. Without a high-frequency part, or if rows are not local, both
+    are 1 plus `GAIN` (`FAR_GAIN` if rows are not local) per doubling of the length, at most
+    `MAX_GAIN`.
 
-    Source: ctxextend; after YaRN, Peng et al. 2023, section 3.4, arXiv:2309.00071 (attention temperature).
+    Source: ctxextend; after YaRN, Peng et al. 2023, section 3.4, arXiv:2309.00071 (attention
+    temperature).
     """
     ratio = max(rows / max(learned, 1), 1.0)
     if not split.is_local or not 0 < split.high_share < 1 or not split.sigma:
@@ -278,16 +391,20 @@ def default_gains(split: BandSplit, learned: int, rows: int, keep: int = 0) -> t
 def smoothed(rows: Rows, sigma: float) -> Rows:
     """Low-pass filter rows: local linear least-squares fits with Gaussian weights of `sigma` rows.
 
-    Source: local linear regression, Fan & Gijbels 1996, "Local Polynomial Modelling and Its Applications", section 2.3.
+    Source: local linear regression, Fan & Gijbels 1996, "Local Polynomial Modelling and Its
+    Applications", section 2.3.
     """
-    count, reach = len(rows), int(REACH * sigma) + 1
+    count = len(rows)
+    reach = int(REACH * sigma) + 1
     result = np.empty_like(rows)
     for start in range(0, count, BLOCK_ROWS):
         stop = min(start + BLOCK_ROWS, count)
         low, high = max(start - reach, 0), min(stop + reach, count)
         steps = np.arange(low, high)[None] - np.arange(start, stop)[:, None]
         weights = np.exp(-0.5 * (steps / sigma) ** 2)
-        zeroth, first, second = ((weights * steps**power).sum(axis=1, keepdims=True) for power in range(3))
+        zeroth, first, second = (
+            (weights * steps**power).sum(axis=1, keepdims=True) for power in range(3)
+        )
         weights *= (second - first * steps) / (zeroth * second - first**2)
         result[start:stop] = weights @ rows[low:high]
     return result
@@ -306,7 +423,8 @@ def _typical_rows(table: Rows) -> BandSplit:
     finite = norms[np.isfinite(norms)]
     if finite.size:  # many untrained rows in sequence are not outliers among each other
         outliers.update(np.flatnonzero(norms < MIN_NORM * np.median(finite)).tolist())
-    head, stop = 0, len(table)
+    head = 0
+    stop = len(table)
     while head in outliers and head < len(table) // 4:
         head += 1
     while stop - 1 in outliers and stop > 3 * len(table) // 4:
@@ -315,7 +433,9 @@ def _typical_rows(table: Rows) -> BandSplit:
 
 
 def _valley_sigma(rows: Rows) -> float:
-    """Return the sigma whose cutoff is at the start of the valley between low and high frequencies."""
+    """Return the sigma whose cutoff is at the start of the valley between low and high
+    frequencies.
+    """
     widest = min(MAX_SIGMA, MAX_SIGMA_SHARE * len(rows))
     line = np.linspace(0, 1, len(rows))[:, None]
     taper = np.hanning(len(rows) + 2)[1:-1, None]
@@ -325,21 +445,29 @@ def _valley_sigma(rows: Rows) -> float:
     )
     power = _power(detrended, len(rows))
     frequencies = np.fft.rfftfreq(len(rows))
-    tried = np.flatnonzero((frequencies >= HALF_AMPLITUDE / widest) & (frequencies <= HALF_AMPLITUDE / MIN_SIGMA))
+    tried = np.flatnonzero(
+        (frequencies >= HALF_AMPLITUDE / widest) & (frequencies <= HALF_AMPLITUDE / MIN_SIGMA)
+    )
     if not len(tried):  # too few rows for a frequency in this range
         return widest
     floor = max(VALLEY_FACTOR * power[tried].min(), VALLEY_SHARE * power.sum())
     return float(HALF_AMPLITUDE / frequencies[tried[power[tried] <= floor][0]])
 
 
-def _split_at(split: BandSplit, rows: Rows, sigma: float, min_stop: int, given: Range | None) -> BandSplit:
-    """Split rows at one sigma; the tiled range is `given`, or the best one that ends at `min_stop` or later."""
+def _split_at(
+    split: BandSplit, rows: Rows, sigma: float, min_stop: int, given: Range | None
+) -> BandSplit:
+    """Split rows at one sigma; the tiled range is `given`, or the best one that ends at `min_stop`
+    or later.
+    """
     high = smoothed(rows, sigma)
     np.subtract(rows, high, out=high)
     variance = sum(float(np.square(block - block.mean(axis=0)).sum()) for block in _columns(rows))
     share = float(np.einsum("td,td->", high, high)) / variance if variance > 0 else 0.0
     autocorrelation = _autocorrelation(_columns(high), len(rows), min(LAGS / len(rows), 1 / 2))
-    difference = autocorrelation - _noise_autocorrelation(min(sigma, float(len(rows))), len(autocorrelation))
+    difference = autocorrelation - _noise_autocorrelation(
+        min(sigma, float(len(rows))), len(autocorrelation)
+    )
     distance = float(np.square(difference).sum()) if share > 0 else 0.0
     if given is None:
         ranges = _best_ranges(high, min_stop)
@@ -347,9 +475,15 @@ def _split_at(split: BandSplit, rows: Rows, sigma: float, min_stop: int, given: 
     else:
         (first, stop), length = given, given[1] - given[0]
         # No rows follow a range of the whole table, so there is nothing to correlate.
-        match = 0.0 if length == len(high) else float(next(_matches(high, range(length, length + 1)))[first])
+        match = (
+            0.0
+            if length == len(high)
+            else float(next(_matches(high, range(length, length + 1)))[first])
+        )
     repeat = first + split.head, stop + split.head
-    return replace(split, sigma=sigma, noise_distance=distance, high_share=share, repeat=repeat, match=match)
+    return replace(
+        split, sigma=sigma, noise_distance=distance, high_share=share, repeat=repeat, match=match
+    )
 
 
 def _columns(rows: Rows) -> Iterator[Rows]:
@@ -360,7 +494,10 @@ def _columns(rows: Rows) -> Iterator[Rows]:
 
 def _power(blocks: Iterable[Rows], length: int) -> Rows:
     """Return the power spectrum of rows, zero-padded to a length and summed over all columns."""
-    return sum((np.square(np.abs(np.fft.rfft(block, length, axis=0))).sum(axis=1) for block in blocks), np.zeros(1))
+    return sum(
+        (np.square(np.abs(np.fft.rfft(block, length, axis=0))).sum(axis=1) for block in blocks),
+        np.zeros(1),
+    )
 
 
 def _autocorrelation(blocks: Iterable[Rows], count: int, maximum: float) -> Rows:
@@ -370,13 +507,16 @@ def _autocorrelation(blocks: Iterable[Rows], count: int, maximum: float) -> Rows
     for block in blocks:
         power += _power([block], 2 * count)
         squares += np.einsum("td,td->t", block, block)
-    products, sums = np.fft.irfft(power)[lags], np.concatenate([[0], np.cumsum(squares)])
+    products = np.fft.irfft(power)[lags]
+    sums = np.concatenate([[0], np.cumsum(squares)])
     norms = np.sqrt(sums[count - lags] * (sums[-1] - sums[lags]))
     return np.asarray(np.divide(products, norms, out=np.zeros_like(products), where=norms > 0))
 
 
 def _noise_autocorrelation(sigma: float, lags: int) -> Rows:
-    """Return the autocorrelation of high-pass filtered white noise, shape (lags,), ignoring the ends."""
+    """Return the autocorrelation of high-pass filtered white noise, shape (lags,), ignoring the
+    ends.
+    """
     reach = int(REACH * sigma) + 1
     weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
     residual = -weights / weights.sum()
@@ -386,25 +526,32 @@ def _noise_autocorrelation(sigma: float, lags: int) -> Rows:
 
 
 def _best_ranges(high: Rows, min_stop: int) -> Iterator[tuple[Range, float]]:
-    """Yield for each length the range with the best correlated ends that ends at `min_stop` or later, and its match."""
+    """Yield for each length the range with the best correlated ends that ends at `min_stop` or
+    later, and its match.
+    """
     shortest = max(int(MIN_REPEAT_SHARE * len(high)), SEAM)
     lengths = range(shortest, min(shortest + LENGTHS, len(high) - SEAM + 1))
     for length, matches in zip(lengths, _matches(high, lengths), strict=True):
-        # Both sides need rows to compare, unless all learned rows are kept: the seam then follows the last one.
-        starts = np.arange(max(SEAM, min_stop - length), max(len(high) - SEAM, min_stop) - length + 1)
+        # Both sides need rows to compare, unless all learned rows are kept: the seam then follows
+        # the last one.
+        starts = np.arange(
+            max(SEAM, min_stop - length), max(len(high) - SEAM, min_stop) - length + 1
+        )
         if len(starts):
             start = int(starts[np.argmax(matches[starts])])
             yield (start, start + length), float(matches[start])
 
 
 def _matches(high: Rows, lengths: range) -> Iterator[Rows]:
-    """Yield for each length the windowed correlation of rows with those `length` rows later, -1 to 1.
+    """Yield for each length the windowed correlation of rows with those `length` rows later, -1 to
+    1.
 
     Each has shape (n - length + 1,): item i uses the 16 rows around the boundary before row i.
     """
     window = np.hanning(2 * SEAM + 2)[1:-1]
     squares = np.einsum("td,td->t", high, high)
-    # Dot products of each row with the one `length` rows later, shape (lengths, n); 0 past the last row.
+    # Dot products of each row with the one `length` rows later, shape (lengths, n); 0 past the last
+    # row.
     products = np.zeros((len(lengths), len(high)))
     for start in range(0, len(high) - lengths[0], BLOCK_ROWS):
         block = high[start : start + BLOCK_ROWS]

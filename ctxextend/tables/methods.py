@@ -1,8 +1,10 @@
-"""The methods that create the rows of a longer position table: one function each, decorated with its metadata.
+"""The methods that create the rows of a longer position table: one function each, decorated with
+its metadata.
 
-A method gets the source rows, shape (n, d), float64, without reserved rows and those that ``--keep-first`` and
-``--drop-last`` exclude, and the number of rows to return, m ≥ n. It returns shape (m, d), float64; methods that keep
-learned rows return them first, unchanged. `bands` and `auto` are in a separate module.
+A method gets the source rows, shape (n, d), float64, without reserved rows and those that
+``--keep-first`` and ``--drop-last`` exclude, and the number of rows to return, m ≥ n. It returns
+shape (m, d), float64; methods that keep learned rows return them first, unchanged. `bands` and
+`auto` are in a separate module.
 """
 
 import inspect
@@ -18,25 +20,59 @@ from numpy.typing import NDArray
 from ctxextend.errors import ResizeError, did_you_mean
 from ctxextend.tables import bands, method_facts, rotary  # noqa: F401  (two register their methods)
 from ctxextend.tables.bands import Indices, Rows
-from ctxextend.tables.method_facts import INTEGER, ROTARY_METHODS, TOLERANCE, TRUNCATE, Method, Setting, method
-from ctxextend.tables.sinusoids import BLOCK_ROWS, LAYOUTS, fit_sinusoids, principal_components, sinusoidal_rows
+from ctxextend.tables.method_facts import (
+    INTEGER,
+    ROTARY_METHODS,
+    TOLERANCE,
+    TRUNCATE,
+    Method,
+    Setting,
+    method,
+)
+from ctxextend.tables.sinusoids import (
+    BLOCK_ROWS,
+    LAYOUTS,
+    fit_sinusoids,
+    principal_components,
+    sinusoidal_rows,
+)
 
 CLOSER = "order is kept, but neighbouring rows are closer together than in training"
 UNTRAINED = "new positions carry no information until the model is trained"
-# Principal components that `spectral` extrapolates, sinusoids fitted to them, and the largest distance of a new row
-# from the mean row, as a multiple of the largest distance of a learned row.
+# Principal components that `spectral` extrapolates, sinusoids fitted to them, and the largest
+# distance of a new row from the mean row, as a multiple of the largest distance of a learned row.
 SPECTRAL_COMPONENTS, SINUSOIDS, MAX_DISTANCE = 64, 16, 2.0
 ROTATION_COMPONENTS = 512  # principal components that `rotation` rotates
 SCOPE = Setting("rows to fill", "new or all", "new", str, ("new", "all").__contains__)
-LAYOUT = Setting("layout of sinusoids", f"{', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}", None, str, LAYOUTS.__contains__)
-MIX = Setting("weight of the first digit", "between 0 and 1 and not 0.5", 0.4, float, lambda a: 0 < a < 1 and a != 0.5)
-RADIUS = Setting("distance of each row from the mean row", "above 0", None, float, lambda radius: 0 < radius < np.inf)
+LAYOUT = Setting(
+    "layout of sinusoids",
+    f"{', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}",
+    None,
+    str,
+    LAYOUTS.__contains__,
+)
+MIX = Setting(
+    "weight of the first digit",
+    "between 0 and 1 and not 0.5",
+    0.4,
+    float,
+    lambda a: 0 < a < 1 and a != 0.5,
+)
+RADIUS = Setting(
+    "distance of each row from the mean row",
+    "above 0",
+    None,
+    float,
+    lambda radius: 0 < radius < np.inf,
+)
 
 
 @method(
     summary="repeat the learned rows",
     convention="row t is source row t mod n, of n source rows",
-    long_inputs="learned rows repeat: the model cannot distinguish the copies, and order breaks at each seam",
+    long_inputs="learned rows repeat: the model cannot distinguish the copies, and "
+    "order breaks at each "
+    "seam",
     when="you fine-tune afterwards, and short inputs must give identical outputs until then",
     repeats_rows=True,
 )
@@ -56,7 +92,8 @@ def copy(table: Rows, rows: int) -> Rows:
     when="long inputs must work without training, and outputs for short ones may change",
 )
 def linear(table: Rows, rows: int) -> Rows:
-    """Interpolate row t linearly at source position t·(n-1)/(m-1), as torch does with ``align_corners=True``.
+    """Interpolate row t linearly at source position t·(n-1)/(m-1), as torch does with
+    ``align_corners=True``.
 
     Source: Dosovitskiy et al. 2020, section 3.2, arXiv:2010.11929 (2-D),
         and Zhang et al. 2024, Long-CLIP, section 3.2, arXiv:2403.15378 (text).
@@ -73,12 +110,19 @@ def linear(table: Rows, rows: int) -> Rows:
     takes_start=True,
 )
 def sinusoidal(
-    table: Rows, rows: int, *, scope: str = "new", layout: str = LAYOUTS[0], radius: float | None = None, start: int = 0
+    table: Rows,
+    rows: int,
+    *,
+    scope: str = "new",
+    layout: str = LAYOUTS[0],
+    radius: float | None = None,
+    start: int = 0,
 ) -> Rows:
     """Append sinusoidal rows; scope=all replaces the whole table.
 
-    Row i is mean + s·PE(t), where t = start + i is the absolute position and s puts the row at `radius` from the mean,
-    by default the median distance of the learned rows: PE(t) has norm √(d/2), far more than rows that models learn.
+    Row i is mean + s·PE(t), where t = start + i is the absolute position and s puts the row at
+    `radius` from the mean, by default the median distance of the learned rows: PE(t) has norm
+    √(d/2), far more than rows that models learn.
 
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
     """
@@ -86,7 +130,9 @@ def sinusoidal(
     mean = table.mean(axis=0)
     radius = radius or float(np.median(np.linalg.norm(table - mean, axis=1)))
     waves = sinusoidal_rows(np.arange(start + len(kept), start + rows), table.shape[1], layout)
-    waves *= (radius / np.linalg.norm(waves, axis=1).clip(1e-9))[:, None]  # a single column has zeros
+    waves *= (radius / np.linalg.norm(waves, axis=1).clip(1e-9))[
+        :, None
+    ]  # a single column has zeros
     waves += mean
     return _extended(kept, rows, waves)
 
@@ -94,8 +140,12 @@ def sinusoidal(
 @method(
     keep_first=None,
     reads_learned_rows=False,
-    settings={"layout": LAYOUT, "start": replace(Setting("t of the first row", *INTEGER), default=None)},
-    convention="row i is PE(start + i) as transformers computes it: in float64, or in float32 with torch",
+    settings={
+        "layout": LAYOUT,
+        "start": replace(Setting("t of the first row", *INTEGER), default=None),
+    },
+    convention="row i is PE(start + i) as transformers computes it: in float64, or in "
+    "float32 with torch",
     long_inputs="positions continue as in training, but the model has not seen them",
     when="the table equals the formula of fixed sinusoids",
 )
@@ -104,49 +154,68 @@ def formula(table: Rows, rows: int, *, layout: str, start: int) -> Rows:
 
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
     """
-    compute, end = partial(sinusoidal_rows, width=table.shape[1], layout=layout), np.array([start + len(table) - 1])
+    compute, end = (
+        partial(sinusoidal_rows, width=table.shape[1], layout=layout),
+        np.array([start + len(table) - 1]),
+    )
     in_float32 = layout.startswith("halves-log") or (
         not np.array_equal(compute(end).astype(np.float32), table[-1:])
         and np.array_equal(compute(end, in_float32=True), table[-1:])
     )
-    return _extended(table, rows, compute(np.arange(start + len(table), start + rows), in_float32=in_float32))
+    return _extended(
+        table, rows, compute(np.arange(start + len(table), start + rows), in_float32=in_float32)
+    )
 
 
 @method(
     summary="interpolate the table by cubic convolution",
     keeps_learned_rows=False,
-    convention="align_corners=True (both end rows kept), a = -0.75, end rows replicated as padding, in float64",
+    convention="align_corners=True (both end rows kept), a = -0.75, end rows "
+    "replicated as padding, in "
+    "float64",
     long_inputs=CLOSER,
     when="as for linear, if the table is smooth and norms must not shrink between rows",
 )
 def cubic(table: Rows, rows: int) -> Rows:
-    """Interpolate row t at source position t·(n-1)/(m-1) from the four rows around it; both end rows are kept.
+    """Interpolate row t at source position t·(n-1)/(m-1) from the four rows around it; both end
+    rows are kept.
 
-    The kernel is Keys' with a = -0.75, as in `torch.nn.functional.interpolate` with mode ``bicubic``.
+    The kernel is Keys' with a = -0.75, as in `torch.nn.functional.interpolate` with mode
+    ``bicubic``.
 
-    Source: Keys 1981, IEEE Transactions on Acoustics, Speech, and Signal Processing 29(6), pages 1153-1160.
+    Source: Keys 1981, IEEE Transactions on Acoustics, Speech, and Signal Processing 29(6), pages
+    1153-1160.
     """
     lower, distance = _aligned_ends(len(table), rows)
     # The weights sum to 1, so the weight of row `lower` follows from the others.
-    steps = [(_keys_kernel(np.abs(offset - distance)), lower + offset, lower) for offset in (-1, 1, 2)]
+    steps = [
+        (_keys_kernel(np.abs(offset - distance)), lower + offset, lower) for offset in (-1, 1, 2)
+    ]
     return _interpolated(table, lower, distance > 0, steps)
 
 
 @method(
     summary="interpolate the table with a spline per column",
     keeps_learned_rows=False,
-    settings={"degree": Setting("degree of the polynomials", "2 or 3", 3, int, (2, 3).__contains__)},
-    convention="not-a-knot, align_corners=True (both end rows kept), in float64; degree at most n - 1 for n rows",
+    settings={
+        "degree": Setting("degree of the polynomials", "2 or 3", 3, int, (2, 3).__contains__)
+    },
+    convention="not-a-knot, align_corners=True (both end rows kept), in float64; "
+    "degree at most n - 1 "
+    "for n rows",
     long_inputs=CLOSER,
     when="as for cubic, or to reproduce the rows of context-extension",
 )
 def spline(table: Rows, rows: int, *, degree: int = 3) -> Rows:
-    """Interpolate row t at source position t·(n-1)/(m-1) with a not-a-knot spline along each column.
+    """Interpolate row t at source position t·(n-1)/(m-1) with a not-a-knot spline along each
+    column.
 
-    Knots are the positions, or for degree 2 the points halfway between them, without the first and last of them.
-    Through n ≤ degree rows, the degree is n - 1. Equals `scipy.interpolate.make_interp_spline`.
+    Knots are the positions, or for degree 2 the points halfway between them, without the first and
+    last of them. Through n ≤ degree rows, the degree is n - 1. Equals
+    `scipy.interpolate.make_interp_spline`.
 
-    Source: Danylenko 2025, PyPI package `context-extension` 0.1.3, which calls scipy; de Boor 2001, chapters IV and VI.
+    Source: Danylenko 2025, PyPI package `context-extension` 0.1.3, which calls scipy; de Boor 2001,
+    chapters IV and VI.
     """
     degree = min(degree, len(table) - 1)
     result = linear(table, rows)
@@ -180,7 +249,8 @@ def nearest(table: Rows, rows: int) -> Rows:
 
 @method(
     convention="numpy.pad with mode='reflect': the end rows are not repeated",
-    long_inputs="order is reversed in every other copy, and positions mirrored at an end share a row",
+    long_inputs="order is reversed in every other copy, and positions mirrored at "
+    "an end share a row",
     when="you fine-tune afterwards, and neighbouring rows must be similar everywhere (no seams)",
     repeats_rows=True,
 )
@@ -202,7 +272,8 @@ def mirror(table: Rows, rows: int) -> Rows:
 def stretch(table: Rows, rows: int) -> Rows:
     """Keep the first 20 rows and interpolate the rest, as Long-CLIP does.
 
-    Source: Zhang et al. 2024, Long-CLIP, section 3.2, arXiv:2403.15378; `load_from_clip`, 77 to 248.
+    Source: Zhang et al. 2024, Long-CLIP, section 3.2, arXiv:2403.15378; `load_from_clip`, 77 to
+    248.
     """
     lower, remainder = np.divmod(np.arange(rows) * len(table), rows)
     start = np.minimum(lower, max(len(table) - 2, 0))
@@ -211,8 +282,11 @@ def stretch(table: Rows, rows: int) -> Rows:
 
 @method(
     settings={"alpha": MIX},
-    convention="row i·n + j is alpha·u_i + (1 - alpha)·u_j, u = (p - alpha·p_0) / (1 - alpha), in float64",
-    long_inputs="every position has a distinct row, but order breaks at each seam until the model is trained",
+    convention="row i·n + j is alpha·u_i + (1 - alpha)·u_j, u = (p - alpha·p_0) / (1 - alpha), in "
+    "float64",
+    long_inputs="every position has a distinct row, but order breaks at each seam "
+    "until the model is "
+    "trained",
     when="you fine-tune briefly at many times the old length; n rows extend to at most n times n",
     max_rows=lambda learned: learned**2,
 )
@@ -227,7 +301,9 @@ def hierarchical(table: Rows, rows: int, *, alpha: float = 0.4) -> Rows:
     result = _extended(table, rows, table[0])
     for start in range(len(table), rows, BLOCK_ROWS):
         digits = np.divmod(np.arange(start, min(start + BLOCK_ROWS, rows)), len(table))
-        result[start : start + BLOCK_ROWS] = alpha * units[digits[0]] + (1 - alpha) * units[digits[1]]
+        result[start : start + BLOCK_ROWS] = (
+            alpha * units[digits[0]] + (1 - alpha) * units[digits[1]]
+        )
     return result
 
 
@@ -251,7 +327,8 @@ def last(table: Rows, rows: int) -> Rows:
 def mean(table: Rows, rows: int) -> Rows:
     """Fill the new rows with the mean of the learned rows.
 
-    Source: after Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models" (for words).
+    Source: after Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models"
+    (for words).
     """
     return _extended(table, rows, table.mean(axis=0))
 
@@ -266,14 +343,16 @@ def mean(table: Rows, rows: int) -> Rows:
 def zero(table: Rows, rows: int, *, scope: str = "new") -> Rows:
     """Fill the new rows with zeros; scope=all removes all positions.
 
-    Source: ctxextend; scope=all after Gelberg et al. 2025, DroPE, arXiv:2512.12167 (rotary positions).
+    Source: ctxextend; scope=all after Gelberg et al. 2025, DroPE, arXiv:2512.12167 (rotary
+    positions).
     """
     return _extended(table[: 0 if scope == "all" else len(table)], rows, np.zeros(table.shape[1]))
 
 
 @method(
     settings={"seed": Setting("random seed", *INTEGER)},
-    convention="mean + std·z per column, with z in row order from numpy.random.default_rng(seed).standard_normal",
+    convention="mean + std·z per column, with z in row order from "
+    "numpy.random.default_rng(seed).standard_normal",
     long_inputs=UNTRAINED,
     when="you need a baseline that trains the new positions from scratch",
 )
@@ -287,7 +366,8 @@ def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
 
 
 @method(
-    convention="64 components, up to 16 common frequencies; distance from the mean up to twice the largest learned one",
+    convention="64 components, up to 16 common frequencies; distance from the mean up to twice the "
+    "largest learned one",
     long_inputs="the periodic part of the learned rows continues, the rest does not",
     when="you fine-tune afterwards, and the table is smooth and periodic (see ctxextend inspect)",
     tolerance=TOLERANCE,
@@ -295,8 +375,9 @@ def random(table: Rows, rows: int, *, seed: int = 0) -> Rows:
 def spectral(table: Rows, rows: int) -> Rows:
     """Extrapolate the leading principal components with fitted sinusoids.
 
-    The 64 leading components, as curves over the positions, are fitted jointly with a constant and up to 16 sinusoids
-    of common frequencies. New rows are clipped to twice the largest distance of a learned row from the mean row.
+    The 64 leading components, as curves over the positions, are fitted jointly with a constant and
+    up to 16 sinusoids of common frequencies. New rows are clipped to twice the largest distance of
+    a learned row from the mean row.
 
     Source: ctxextend; frequencies after Zechmeister & Kuerster 2009, section 2, arXiv:0901.2573.
     """
@@ -314,7 +395,8 @@ def spectral(table: Rows, rows: int) -> Rows:
 
 
 @method(
-    convention="orthogonal Procrustes in 512 components around the mean; new rows at the median distance from it",
+    convention="orthogonal Procrustes in 512 components around the mean; new rows at the median "
+    "distance from it",
     long_inputs="steps between rows resemble learned ones, but rotation errors accumulate",
     when="you fine-tune afterwards, and new rows must be as far apart as learned ones",
     tolerance=TOLERANCE,
@@ -322,11 +404,13 @@ def spectral(table: Rows, rows: int) -> Rows:
 def rotation(table: Rows, rows: int) -> Rows:
     """Extrapolate with the rotation that best maps each row to the next.
 
-    R is the orthogonal matrix that minimises the squared error between the centred rows times R and the rows that
-    follow them, in the 512 leading principal components. New row n-1+k is mean + s·(last row - mean)·R^k, where s puts
-    it at the median distance of the learned rows from their mean.
+    R is the orthogonal matrix that minimises the squared error between the centred rows times R and
+    the rows that follow them, in the 512 leading principal components. New row n-1+k is mean +
+    s·(last row - mean)·R^k, where s puts it at the median distance of the learned rows from their
+    mean.
 
-    Source: ctxextend; R after Golub & Van Loan 2013, "Matrix Computations", 4th edition, section 6.4.1.
+    Source: ctxextend; R after Golub & Van Loan 2013, "Matrix Computations", 4th edition, section
+    6.4.1.
     """
     pca = principal_components(table, ROTATION_COMPONENTS)
     result = _extended(table, rows, pca.mean)
@@ -338,7 +422,8 @@ def rotation(table: Rows, rows: int) -> Rows:
     block = pca.coordinates[-1:] * (np.median(norms) / norms[-1]) @ power
     # k rows times R^k are the next k rows: double the block until it is large enough.
     while len(block) < min(BLOCK_ROWS, rows - len(table)):
-        block, power = np.vstack([block, block @ power]), power @ power
+        block = np.vstack([block, block @ power])
+        power = power @ power
     for start in range(len(table), rows, len(block)):
         result[start : start + len(block)] = pca.mean + (block @ pca.directions)[: rows - start]
         block = block @ power
@@ -346,7 +431,9 @@ def rotation(table: Rows, rows: int) -> Rows:
 
 
 def _extended(table: Rows, rows: int, fill: Rows) -> Rows:
-    """Return learned rows, shape (n, d), followed by new rows, shape (m - n, d), or one row for all, shape (d,)."""
+    """Return learned rows, shape (n, d), followed by new rows, shape (m - n, d), or one row for
+    all, shape (d,).
+    """
     result = np.empty((rows, table.shape[1]))
     result[: len(table)] = table
     result[len(table) :] = fill
@@ -354,9 +441,13 @@ def _extended(table: Rows, rows: int, fill: Rows) -> Rows:
 
 
 def _aligned_ends(learned: int, rows: int) -> tuple[Indices, Rows]:
-    """Return for each row of the longer table, with both ends aligned, its lower source row and the distance to it."""
+    """Return for each row of the longer table, with both ends aligned, its lower source row and the
+    distance to it.
+    """
     steps = max(rows - 1, 1)
-    lower, remainder = np.divmod(np.arange(rows) * (learned - 1), steps)  # exact: integers decide which rows coincide
+    lower, remainder = np.divmod(
+        np.arange(rows) * (learned - 1), steps
+    )  # exact: integers decide which rows coincide
     return lower, remainder / steps
 
 
@@ -367,13 +458,19 @@ def _keys_kernel(distance: Rows) -> Rows:
 
 
 def _second_derivatives(table: Rows, degree: int) -> Rows:
-    """Return the second derivatives at the rows of the not-a-knot spline of degree 2 or 3 through them, shape (n, d).
+    """Return the second derivatives at the rows of the not-a-knot spline of degree 2 or 3 through
+    them, shape (n, d).
 
-    They solve D[i-1] + c·D[i] + D[i+1] = (c + 2)·(second difference), with c = 4 for degree 3 and 6 for degree 2. As no
-    knot is near the ends, D[0] is 2·D[1] - D[2] for degree 3 and D[1] for degree 2.
+    They solve D[i-1] + c·D[i] + D[i+1] = (c + 2)·(second difference), with c = 4 for degree 3 and 6
+    for degree 2. As no knot is near the ends, D[0] is 2·D[1] - D[2] for degree 3 and D[1] for
+    degree 2.
     """
-    slope, count, result = degree - 2, len(table) - 2, np.zeros_like(table)
-    inner, diagonal, above = result[1:-1], np.full(count, 10.0 - 2 * degree), np.ones(count)
+    slope = degree - 2
+    count = len(table) - 2
+    result = np.zeros_like(table)
+    inner = result[1:-1]
+    diagonal = np.full(count, 10.0 - 2 * degree)
+    above = np.ones(count)
     inner[:] = (12 - 2 * degree) * np.diff(table, 2, axis=0)
     np.add.at(diagonal, [0, -1], 1 + slope)  # twice, if there is one row
     above[0] -= slope
@@ -390,12 +487,17 @@ def _second_derivatives(table: Rows, degree: int) -> Rows:
 
 
 def _interpolated(
-    table: Rows, start: Indices, is_between: NDArray[np.bool_], steps: Sequence[tuple[Rows, Indices, Indices]]
+    table: Rows,
+    start: Indices,
+    is_between: NDArray[np.bool_],
+    steps: Sequence[tuple[Rows, Indices, Indices]],
 ) -> Rows:
-    """Return source rows, each plus weighted differences between other source rows; end rows are replicated.
+    """Return source rows, each plus weighted differences between other source rows; end rows are
+    replicated.
 
-    Row t starts as source row `start[t]`. If `is_between[t]`, each of `steps` (weight, to, origin), shape (m,) each,
-    adds weight·(row `to` - row `origin`). Other rows read only `start[t]`, because its neighbours may contain NaN.
+    Row t starts as source row `start[t]`. If `is_between[t]`, each of `steps` (weight, to, origin),
+    shape (m,) each, adds weight·(row `to` - row `origin`). Other rows read only `start[t]`, because
+    its neighbours may contain NaN.
     """
     result = np.empty((len(start), table.shape[1]))
     for first in range(0, len(start), BLOCK_ROWS):
@@ -412,11 +514,16 @@ METHODS: dict[str, Method] = {name: method_facts.FACTS[name] for name in method_
 
 
 def find_methods(name: str) -> list[Method]:
-    """Return the methods of tables and of rotary positions with a name; raise ResizeError if there are none."""
+    """Return the methods of tables and of rotary positions with a name; raise ResizeError if there
+    are none.
+    """
     if found := [methods[name] for methods in (METHODS, ROTARY_METHODS) if name in methods]:
         return found
     names = dict.fromkeys((*METHODS, *ROTARY_METHODS))
-    hint = did_you_mean(name, names) or f"Methods: {', '.join(names)}; add one with ctxextend.register_method."
+    hint = (
+        did_you_mean(name, names)
+        or f"Methods: {', '.join(names)}; add one with ctxextend.register_method."
+    )
     raise ResizeError(f"Unknown method {name!r:.60}.", hint)
 
 
@@ -428,46 +535,69 @@ def list_methods() -> list[Method]:
 def register_method(name: str, function: Callable[..., Any]) -> None:
     """Register a function as a method that `resize`, `extend_model` and `compare` accept by name.
 
-        def fade(rows, length, *, power=1.0):
-            new = np.arange(len(rows), length)[:, None] / len(rows)
-            return np.vstack([rows, rows.mean(axis=0) + (rows[-1] - rows.mean(axis=0)) / new**power])
+        def fade(rows, length, *, power=1.0): new = np.arange(len(rows), length)[:, None] /
+            len(rows) return np.vstack([rows, rows.mean(axis=0) + (rows[-1] - rows.mean(axis=0)) /
+            new**power])
 
         ctxextend.register_method("fade", fade)
         ctxextend.resize("gpt2", 4096, "fade:power=2")
 
-    The registration lasts for this process. Recipes store only the name: register it again to run or verify them.
+    The registration lasts for this process. Recipes store only the name: register it again to run
+    or verify them.
 
     Args:
-        name: Lower-case letters, digits, ``-`` and ``_``, starting with a letter, and not yet in use.
-        function: Called with the learned rows, shape (n, d), float64, a copy without reserved rows and those that
-            ``keep_first`` and ``drop_last`` exclude, and the number of rows to return, m > n. Returns all rows, shape
-            (m, d), finite, which are cast to the table's dtype once. Keyword-only arguments with int, float or str
-            defaults are its settings; text must not contain commas or start or end with whitespace.
+        name: Lower-case letters, digits, ``-`` and ``_``, starting with a letter, and not yet in
+            use.
+        function: Called with the learned rows, shape (n, d), float64, a copy without reserved rows
+            and those that ``keep_first`` and ``drop_last`` exclude, and the number of rows to
+            return, m > n. Returns all rows, shape (m, d), finite, which are cast to the table's
+            dtype once. Keyword-only arguments with int, float or str defaults are its settings;
+            text must not contain commas or start or end with whitespace.
 
     Raises:
-        ResizeError: The name is in use or invalid, or a default is a bool or invalid text. Also raised when the method
-            is used, if the function returns another shape or non-finite values.
+        ResizeError: The name is in use or invalid, or a default is a bool or invalid text. Also
+            raised when the method is used, if the function returns another shape or non-finite
+            values.
     """
-    if name in (*METHODS, *ROTARY_METHODS, TRUNCATE, "all") or not re.fullmatch("[a-z][a-z0-9_-]*", name):
-        raise ResizeError(f"The method name {name!r} is in use or invalid.", "Choose another, such as my-method.")
+    if name in (*METHODS, *ROTARY_METHODS, TRUNCATE, "all") or not re.fullmatch(
+        "[a-z][a-z0-9_-]*", name
+    ):
+        raise ResizeError(
+            f"The method name {name!r} is in use or invalid.", "Choose another, such as my-method."
+        )
 
-    parameters = [item for item in inspect.signature(function).parameters.values() if item.kind is item.KEYWORD_ONLY]
+    parameters = [
+        item
+        for item in inspect.signature(function).parameters.values()
+        if item.kind is item.KEYWORD_ONLY
+    ]
     for item in parameters:
-        if isinstance(item.default, bool) or (isinstance(item.default, str) and re.search(r"^\s|,|\s$", item.default)):
+        if isinstance(item.default, bool) or (
+            isinstance(item.default, str) and re.search(r"^\s|,|\s$", item.default)
+        ):
             hint = "Use 0 or 1 for a bool, and text without commas or surrounding whitespace."
-            raise ResizeError(f"Method {name}: {item.name}={item.default!r} is not a valid default.", hint)
+            raise ResizeError(
+                f"Method {name}: {item.name}={item.default!r} is not a valid default.", hint
+            )
 
     def checked(table: Rows, rows: int, **settings: Any) -> Rows:
         result = np.asarray(function(table, rows, **settings), np.float64)
         if result.shape != (rows, table.shape[1]):
-            raise ResizeError(f"Method {name} returned shape {result.shape}, not {(rows, table.shape[1])}.")
+            raise ResizeError(
+                f"Method {name} returned shape {result.shape}, not {(rows, table.shape[1])}."
+            )
         if not np.isfinite(result).all():
             raise ResizeError(f"Method {name} returned NaN or infinity.")
         return result
 
     kinds = {int: "an integer", float: "a number", str: "text"}
     settings = {
-        item.name: Setting("an argument of your function", kinds[type(item.default)], item.default, type(item.default))
+        item.name: Setting(
+            "an argument of your function",
+            kinds[type(item.default)],
+            item.default,
+            type(item.default),
+        )
         for item in parameters
         if type(item.default) in kinds
     }

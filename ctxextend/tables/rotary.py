@@ -1,7 +1,9 @@
-"""Rotary positions: inverse frequencies of each rope type, and the methods that serve longer inputs.
+"""Rotary positions: inverse frequencies of each rope type, and the methods that serve longer
+inputs.
 
-A method gets rotary settings, the lengths (before, after) in tokens, the number of rotated values per head and its own
-settings, and returns the complete new settings; it keeps all keys that it does not know. It reads no rows.
+A method gets rotary settings, the lengths (before, after) in tokens, the number of rotated values
+per head and its own settings, and returns the complete new settings; it keeps all keys that it does
+not know. It reads no rows.
 """
 
 import math
@@ -23,14 +25,21 @@ from ctxextend.tables.method_facts import (
     method_text,
 )
 
-Parameters = Mapping[str, Any]  # rotary settings as in transformers 5: ``rope_type``, ``rope_theta``, ``factor``, …
+Parameters = Mapping[
+    str, Any
+]  # rotary settings as in transformers 5: ``rope_type``, ``rope_theta``, ``factor``, …
 Lengths = tuple[int, int]  # context length before and after, in tokens
 
-TYPE, THETA, FACTOR, PARTIAL = "rope_type", "rope_theta", "factor", "partial_rotary_factor"  # keys of settings
+# keys of settings
+TYPE = "rope_type"
+THETA = "rope_theta"
+FACTOR = "factor"
+PARTIAL = "partial_rotary_factor"
 TRAINED = "original_max_position_embeddings"  # the length of the first training, before any scaling
 LISTS = ("short_factor", "long_factor")
 ALPHA = "alpha"
-# ``dynamic`` settings with ``alpha``, in classes that read it; transformers calls them so, and files do not.
+# ``dynamic`` settings with ``alpha``, in classes that read it; transformers calls them so, and
+# files do not.
 NTK_ALPHA = "ntk_alpha"
 NEEDS: dict[str, tuple[str, ...]] = {  # the settings that each rope type needs
     "default": (),
@@ -42,7 +51,11 @@ NEEDS: dict[str, tuple[str, ...]] = {  # the settings that each rope type needs
     "proportional": (),
 }
 KEPT_TYPES = tuple(NEEDS)[1:]  # scaled models keep their type
-STATES_TRAINED = ("yarn", "longrope", "llama3")  # types whose settings state the length of the first training
+STATES_TRAINED = (
+    "yarn",
+    "longrope",
+    "llama3",
+)  # types whose settings state the length of the first training
 
 
 class Frequencies(NamedTuple):
@@ -53,10 +66,12 @@ class Frequencies(NamedTuple):
 
 
 def frequencies(rope: Parameters, dim: int, max_len: int, length: int | None = None) -> Frequencies:
-    """Return the inverse frequencies of rotary settings, as `ROPE_INIT_FUNCTIONS` of transformers computes them.
+    """Return the inverse frequencies of rotary settings, as `ROPE_INIT_FUNCTIONS` of transformers
+    computes them.
 
-    `rope` are complete, valid settings of one type of layers, and `dim` is the number of rotated values per head (all
-    for type ``proportional``). `max_len` is max_position_embeddings, and `length`, in tokens, that of the input.
+    `rope` are complete, valid settings of one type of layers, and `dim` is the number of rotated
+    values per head (all for type ``proportional``). `max_len` is max_position_embeddings, and
+    `length`, in tokens, that of the input.
     """
     if rope[TYPE] == NTK_ALPHA:
         return _default({THETA: ntk_base(rope[THETA], rope[ALPHA], dim)}, dim)
@@ -77,10 +92,16 @@ def _dynamic(rope: Parameters, dim: int, max_len: int, length: int) -> Frequenci
 
 
 def _yarn(rope: Parameters, dim: int, max_len: int, _: int) -> Frequencies:
-    trained, base = trained_length(rope, max_len), rope[THETA]
+    trained = trained_length(rope, max_len)
+    base = rope[THETA]
     factor = rope.get(FACTOR) or max_len / trained
-    turns = rope.get("beta_fast") or 32, rope.get("beta_slow") or 1  # over the trained length, at both ends of the ramp
-    low, high = (dim * math.log(trained / (count * 2 * math.pi)) / (2 * math.log(base)) for count in turns)
+    turns = (
+        rope.get("beta_fast") or 32,
+        rope.get("beta_slow") or 1,
+    )  # over the trained length, at both ends of the ramp
+    low, high = (
+        dim * math.log(trained / (count * 2 * math.pi)) / (2 * math.log(base)) for count in turns
+    )
     if rope.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
@@ -89,7 +110,10 @@ def _yarn(rope: Parameters, dim: int, max_len: int, _: int) -> Frequencies:
     attention_factor = rope.get("attention_factor")
     if attention_factor is None:
         scales: tuple[Any, ...] = rope.get("mscale"), rope.get("mscale_all_dim")
-        above, below = (0.1 * scale * math.log(max(factor, 1)) + 1 for scale in (scales if all(scales) else (1, 0)))
+        above, below = (
+            0.1 * scale * math.log(max(factor, 1)) + 1
+            for scale in (scales if all(scales) else (1, 0))
+        )
         attention_factor = above / below
     return Frequencies(plain / factor * ramp + plain * (1 - ramp), attention_factor)
 
@@ -99,13 +123,19 @@ def _longrope(rope: Parameters, dim: int, max_len: int, length: int) -> Frequenc
     factors = np.array(rope["long_factor" if length > trained else "short_factor"], np.float64)
     attention_factor = rope.get("attention_factor")
     if attention_factor is None:
-        attention_factor = math.sqrt(1 + math.log(max(rope.get(FACTOR) or max_len / trained, 1)) / math.log(trained))
+        attention_factor = math.sqrt(
+            1 + math.log(max(rope.get(FACTOR) or max_len / trained, 1)) / math.log(trained)
+        )
     return Frequencies(_default(rope, dim).inverse / factors, attention_factor)
 
 
 def _llama3(rope: Parameters, dim: int, max_len: int, _: int) -> Frequencies:
-    plain, low, high = _default(rope, dim).inverse, rope["low_freq_factor"], rope["high_freq_factor"]
-    kept = (((trained_length(rope, max_len) * plain / (2 * math.pi)) - low) / (high - low)).clip(0, 1)
+    plain = _default(rope, dim).inverse
+    low = rope["low_freq_factor"]
+    high = rope["high_freq_factor"]
+    kept = (((trained_length(rope, max_len) * plain / (2 * math.pi)) - low) / (high - low)).clip(
+        0, 1
+    )
     return Frequencies(plain * (kept + (1 - kept) / rope[FACTOR]))
 
 
@@ -121,31 +151,48 @@ FORMULAS: dict[str, Callable[..., Frequencies]] = dict(
 
 
 def trained_length(rope: Parameters, max_len: int) -> int:
-    """Return the length of the first training, in tokens: the stated one, else `max_len`, as in transformers."""
+    """Return the length of the first training, in tokens: the stated one, else `max_len`, as in
+    transformers.
+    """
     return rope.get(TRAINED) or max_len
 
 
 def ntk_base(theta: float, factor: float, dim: int) -> float:
-    """Return the base that divides the lowest of dim / 2 frequencies by a factor and keeps the highest: see `theta`."""
+    """Return the base that divides the lowest of dim / 2 frequencies by a factor and keeps the
+    highest: see `theta`.
+    """
     if dim < 4:
         hint = "Use another method, such as --method yarn."
-        raise ResizeError(f"A higher rope_theta has no effect on {dim} rotated values per head: 4 are needed.", hint)
+        raise ResizeError(
+            f"A higher rope_theta has no effect on {dim} rotated values per head: 4 are needed.",
+            hint,
+        )
     return float(theta * factor ** (dim / (dim - 2)))
 
 
-SCALE = Setting("new length / trained length", "a number from 1 on", None, float, lambda factor: 1 <= factor < np.inf)
+SCALE = Setting(
+    "new length / trained length",
+    "a number from 1 on",
+    None,
+    float,
+    lambda factor: 1 <= factor < np.inf,
+)
 rotary = partial(method, ROTARY_METHODS, scheme="rotary", keep_first=None, reads_learned_rows=False)
 scaling = partial(rotary, keeps_learned_rows=False, settings={FACTOR: SCALE})
 
 
 @scaling(
     summary="divide low frequencies by the factor and keep high ones (default)",
-    convention="original_max_position_embeddings is the trained length; attention_factor, mscale and betas stay",
-    long_inputs="low frequencies stay within the angles of training, and high ones keep neighbours apart",
+    convention="original_max_position_embeddings is the trained length; "
+    "attention_factor, mscale and "
+    "betas stay",
+    long_inputs="low frequencies stay within the angles of training, and high ones "
+    "keep neighbours apart",
     when="long inputs must work without training",
 )
 def yarn(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
-    """Interpolate by wavelength: pairs that turn often within the trained length keep their frequency.
+    """Interpolate by wavelength: pairs that turn often within the trained length keep their
+    frequency.
 
     Source: Peng et al. 2023, YaRN, section 3, arXiv:2309.00071.
     """
@@ -159,20 +206,26 @@ def yarn(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Para
     when="a runtime supports no other method; then train",
 )
 def linear(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
-    """Interpolate positions linearly. Source: Chen et al. 2023, Position Interpolation, arXiv:2306.15595."""
+    """Interpolate positions linearly. Source: Chen et al. 2023, Position Interpolation,
+    arXiv:2306.15595.
+    """
     return {**rope, TYPE: "linear", FACTOR: factor}
 
 
 @rotary(
     summary="raise the base with each input that is longer than the trained length",
     settings={FACTOR: SCALE},
-    convention="base = rope_theta·(factor·length/trained - (factor - 1))^(d/(d-2)), of d rotated values per head",
-    long_inputs="the angles of all positions change as the input grows, but cached keys keep theirs",
+    convention="base = rope_theta·(factor·length/trained - (factor - 1))^(d/(d-2)), "
+    "of d rotated values "
+    "per head",
+    long_inputs="the angles of all positions change as the input grows, but "
+    "cached keys keep theirs",
     when="short inputs must give identical outputs, in transformers",
     keeps_max_len=True,
 )
 def dynamic(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
-    """Choose the base from the length of each input; max_position_embeddings stays the trained length.
+    """Choose the base from the length of each input; max_position_embeddings stays the trained
+    length.
 
     Source: emozilla 2023, Dynamically Scaled RoPE, reddit.com/r/LocalLLaMA/comments/14mrgpr.
     """
@@ -183,7 +236,8 @@ def dynamic(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> P
 @scaling(
     summary="raise rope_theta (NTK-aware) and keep the rope type default",
     convention="rope_theta·factor^(d/(d-2)), of d rotated values per head",
-    long_inputs="the lowest frequency stays within the angles of training, but those between do not",
+    long_inputs="the lowest frequency stays within the angles of training, but "
+    "those between do not",
     when="you fine-tune afterwards, or a runtime supports no rope types",
 )
 def theta(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
@@ -196,7 +250,8 @@ def theta(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Par
 
 @rotary(
     summary="use the lists of factors in the config, up to the length that they serve",
-    convention="long_factor divides the frequencies of inputs longer than original_max_position_embeddings",
+    convention="long_factor divides the frequencies of inputs longer than "
+    "original_max_position_embeddings",
     long_inputs="frequencies are those that a search found for the model",
     when="the config has the lists and states the factor that they serve",
 )
@@ -209,8 +264,14 @@ def longrope(rope: Parameters, lengths: Lengths, dim: int) -> Parameters:
     served = max(lengths[0], round(trained * (rope.get(FACTOR) or 1)))
     if lengths[1] > served:
         message = f"The lists of the longrope settings serve {served} tokens, not {lengths[1]}."
-        hint = f"A length above {served} needs other lists, found by another search. If max_position_embeddings was "
-        hint += f"lowered by hand, set it back first; --method {LIMITS} raises the limits and keeps the settings."
+        hint = (
+            f"A length above {served} needs other lists, found by another search. If "
+            "max_position_embeddings was "
+        )
+        hint += (
+            f"lowered by hand, set it back first; --method {LIMITS} raises the limits and keeps "
+            "the settings."
+        )
         raise ResizeError(message, hint)
     return {**rope, TRAINED: trained}
 
@@ -218,25 +279,30 @@ def longrope(rope: Parameters, lengths: Lengths, dim: int) -> Parameters:
 @scaling(
     summary="raise the factor of a model that has this type (Llama 3.1 and later)",
     convention="original_max_position_embeddings, low_freq_factor and high_freq_factor stay",
-    long_inputs="low frequencies stay within the angles of training, and high ones keep neighbours apart",
+    long_inputs="low frequencies stay within the angles of training, and high ones "
+    "keep neighbours apart",
     when="the model has this type",
 )
 def llama3(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
     """Divide low frequencies by a larger factor, with the same ramp up to the high ones.
 
-    Source: Grattafiori et al. 2024, Llama 3, arXiv:2407.21783, and modeling_rope_utils.py of transformers.
+    Source: Grattafiori et al. 2024, Llama 3, arXiv:2407.21783, and modeling_rope_utils.py of
+    transformers.
     """
     return {**rope, FACTOR: factor, TRAINED: trained_length(rope, lengths[0])}
 
 
 @scaling(
     summary="raise the factor of a model that has this type (Gemma 4)",
-    convention="all frequencies, spaced over the whole head, are divided by the factor; partial_rotary_factor stays",
+    convention="all frequencies, spaced over the whole head, are divided by the factor; "
+    "partial_rotary_factor stays",
     long_inputs="order is kept, but neighbouring positions are closer together than in training",
     when="the model has this type",
 )
 def proportional(rope: Parameters, lengths: Lengths, dim: int, *, factor: float) -> Parameters:
-    """Interpolate positions linearly in the pairs that are rotated. Source: modeling_rope_utils.py of transformers."""
+    """Interpolate positions linearly in the pairs that are rotated. Source: modeling_rope_utils.py
+    of transformers.
+    """
     return {**rope, FACTOR: factor}
 
 
@@ -244,10 +310,13 @@ def proportional(rope: Parameters, lengths: Lengths, dim: int, *, factor: float)
     summary="change only length limits",
     convention="no setting of the positions changes",
     long_inputs="positions continue as in training, but the model has not seen them",
-    when="any length can be used without other settings, or the config understates what was trained",
+    when="any length can be used without other settings, or the config understates what was "
+    "trained",
 )
 def limits(rope: Parameters, lengths: Lengths, dim: int) -> Parameters:
-    """Keep all settings; state those that transformers would derive from the length. Source: none."""
+    """Keep all settings; state those that transformers would derive from the length. Source:
+    none.
+    """
     is_derived = rope[TYPE] == "longrope" and not (rope.get(FACTOR) or rope.get("attention_factor"))
     if is_derived:  # the attention factor follows max_position_embeddings / trained length
         return {**rope, FACTOR: max(lengths[0] / trained_length(rope, lengths[0]), 1.0)}
@@ -260,7 +329,9 @@ class RopeChange(NamedTuple):
     parameters: Parameters
     method: str  # the method with all of its settings, which reproduces them
     reason: str = ""  # what was chosen and why, as text; empty if nothing was chosen
-    keeps_max_len: bool = False  # whether max_position_embeddings must state the first trained length
+    keeps_max_len: bool = (
+        False  # whether max_position_embeddings must state the first trained length
+    )
 
 
 def resize_rope(
@@ -273,18 +344,23 @@ def resize_rope(
     *,
     is_corrected: bool = False,
 ) -> RopeChange:
-    """Return rotary settings of one type of layers that serve longer inputs; see `frequencies` for `rope` and `dim`.
+    """Return rotary settings of one type of layers that serve longer inputs; see `frequencies` for
+    `rope` and `dim`.
 
     Args:
         rope: The settings before, complete and valid.
-        lengths: The length that they serve, and the one that the new settings must serve, in tokens.
+        lengths: The length that they serve, and the one that the new settings must serve, in
+            tokens.
         dim: The number of rotated values per head.
-        method: A name of `ROTARY_METHODS`, with a factor if it is not to be chosen: ``yarn:factor=4``, as `read_method`
-            accepts it. None and `DEFAULT_METHOD` choose the first of `methods`; settings of another type than
-            ``default`` keep their type, and stay as they are if they already serve the length.
+        method: A name of `ROTARY_METHODS`, with a factor if it is not to be chosen:
+            ``yarn:factor=4``, as `read_method` accepts it. None and `DEFAULT_METHOD` choose the
+            first of `methods`; settings of another type than ``default`` keep their type, and stay
+            as they are if they already serve the length.
         methods: Those that the model type applies to settings of type ``default``.
-        first_trained: The length of the first training, in tokens; by default, what the settings state.
-        is_corrected: Whether the settings misstate it, so that they change at the length that they serve, too.
+        first_trained: The length of the first training, in tokens; by default, what the settings
+            state.
+        is_corrected: Whether the settings misstate it, so that they change at the length that they
+            serve, too.
 
     Raises:
         MethodError: The method does not apply to the rope type.
@@ -293,40 +369,63 @@ def resize_rope(
     before, after = lengths
     if rope[TYPE] == NTK_ALPHA and method != LIMITS:
         message = (
-            f"Rotary settings with {ALPHA} {rope[ALPHA]:g} cannot be scaled: transformers computes one base from it"
+            f"Rotary settings with {ALPHA} {rope[ALPHA]:g} cannot be scaled: transformers "
+            "computes one base from it"
         )
         hint = f"To raise only limits, use --method {LIMITS}."
         raise MethodError(f"{message}, for inputs of every length, and reads no factor.", hint)
     name, _, text = (method or DEFAULT_METHOD).partition(":")
     is_scaled, is_chosen = rope[TYPE] != "default", name == DEFAULT_METHOD
-    applicable = (rope[TYPE],) if is_scaled else tuple(other for other in SCALING_METHODS if other in methods)
+    applicable = (
+        (rope[TYPE],)
+        if is_scaled
+        else tuple(other for other in SCALING_METHODS if other in methods)
+    )
     if is_chosen:
         name = applicable[0]
     if name not in (*applicable, LIMITS):
-        has = f"already has {rope[TYPE]} settings, which are kept" if is_scaled else f"has no {name} settings"
+        has = (
+            f"already has {rope[TYPE]} settings, which are kept"
+            if is_scaled
+            else f"has no {name} settings"
+        )
         has = f"type does not apply {name}" if not is_scaled and name in SCALING_METHODS else has
-        hint = f"Remove --method, or use --method {applicable[0]}." if is_scaled else f"Use {', '.join(applicable)}."
+        hint = (
+            f"Remove --method, or use --method {applicable[0]}."
+            if is_scaled
+            else f"Use {', '.join(applicable)}."
+        )
         raise MethodError(f"--method {name}: the model {has}.", hint)
     serves = after <= before and name != LIMITS and not (text or is_corrected)
     if serves:
         name = LIMITS
-    facts, settings = ROTARY_METHODS[name], dict[str, float]()
+    facts = ROTARY_METHODS[name]
+    settings = dict[str, float]()
     if facts.settings:
-        settings[FACTOR] = float(text.removeprefix("factor=")) if text else _factor(rope, lengths, first_trained)
+        settings[FACTOR] = (
+            float(text.removeprefix("factor=")) if text else _factor(rope, lengths, first_trained)
+        )
         if not SCALE.allows(settings[FACTOR]):
             message = f"--method {name}: factor must be {SCALE.must}, got {settings['factor']}."
             raise ResizeError(message, f"State it, as in --method {name}:factor=4.")
     first = first_trained or trained_length(rope, before)
     if name in STATES_TRAINED and TRAINED in rope:
         rope = {**rope, TRAINED: first}
-    from_length = before if TRAINED in rope else first  # which methods state as the trained length if none is stated
+    from_length = (
+        before if TRAINED in rope else first
+    )  # which methods state as the trained length if none is stated
     parameters = facts.function(rope, (from_length, after), dim, **settings)
-    reasons, theta = list[str](), rope[THETA]
+    reasons = list[str]()
+    theta = rope[THETA]
     if serves:
         reasons.append(f"the settings already serve {before} tokens, so nothing scales")
     elif is_chosen:
         factor = f" with factor {settings['factor']:g}" if settings else ""
-        reasons.append(f"auto kept the rope type, {name}{factor}" if is_scaled else f"auto chose {name}{factor}")
+        reasons.append(
+            f"auto kept the rope type, {name}{factor}"
+            if is_scaled
+            else f"auto chose {name}{factor}"
+        )
     elif name == LIMITS:
         reasons.append("only limits change: nothing scales")
     if parameters[THETA] != theta:
@@ -335,7 +434,9 @@ def resize_rope(
         served = round(settings[FACTOR] * first)
         if served < after:
             reasons.append(f"factor {settings[FACTOR]:g} serves only {served:,} tokens")
-    return RopeChange(parameters, method_text(name, settings), "; ".join(reasons), facts.keeps_max_len)
+    return RopeChange(
+        parameters, method_text(name, settings), "; ".join(reasons), facts.keeps_max_len
+    )
 
 
 def _factor(rope: Parameters, lengths: Lengths, first_trained: int | None) -> float:

@@ -1,4 +1,6 @@
-"""Sinusoidal position embeddings, and sums of sinusoids fitted to the principal components of learned rows."""
+"""Sinusoidal position embeddings, and sums of sinusoids fitted to the principal components of
+learned rows.
+"""
 
 import math
 from dataclasses import dataclass
@@ -8,29 +10,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-LAYOUTS = ("interleaved", "halves", "halves-log", "halves-log-cos")  # orders of sines and cosines in transformers
-FLOAT32_ROUNDING = 2.0**-20  # relative error of an angle in float32: mostly that of exp(x), |x| < log(10000)
+LAYOUTS = (
+    "interleaved",
+    "halves",
+    "halves-log",
+    "halves-log-cos",
+)  # orders of sines and cosines in transformers
+FLOAT32_ROUNDING = (
+    2.0**-20
+)  # relative error of an angle in float32: mostly that of exp(x), |x| < log(10000)
 FIT_VALUES = 2**18  # maximum number of values, in evenly spaced rows, to which layouts are fitted
 BLOCK_ROWS = 256  # rows processed at once, to avoid a second table of the new length in memory
 ROUNDING = 1e-12  # components below this share of the largest one's variance are rounding errors
 OVERSAMPLING = 8  # frequencies of the periodogram per cycle per table
-RESIDUAL_ROUNDING = 1e-20  # residuals below this share of the curves' sum of squares are rounding errors
+RESIDUAL_ROUNDING = (
+    1e-20  # residuals below this share of the curves' sum of squares are rounding errors
+)
 RESOLUTION = 0.75  # frequencies closer than this, in cycles per table, cannot be resolved
-# Maximum Gauss-Newton steps and halvings of a step, and the relative decrease of the error below which they stop.
+# Maximum Gauss-Newton steps and halvings of a step, and the relative decrease of the error below
+# which they stop.
 MAX_STEPS, MAX_HALVINGS, MIN_GAIN = 20, 4, 1e-6
 
 
 def sinusoidal_rows(
-    positions: NDArray[np.int64], width: int, layout: str = "interleaved", *, in_float32: bool = False
+    positions: NDArray[np.int64],
+    width: int,
+    layout: str = "interleaved",
+    *,
+    in_float32: bool = False,
 ) -> Floats:
     """Return sinusoidal embeddings PE(t), shape (m, d), of absolute positions t, shape (m,).
 
-    ``interleaved``: PE(t)[2i] = sin(t / 10000^(2i/d)), PE(t)[2i+1] = cos(t / 10000^(2i/d)). ``halves``: all sines, then
-    all cosines. ``halves-log``: as halves, of t / 10000^(i/(d/2 - 1)), for d ≥ 4. ``halves-log-cos``: cosines first. If
-    d is odd, one more column is a sine, or zero for ``halves-log``. Cast to float32, they equal those of transformers
-    bit for bit; `in_float32` is for models that compute with torch in float32.
+    ``interleaved``: PE(t)[2i] = sin(t / 10000^(2i/d)), PE(t)[2i+1] = cos(t / 10000^(2i/d)).
+    ``halves``: all sines, then all cosines. ``halves-log``: as halves, of t / 10000^(i/(d/2 - 1)),
+    for d ≥ 4. ``halves-log-cos``: cosines first. If d is odd, one more column is a sine, or zero
+    for ``halves-log``. Cast to float32, they equal those of transformers bit for bit; `in_float32`
+    is for models that compute with torch in float32.
 
-    Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762; ``halves-log`` as in tensor2tensor and fairseq.
+    Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762; ``halves-log`` as in tensor2tensor
+    and fairseq.
     """
     sines, cosines = _columns(width, layout)
     result = np.zeros((len(positions), width))
@@ -38,7 +56,9 @@ def sinusoidal_rows(
         import torch
 
         if layout.startswith("halves-log"):
-            frequencies = torch.exp(torch.arange(width // 2).float() * -(math.log(10000) / (width // 2 - 1)))
+            frequencies = torch.exp(
+                torch.arange(width // 2).float() * -(math.log(10000) / (width // 2 - 1))
+            )
         else:
             frequencies = 1.0 / 10000 ** (torch.arange(0, width, 2) / width)
         phases = torch.from_numpy(positions).float()[:, None] * frequencies
@@ -51,9 +71,13 @@ def sinusoidal_rows(
 
 
 def _wavelengths(width: int, layout: str) -> Floats:
-    """Return the positions per radian of each pair of columns, shape (ceil(d/2),), or (d//2,) for ``halves-log``."""
+    """Return the positions per radian of each pair of columns, shape (ceil(d/2),), or (d//2,) for
+    ``halves-log``.
+    """
     if layout.startswith("halves-log"):
-        return np.asarray(np.exp(np.arange(width // 2) * (math.log(10000) / max(width // 2 - 1, 1))))
+        return np.asarray(
+            np.exp(np.arange(width // 2) * (math.log(10000) / max(width // 2 - 1, 1)))
+        )
     return np.asarray(10000.0 ** (np.arange(0, width, 2) / width))
 
 
@@ -75,11 +99,14 @@ class Formula(NamedTuple):
 
 
 def find_formula(table: NDArray[Any], layout: str | None = None) -> Formula | None:
-    """Return the formula that every row of a table, shape (n, d), equals within rounding; None if there is none.
+    """Return the formula that every row of a table, shape (n, d), equals within rounding; None if
+    there is none.
 
-    If several layouts fit, as for one row, `layout` or else the first is returned. Angles may be rounded to float32.
+    If several layouts fit, as for one row, `layout` or else the first is returned. Angles may be
+    rounded to float32.
     """
-    width, first = table.shape[1], table[:1].astype(np.float64)
+    width = table.shape[1]
+    first = table[:1].astype(np.float64)
     if not abs(float(np.vdot(first, first)) - width / 2) < 0.6:  # radius 1 each; NaN fails too
         return None
     for candidate in sorted(LAYOUTS, key=lambda name: name != layout):
@@ -95,11 +122,15 @@ def find_formula(table: NDArray[Any], layout: str | None = None) -> Formula | No
 
 
 def first_deviation(table: NDArray[Any], formula: Formula) -> int | None:
-    """Return the index of the first row that differs from a formula by more than rounding errors."""
+    """Return the index of the first row that differs from a formula by more than rounding
+    errors.
+    """
     import ml_dtypes  # knows all float dtypes
 
     eps = ml_dtypes.finfo(table.dtype).eps  # type: ignore[no-untyped-call]
-    rounding = 2 * float(max(eps, np.finfo(np.float32).eps))  # a table in float64 may have been converted
+    rounding = 2 * float(
+        max(eps, np.finfo(np.float32).eps)
+    )  # a table in float64 may have been converted
     width, (layout, start) = table.shape[1], formula
     tolerance = np.zeros(width)
     for columns in _columns(width, layout):
@@ -126,25 +157,32 @@ class LayoutFit:
 
 
 def fit_layout(table: NDArray[Any], layout: str = "") -> LayoutFit | None:
-    """Return how much of the variance of a table of finite rows, shape (n, d), its best layout explains.
+    """Return how much of the variance of a table of finite rows, shape (n, d), its best layout
+    explains.
 
-    The fit is m + r·PE(t): a mean row m, one radius r, and a phase for each pair of columns, so that rows can start at
-    any position. With z_i(t) = cosine column + i·sine column of pair i, and w_i(t) = exp(iω_i·t), each minus its mean,
+    The fit is m + r·PE(t): a mean row m, one radius r, and a phase for each pair of columns, so
+    that rows can start at any position. With z_i(t) = cosine column + i·sine column of pair i, and
+    w_i(t) = exp(iω_i·t), each minus its mean,
 
         explained = (Σ_i |⟨w_i, z_i⟩|)² / (Σ_i ‖w_i‖² · Σ_i ‖z_i‖²),
 
-    about 1/n for random rows. Slow sinusoids with a radius each would fit the trends of any learned table. Large tables
-    are sampled, and a last column without a partner is ignored. Returns None if the rows are equal, as a single row is.
-    `layout` is the one that the model computes, if any.
+    about 1/n for random rows. Slow sinusoids with a radius each would fit the trends of any learned
+    table. Large tables are sampled, and a last column without a partner is ignored. Returns None if
+    the rows are equal, as a single row is. `layout` is the one that the model computes, if any.
     """
     with np.errstate(all="ignore"):
-        explained = {name: _explained(table, name) for name in LAYOUTS if table.shape[1] >= (4 if "log" in name else 2)}
+        explained = {
+            name: _explained(table, name)
+            for name in LAYOUTS
+            if table.shape[1] >= (4 if "log" in name else 2)
+        }
     best = max(explained, key=lambda name: explained[name], default="")
     if not (best and explained[best] >= 0):
         return None
     if formula := find_formula(table, layout or best):
         return LayoutFit(formula.layout, explained[formula.layout], True, None)
-    expected, deviating = layout or best, 0 if layout else None
+    expected = layout or best
+    deviating = 0 if layout else None
     for row in (len(table) // 2, 0):
         single = find_formula(table[row : row + 1], expected)
         if single and single.layout == expected:
@@ -154,16 +192,20 @@ def fit_layout(table: NDArray[Any], layout: str = "") -> LayoutFit | None:
 
 def _explained(table: NDArray[Any], layout: str) -> float:
     """Return the share of a table's variance that a layout explains; NaN if there is none."""
-    width, pairs = table.shape[1], table.shape[1] // 2
+    width = table.shape[1]
+    pairs = table.shape[1] // 2
     rows = np.linspace(0, len(table) - 1, min(len(table), FIT_VALUES // width)).astype(np.intp)
     sampled = table[rows].astype(np.float64)
     sampled -= sampled[0]  # equal rows become exactly zero
     sines, cosines = (sampled[:, columns][:, :pairs] for columns in _columns(width, layout))
-    values, waves = cosines + 1j * sines, np.exp(1j * rows[:, None] / _wavelengths(width, layout)[:pairs])
+    values = cosines + 1j * sines
+    waves = np.exp(1j * rows[:, None] / _wavelengths(width, layout)[:pairs])
     values -= values.mean(axis=0)
     waves -= waves.mean(axis=0)
     products = np.abs(np.einsum("tp,tp->p", waves.conj(), values)).sum()
-    return min(float(products**2 / (np.vdot(waves, waves).real * np.vdot(values, values).real)), 1.0)
+    return min(
+        float(products**2 / (np.vdot(waves, waves).real * np.vdot(values, values).real)), 1.0
+    )
 
 
 class PrincipalComponents(NamedTuple):
@@ -175,12 +217,19 @@ class PrincipalComponents(NamedTuple):
 
 
 def principal_components(table: Floats, maximum: int) -> PrincipalComponents:
-    """Return up to `maximum` leading principal components of a table, (n, d); none if it is constant or not finite."""
+    """Return up to `maximum` leading principal components of a table, (n, d); none if it is
+    constant or not finite.
+    """
     mean = table.mean(axis=0)
-    scale = max(np.abs(table[start : start + BLOCK_ROWS] - mean).max() for start in range(0, len(table), BLOCK_ROWS))
+    scale = max(
+        np.abs(table[start : start + BLOCK_ROWS] - mean).max()
+        for start in range(0, len(table), BLOCK_ROWS)
+    )
     if not np.isfinite(scale):
         mean[:] = np.nan
-    if not scale > 1e-14 * np.abs(mean).max():  # constant rows differ from their mean by rounding errors
+    if (
+        not scale > 1e-14 * np.abs(mean).max()
+    ):  # constant rows differ from their mean by rounding errors
         return PrincipalComponents(mean, np.zeros((len(table), 0)), np.zeros((0, table.shape[1])))
     centred = table - mean
     centred /= scale  # so that squares neither overflow nor underflow
@@ -196,15 +245,19 @@ def principal_components(table: Floats, maximum: int) -> PrincipalComponents:
 
 
 def periodogram(positions: NDArray[np.intp], values: Floats) -> tuple[Floats, Floats]:
-    """Return frequencies and the sum of squares that each explains, both of shape (f,): a Lomb-Scargle periodogram.
+    """Return frequencies and the sum of squares that each explains, both of shape (f,): a
+    Lomb-Scargle periodogram.
 
-    Fits a constant, a cosine and a sine per frequency to `values` at ascending `positions` ≥ 0, shape (n,), with least
-    squares. Frequencies, in cycles per position, start at half a cycle per table in steps of 1/8 cycle per table; a
-    plain Fourier transform would favour integer numbers of cycles.
+    Fits a constant, a cosine and a sine per frequency to `values` at ascending `positions` ≥ 0,
+    shape (n,), with least squares. Frequencies, in cycles per position, start at half a cycle per
+    table in steps of 1/8 cycle per table; a plain Fourier transform would favour integer numbers of
+    cycles.
 
-    Source: Zechmeister & Kürster 2009, "The generalised Lomb-Scargle periodogram", section 2, arXiv:0901.2573.
+    Source: Zechmeister & Kürster 2009, "The generalised Lomb-Scargle periodogram", section 2,
+    arXiv:0901.2573.
     """
-    length, count = int(positions[-1]) + 1, len(positions)
+    length = int(positions[-1]) + 1
+    count = len(positions)
     curve, ones = np.zeros(length), np.zeros(length)
     curve[positions], ones[positions] = values - values.mean(), 1
     # Bin k of the zero-padded transforms is the frequency k / (8·length).
@@ -212,19 +265,24 @@ def periodogram(positions: NDArray[np.intp], values: Floats) -> tuple[Floats, Fl
     waves = np.fft.rfft(curve, OVERSAMPLING * length)[bins]
     window = np.fft.fft(ones, OVERSAMPLING * length)
     once, twice = window[bins], window[2 * bins % (OVERSAMPLING * length)]
-    # As named in the paper: sums over positions of products of the curve (y), cosine (c) and sine (s).
+    # As named in the paper: sums over positions of products of the curve (y), cosine (c) and sine
+    # (s).
     cosine, sine = once.real / count, -once.imag / count
     cc = (1 + twice.real / count) / 2 - cosine**2
     ss = (1 - twice.real / count) / 2 - sine**2
     cs = -twice.imag / count / 2 - cosine * sine
     yc, ys = waves.real / count, -waves.imag / count
     determinant = cc * ss - cs**2
-    explained = (ss * yc**2 + cc * ys**2 - 2 * cs * yc * ys) / np.where(determinant > 1e-12, determinant, np.inf)
+    explained = (ss * yc**2 + cc * ys**2 - 2 * cs * yc * ys) / np.where(
+        determinant > 1e-12, determinant, np.inf
+    )
     return bins / (OVERSAMPLING * length), np.asarray(explained * count, dtype=np.float64)
 
 
 def highest_peak(frequencies: Floats, power: Floats) -> tuple[float, float]:
-    """Return the maximum power and its frequency, refined with a parabola through the adjacent bins."""
+    """Return the maximum power and its frequency, refined with a parabola through the adjacent
+    bins.
+    """
     best = int(np.argmax(power))
     frequency, adjacent = frequencies[best], power[max(best - 1, 0) : best + 2]
     if len(adjacent) == 3 and adjacent[1] > max(adjacent[0], adjacent[2]):
@@ -236,8 +294,8 @@ def highest_peak(frequencies: Floats, power: Floats) -> tuple[float, float]:
 class SinusoidFit:
     """A least-squares fit of several curves with a constant and sinusoids of common frequencies.
 
-    `weights`, shape (1 + 2f, k), are those of the constant, each cosine and each sine per curve; `residual`, shape
-    (n, k), is the curves minus the fit, and `error` its sum of squares.
+    `weights`, shape (1 + 2f, k), are those of the constant, each cosine and each sine per curve;
+    `residual`, shape (n, k), is the curves minus the fit, and `error` its sum of squares.
     """
 
     def __init__(self, curves: Floats, frequencies: Floats) -> None:
@@ -258,14 +316,20 @@ class SinusoidFit:
     def newton_step(self) -> Floats:
         """Return the Gauss-Newton step of the frequencies, shape (f,), by variable projection.
 
-        Source: Kaufman 1975, BIT 15, pages 49-57, on Golub & Pereyra 1973, SIAM J. Numer. Anal. 10(2).
+        Source: Kaufman 1975, BIT 15, pages 49-57, on Golub & Pereyra 1973, SIAM J. Numer. Anal.
+        10(2).
         """
         count, positions = len(self.frequencies), np.arange(len(self.residual))
-        # The derivatives with respect to a frequency: -2πt·sin and 2πt·cos, times the weights of its cosine and sine.
+        # The derivatives with respect to a frequency: -2πt·sin and 2πt·cos, times the weights of
+        # its cosine and sine.
         waves = (positions - self._middle)[:, None] * self._waves(positions)[:, 1:]
         slopes = 2 * np.pi * self._residual_of(np.hstack([waves[:, count:], waves[:, :count]]))
         weights = np.vstack([-self.weights[1 : 1 + count], self.weights[1 + count :]])
-        products = ((weights @ weights.T) * (slopes.T @ slopes)).reshape(2, count, 2, count).sum(axis=(0, 2))
+        products = (
+            ((weights @ weights.T) * (slopes.T @ slopes))
+            .reshape(2, count, 2, count)
+            .sum(axis=(0, 2))
+        )
         sums = (weights * (slopes.T @ self.residual)).sum(axis=1).reshape(2, count).sum(axis=0)
         return np.asarray(np.linalg.lstsq(products, sums, rcond=None)[0])
 
@@ -280,13 +344,15 @@ class SinusoidFit:
 def fit_sinusoids(curves: Floats, maximum: int) -> SinusoidFit:
     """Fit a constant and sinusoids of common frequencies to finite curves, shape (n, k).
 
-    Adds frequencies one by one, at most `maximum` and n / 4, each where a sinusoid explains most of the residual, and
-    refines all of them after each. They are at least half a cycle per table, and far enough apart to be resolved.
+    Adds frequencies one by one, at most `maximum` and n / 4, each where a sinusoid explains most of
+    the residual, and refines all of them after each. They are at least half a cycle per table, and
+    far enough apart to be resolved.
     """
     fit, positions = SinusoidFit(curves, np.zeros(0)), np.arange(len(curves))
     for _ in range(min(maximum, len(curves) // 4)):
         powers = [periodogram(positions, curve) for curve in fit.residual.T]
-        frequencies, power = powers[0][0], np.sum([power for _, power in powers], axis=0)
+        frequencies = powers[0][0]
+        power = np.sum([power for _, power in powers], axis=0)
         power[(np.abs(frequencies[:, None] - fit.frequencies) < 1 / len(curves)).any(axis=1)] = 0
         highest, frequency = highest_peak(frequencies, power)
         if not highest > 0 or fit.error <= RESIDUAL_ROUNDING * np.square(curves).sum():
@@ -302,14 +368,19 @@ def _refine(curves: Floats, fit: SinusoidFit) -> SinusoidFit:
         for _ in range(MAX_HALVINGS):
             moved = fit.frequencies + step
             ordered = np.sort(moved) * len(curves)
-            if 2 * ordered[0] >= 1 and 2 * ordered[-1] <= len(curves) and (np.diff(ordered) >= RESOLUTION).all():
+            if (
+                2 * ordered[0] >= 1
+                and 2 * ordered[-1] <= len(curves)
+                and (np.diff(ordered) >= RESOLUTION).all()
+            ):
                 better = SinusoidFit(curves, moved)
                 if better.error < fit.error:
                     break
             step /= 2
         else:
             return fit
-        is_done, fit = better.error > (1 - MIN_GAIN) * fit.error, better
+        is_done = better.error > (1 - MIN_GAIN) * fit.error
+        fit = better
         if is_done:
             break
     return fit

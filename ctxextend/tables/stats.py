@@ -1,4 +1,6 @@
-"""Statistics of a position table: norms, neighbours, spectrum, periods, outliers, repetitions and untrained rows."""
+"""Statistics of a position table: norms, neighbours, spectrum, periods, outliers, repetitions and
+untrained rows.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -16,17 +18,24 @@ Table = NDArray[Any]
 RowRange = tuple[int, int]  # half-open: start and stop
 
 LEADING_COMPONENTS = 4  # principal components whose periods are measured
-# Evenly spaced rows used for the spectrum; fewer above `WIDE` rows and columns: time is cubic in the smaller of both.
+# Evenly spaced rows used for the spectrum; fewer above `WIDE` rows and columns: time is cubic in
+# the smaller of both.
 SPECTRUM_ROWS = 8192
 WIDE, WIDE_SPECTRUM_ROWS = 768, 512
-WIDE_SPREAD = 4.0  # norms are plotted on a logarithmic scale if the largest is more than this multiple of the median
+# norms are plotted on a logarithmic scale if the largest is more than this multiple of the median
+WIDE_SPREAD = 4.0
 
 NEIGHBOURHOOD = 8  # rows on either side that a row is compared with
-MAD_TO_SIGMA = 1.4826  # converts a median absolute deviation to the standard deviation of a normal distribution
+# converts a median absolute deviation to the standard deviation of a normal distribution
+MAD_TO_SIGMA = 1.4826
 OUTLIER_SIGMAS = 6.0  # standard deviations beyond which a row is an outlier
-NORM_FLOOR, COSINE_FLOOR = 0.2, 0.1  # minimum deviations of an outlier, so that smooth tables have none
+NORM_FLOOR, COSINE_FLOOR = (
+    0.2,
+    0.1,
+)  # minimum deviations of an outlier, so that smooth tables have none
 SHORTEST_LENGTH = 32  # the shortest old length whose seams are searched for when it is unknown
-# Standard errors within which a row counts as randomly initialised, and the minimum width for this test.
+# Standard errors within which a row counts as randomly initialised, and the minimum width for this
+# test.
 UNTRAINED_ERRORS, UNTRAINED_WIDTH = 4.5, 64
 LISTED_RANGES = 10  # maximum number of row ranges that are listed
 
@@ -45,7 +54,9 @@ class TableStats:
     """Statistics of a table's rows, without reserved rows."""
 
     norms: Floats  # Euclidean, shape (n,); NaN or infinity if the row contains one
-    cosines: Floats  # of each row to the next, shape (n - 1,); NaN if either norm is zero or not finite
+    cosines: (
+        Floats  # of each row to the next, shape (n - 1,); NaN if either norm is zero or not finite
+    )
     steps: Floats  # Euclidean distance of each row to the next, shape (n - 1,)
     mean_norm: float  # norm of the mean row; it and the fields below ignore non-finite rows
     eigenvalues: Floats  # variance along each principal component, descending
@@ -73,7 +84,8 @@ class TableStats:
     def effective_rank(self) -> float:
         """The participation ratio of the spectrum, (Σλ)² / Σλ²: the effective number of dimensions.
 
-        Source: Gao et al. 2017, "A theory of multineuronal dimensionality, dynamics and measurement", bioRxiv 214262.
+        Source: Gao et al. 2017, "A theory of multineuronal dimensionality, dynamics and
+        measurement", bioRxiv 214262.
         """
         if not self.eigenvalues.size or not self.eigenvalues[0] > 0:
             return 0.0
@@ -82,19 +94,38 @@ class TableStats:
 
 
 def measure(table: Table) -> TableStats:
-    """Compute statistics of a table, shape (n, d), any float dtype, without reserved rows, in float64."""
+    """Compute statistics of a table, shape (n, d), any float dtype, without reserved rows, in
+    float64.
+    """
     norms, cosines, steps = norms_and_neighbours(table)
     finite = np.flatnonzero(np.isfinite(norms))
-    mean = sum((block.sum(axis=0) for block in _blocks(table, finite)), np.zeros(table.shape[1])) / max(len(finite), 1)
+    mean = sum(
+        (block.sum(axis=0) for block in _blocks(table, finite)), np.zeros(table.shape[1])
+    ) / max(len(finite), 1)
     eigenvalues, components = _spectrum(table, finite, mean)
-    nonfinite, zeros = (tuple(np.flatnonzero(rows).tolist()) for rows in (~np.isfinite(norms), norms == 0))
-    return TableStats(norms, cosines, steps, float(np.linalg.norm(mean)), eigenvalues, components, nonfinite, zeros)
+    nonfinite, zeros = (
+        tuple(np.flatnonzero(rows).tolist()) for rows in (~np.isfinite(norms), norms == 0)
+    )
+    return TableStats(
+        norms,
+        cosines,
+        steps,
+        float(np.linalg.norm(mean)),
+        eigenvalues,
+        components,
+        nonfinite,
+        zeros,
+    )
 
 
 def norms_and_neighbours(table: Table) -> tuple[Floats, Floats, Floats]:
-    """Return the norms of rows, shape (n,), and the cosine and distance of each to the next, shape (n - 1,)."""
+    """Return the norms of rows, shape (n,), and the cosine and distance of each to the next, shape
+    (n - 1,).
+    """
     norms, dots, steps = np.empty(len(table)), np.empty(len(table) - 1), np.empty(len(table) - 1)
-    products = partial(np.einsum, "ij,ij->i")  # half the time of numpy.linalg.norm, which makes a copy
+    products = partial(
+        np.einsum, "ij,ij->i"
+    )  # half the time of numpy.linalg.norm, which makes a copy
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         for start in range(0, len(table), BLOCK_ROWS):
             block = table[start : start + BLOCK_ROWS + 1].astype(np.float64)
@@ -114,13 +145,18 @@ def _blocks(table: Table, rows: NDArray[np.intp]) -> Iterator[Floats]:
         yield table[rows[start : start + BLOCK_ROWS]].astype(np.float64)
 
 
-def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Floats, tuple[Component, ...]]:
+def _spectrum(
+    table: Table, rows: NDArray[np.intp], mean: Floats
+) -> tuple[Floats, tuple[Component, ...]]:
     """Return the variances along all principal components, and the leading components."""
-    width, components = table.shape[1], list[Component]()
+    width = table.shape[1]
+    components = list[Component]()
     if len(rows) < 2:
         return np.zeros(0), ()
     maximum = WIDE_SPECTRUM_ROWS if min(len(rows), width) > WIDE else SPECTRUM_ROWS
-    centred = table[rows[np.linspace(0, len(rows) - 1, min(len(rows), maximum)).astype(np.intp)]].astype(np.float64)
+    centred = table[
+        rows[np.linspace(0, len(rows) - 1, min(len(rows), maximum)).astype(np.intp)]
+    ].astype(np.float64)
     centred -= mean
     is_long = len(centred) >= width
     values, vectors = np.linalg.eigh(centred.T @ centred if is_long else centred @ centred.T)
@@ -141,19 +177,23 @@ def _spectrum(table: Table, rows: NDArray[np.intp], mean: Floats) -> tuple[Float
 
 
 def needs_log_scale(reserved_norms: Floats, norms: Floats) -> bool:
-    """Whether a linear plot would hide most norms below the largest; reserved rows of zeros are ignored."""
+    """Whether a linear plot would hide most norms below the largest; reserved rows of zeros are
+    ignored.
+    """
     values = np.concatenate([reserved_norms[reserved_norms > 0], norms])
     values = values[np.isfinite(values)]
     return bool(values.size and values.min() > 0 and values.max() > WIDE_SPREAD * np.median(values))
 
 
 def find_outliers(norms: Floats, cosines: Floats) -> dict[int, str]:
-    """Find outlier rows from norms, shape (n,), and cosines to the next row, shape (n - 1,); returns a reason per row.
+    """Find outlier rows from norms, shape (n,), and cosines to the next row, shape (n - 1,);
+    returns a reason per row.
 
-    Norms drift along a table, so each row is compared with the median of the 8 rows on either side. It is an outlier if
-    its norm differs from that by more than 6 standard deviations and 20 %, or if the larger of its two cosines is lower
-    by more than 6 standard deviations and 0.1. The standard deviation is 1.4826 times the median absolute deviation of
-    all rows from their local medians. Rows that are zero or not finite are ignored.
+    Norms drift along a table, so each row is compared with the median of the 8 rows on either side.
+    It is an outlier if its norm differs from that by more than 6 standard deviations and 20 %, or
+    if the larger of its two cosines is lower by more than 6 standard deviations and 0.1. The
+    standard deviation is 1.4826 times the median absolute deviation of all rows from their local
+    medians. Rows that are zero or not finite are ignored.
     """
     reasons: dict[int, list[str]] = {}
     norms = np.where(np.isfinite(norms) & (norms > 0), norms, np.nan)
@@ -164,7 +204,9 @@ def find_outliers(norms: Floats, cosines: Floats) -> dict[int, str]:
     best = np.fmax(padded[1:], padded[:-1])
     expected = _local_median(best)
     for row in _rows_beyond(expected - best, COSINE_FLOOR):
-        reasons.setdefault(row, []).append(f"max cosine {best[row]:.2f} (expected {expected[row]:.2f})")
+        reasons.setdefault(row, []).append(
+            f"max cosine {best[row]:.2f} (expected {expected[row]:.2f})"
+        )
     return {row: ", ".join(texts) for row, texts in sorted(reasons.items())}
 
 
@@ -174,7 +216,9 @@ def _rows_beyond(deviations: Floats, floors: Floats | float) -> list[int]:
     if not known_deviations.size:
         return []
     sigma = MAD_TO_SIGMA * np.median(known_deviations)
-    return [int(row) for row in np.flatnonzero(deviations > np.maximum(OUTLIER_SIGMAS * sigma, floors))]
+    return [
+        int(row) for row in np.flatnonzero(deviations > np.maximum(OUTLIER_SIGMAS * sigma, floors))
+    ]
 
 
 def _local_median(values: Floats) -> Floats:
@@ -196,7 +240,9 @@ class Repetition:
     period: int | None  # of the tiled part, in rows; None if nothing is tiled
     start: int  # first row of the tiled part
     stop: int  # end of the tiled part
-    groups: tuple[tuple[int, ...], ...]  # other groups of equal rows, each ascending, without zero rows
+    groups: tuple[
+        tuple[int, ...], ...
+    ]  # other groups of equal rows, each ascending, without zero rows
 
     @property
     def copies(self) -> float:
@@ -213,32 +259,43 @@ def find_repetition(table: Table) -> Repetition:
     groups = list(rows_of.values())
     period, start, stop = _tiling(len(table), groups)
     repeated = (rows for rows in groups if len(rows) > 1)
-    outside = tuple(tuple(rows) for rows in repeated if period is None or not start <= rows[0] < rows[-1] < stop)
+    outside = tuple(
+        tuple(rows) for rows in repeated if period is None or not start <= rows[0] < rows[-1] < stop
+    )
     return Repetition(period, start, stop, outside)
 
 
 def _tiling(rows: int, groups: list[list[int]]) -> tuple[int | None, int, int]:
-    """Return the most common distance between equal rows, and the longest range with that period."""
+    """Return the most common distance between equal rows, and the longest range with that
+    period.
+    """
     distances = Counter(after - before for group in groups for before, after in pairwise(group))
     if not distances:
         return None, 0, 0
     period = min(distances, key=lambda distance: (-distances[distance], distance))
-    group_of = np.zeros(rows, dtype=np.int64)  # zero rows match each other, but are no evidence of tiling
+    group_of = np.zeros(
+        rows, dtype=np.int64
+    )  # zero rows match each other, but are no evidence of tiling
     for index, group in enumerate(groups, 1):
         group_of[group] = index
     same = group_of[period:] == group_of[:-period]
     edges = np.flatnonzero(np.diff(np.concatenate([[0], same.astype(np.int8), [0]])))
     starts, stops = edges[::2], edges[1::2]
-    counts = [np.count_nonzero(group_of[start:stop]) for start, stop in zip(starts, stops, strict=True)]
+    counts = [
+        np.count_nonzero(group_of[start:stop]) for start, stop in zip(starts, stops, strict=True)
+    ]
     best = int(np.argmax(counts))
-    return (None, 0, 0) if counts[best] < 2 else (period, int(starts[best]), int(stops[best]) + period)
+    return (
+        (None, 0, 0) if counts[best] < 2 else (period, int(starts[best]), int(stops[best]) + period)
+    )
 
 
 def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...]]:
     """Find jumps of the table at multiples of an old length; returns positions by old length.
 
-    A jump is a step that exceeds the median of the 8 steps on either side by more than 6 standard deviations (as in
-    `find_outliers`) and by half. `lengths` are tried first, then powers of two from 32 on.
+    A jump is a step that exceeds the median of the 8 steps on either side by more than 6 standard
+    deviations (as in `find_outliers`) and by half. `lengths` are tried first, then powers of two
+    from 32 on.
     """
     rows, expected = len(stats.norms), _local_median(stats.steps)
     jumps = {step + 1 for step in _rows_beyond(stats.steps - expected, expected / 2)}
@@ -246,21 +303,26 @@ def find_seams(stats: TableStats, lengths: set[int]) -> dict[int, tuple[int, ...
     seams_of: dict[int, tuple[int, ...]] = {}
     for length in [*sorted(lengths), *powers]:
         if length in jumps:
-            # A step of the same length as a learned one is a copy of it, forwards or reflected, not a seam.
+            # A step of the same length as a learned one is a copy of it, forwards or reflected, not
+            # a seam.
             learned = set(stats.steps[: length - 1].tolist())
             multiples = (position for position in range(length, rows, length) if position in jumps)
-            seams = tuple(position for position in multiples if stats.steps[position - 1] not in learned)
+            seams = tuple(
+                position for position in multiples if stats.steps[position - 1] not in learned
+            )
             seams_of |= {length: seams} if seams else {}
             jumps -= set(seams)
     return seams_of
 
 
 def find_untrained_rows(table: Table, deviations: tuple[float, ...]) -> dict[int, float]:
-    """Find rows that look randomly initialised; returns for each the one of `deviations` that it fits.
+    """Find rows that look randomly initialised; returns for each the one of `deviations` that it
+    fits.
 
-    For d independent normal values with deviation s, the norm is s·√d with a standard error of s/√2, the cosine to
-    other rows 0 ± 1/√d, and the mean 0 ± s/√d. An untrained row is within 4.5 standard errors of all three. Returns
-    nothing for tables less than 64 wide, because trained rows would pass by chance.
+    For d independent normal values with deviation s, the norm is s·√d with a standard error of
+    s/√2, the cosine to other rows 0 ± 1/√d, and the mean 0 ± s/√d. An untrained row is within 4.5
+    standard errors of all three. Returns nothing for tables less than 64 wide, because trained rows
+    would pass by chance.
     """
     width = table.shape[1]
     if width < UNTRAINED_WIDTH:
@@ -272,7 +334,9 @@ def find_untrained_rows(table: Table, deviations: tuple[float, ...]) -> dict[int
     for sigma in deviations:
         fits = np.abs(norms - sigma * np.sqrt(width)) < UNTRAINED_ERRORS * sigma / np.sqrt(2)
         for row in np.flatnonzero(unrelated & fits):
-            if abs(float(table[row].astype(np.float64).mean())) < UNTRAINED_ERRORS * sigma / np.sqrt(width):
+            if abs(
+                float(table[row].astype(np.float64).mean())
+            ) < UNTRAINED_ERRORS * sigma / np.sqrt(width):
                 untrained.setdefault(int(row), sigma)
     return dict(sorted(untrained.items()))
 

@@ -1,4 +1,6 @@
-"""Training objectives: language modelling, distillation from the base checkpoint, and contrastive training."""
+"""Training objectives: language modelling, distillation from the base checkpoint, and contrastive
+training.
+"""
 
 from functools import partial
 from itertools import pairwise
@@ -17,59 +19,85 @@ from ctxextend.evaluation.losses import Span, identity_lm_head, open_scorer
 from ctxextend.training.memory import chunked_loss
 from ctxextend.training.train_data import IGNORE_INDEX
 
-SAMPLED_IDS = 512  # number of evenly spaced token ids on which the tokenizers of student and teacher must agree
+# number of evenly spaced token ids on which the tokenizers of student and teacher must agree
+SAMPLED_IDS = 512
 
 
 class LanguageModeling(torch.nn.Module):
-    """Mean loss of a causal or masked language model; if the LM head is separate, logits are computed in chunks.
+    """Mean loss of a causal or masked language model; if the LM head is separate, logits are
+    computed in chunks.
 
-    The constructor checks on short texts whether it is. `position_ids`: whether `forward` is called with position ids.
-    In evaluation mode, losses at positions below `short_positions` and from there on are also returned apart.
-    With a teacher, `weight` times the mean of `Teacher.errors` is added in training mode only, not to held-out losses.
+    The constructor checks on short texts whether it is. `position_ids`: whether `forward` is called
+    with position ids. In evaluation mode, losses at positions below `short_positions` and from
+    there on are also returned apart. With a teacher, `weight` times the mean of `Teacher.errors` is
+    added in training mode only, not to held-out losses.
 
-    Source: TULIP, Najdenkoska et al. 2024, arXiv:2410.10034, distils a model with learned positions into its copy with
-        rotary ones on short texts, then trains it on long ones. Doing both at once, in windows, is ours.
+    Source: TULIP, Najdenkoska et al. 2024, arXiv:2410.10034, distils a model with learned positions
+        into its copy with rotary ones on short texts, then trains it on long ones. Doing both at
+        once, in windows, is ours.
     """
 
     short_positions: int | None = None  # set after construction
 
     def __init__(
-        self, model: EvalModel, teacher: EvalModel | None = None, weight: float = 1.0, *, position_ids: bool = False
+        self,
+        model: EvalModel,
+        teacher: EvalModel | None = None,
+        weight: float = 1.0,
+        *,
+        position_ids: bool = False,
     ) -> None:
         super().__init__()
-        self.kind, self.weight = model.kind, weight
+        self.kind = model.kind
+        self.weight = weight
         self.teacher = Teacher(teacher, model, overlapping=False) if teacher is not None else None
         self.model: Any = model.model
         self.has_separate_head = open_scorer(model).has_separate_head
         self.position_base = position_base(model, "--window") if position_ids else 0
 
     def forward(
-        self, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None = None
+        self,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        position_ids: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
         """Return the mean loss in nats as ``loss``; all inputs are int64 of shape (b, w).
 
-        Texts are not padded. Labels are not shifted for a causal model; those equal to `IGNORE_INDEX` are ignored.
-        Position ids count from the first usable position; None means default positions. ``sums``, shape (2, 2), are
-        the nats, then the number, of tokens at short and at long positions. A token counts at its own position, not at
-        that of the token before it, from which a causal model predicts it.
+        Texts are not padded. Labels are not shifted for a causal model; those equal to
+        `IGNORE_INDEX` are ignored. Position ids count from the first usable position; None means
+        default positions. ``sums``, shape (2, 2), are the nats, then the number, of tokens at short
+        and at long positions. A token counts at its own position, not at that of the token before
+        it, from which a causal model predicts it.
         """
         positions = None if position_ids is None else position_ids + self.position_base
-        head: Any = self.model.get_output_embeddings() if self.has_separate_head else torch.nn.Identity()
-        teacher, inputs = self.teacher if self.training else None, prepare_inputs(self.model, input_ids, positions)
+        head: Any = (
+            self.model.get_output_embeddings() if self.has_separate_head else torch.nn.Identity()
+        )
+        teacher = self.teacher if self.training else None
+        inputs = prepare_inputs(self.model, input_ids, positions)
         with identity_lm_head(head):  # the model then returns hidden states as logits
             result = self.model(**inputs, **({"output_hidden_states": True} if teacher else {}))
         outputs: torch.Tensor = result.logits
-        at = torch.arange(input_ids.shape[1], device=labels.device) if position_ids is None else position_ids
+        at = (
+            torch.arange(input_ids.shape[1], device=labels.device)
+            if position_ids is None
+            else position_ids
+        )
         if self.kind == CAUSAL:
             outputs, labels, at = outputs[:, :-1], labels[:, 1:], at[..., 1:]
-        parts, short = [labels], None if self.training else self.short_positions
+        parts = [labels]
+        short = None if self.training else self.short_positions
         if short is not None:
-            parts = [labels.masked_fill(excluded, IGNORE_INDEX) for excluded in (at >= short, at < short)]
+            parts = [
+                labels.masked_fill(excluded, IGNORE_INDEX) for excluded in (at >= short, at < short)
+            ]
         if self.has_separate_head:
             losses = [chunked_loss(head, outputs, part) for part in parts]
         else:
             logits = outputs.float().flatten(0, 1)
-            losses = [cross_entropy(logits, part.flatten(), ignore_index=IGNORE_INDEX) for part in parts]
+            losses = [
+                cross_entropy(logits, part.flatten(), ignore_index=IGNORE_INDEX) for part in parts
+            ]
         loss = losses[0]
         if short is not None:
             counts = torch.stack([(part != IGNORE_INDEX).sum() for part in parts])
@@ -78,17 +106,24 @@ class LanguageModeling(torch.nn.Module):
         if teacher is not None:
             windows = teacher.plan(input_ids)
             targets = teacher.read(input_ids, windows)
-            loss = loss + self.weight * teacher.errors(result.hidden_states[-1].float(), targets, windows).mean()
+            loss = (
+                loss
+                + self.weight
+                * teacher.errors(result.hidden_states[-1].float(), targets, windows).mean()
+            )
         return {"loss": loss}
 
 
 def plan_windows(tokens: int, length: int, stride: int) -> list[Span]:
-    """Return windows of at most `length` tokens that cover a text of `tokens` tokens; all are ≥ 1, and stride ≤ length.
+    """Return windows of at most `length` tokens that cover a text of `tokens` tokens; all are ≥ 1,
+    and stride ≤ length.
 
-    Windows start `stride` tokens apart, except for the last one, which ends with the text. Tokens `first` to `last` of
-    the text belong to a window: each belongs to the first window in which it is most central.
+    Windows start `stride` tokens apart, except for the last one, which ends with the text. Tokens
+    `first` to `last` of the text belong to a window: each belongs to the first window in which it
+    is most central.
 
-    Source: `run_squad.py` of Devlin et al. 2018, arXiv:1810.04805, assigns tokens to windows by maximum context.
+    Source: `run_squad.py` of Devlin et al. 2018, arXiv:1810.04805, assigns tokens to windows by
+    maximum context.
     """
     size, last = min(tokens, length), max(tokens - length, 0)
     starts = [*range(0, last, stride), last]
@@ -101,20 +136,28 @@ def plan_windows(tokens: int, length: int, stride: int) -> list[Span]:
 class Teacher:
     """A base checkpoint that reads long texts in windows, without gradients.
 
-    The target of a token is its last hidden state in the window that it belongs to (see `plan_windows`); of a special
-    token, the mean over all windows. Overlapping windows start half their length apart. The model is not a submodule of
-    an objective, so its weights are neither trained nor saved.
+    The target of a token is its last hidden state in the window that it belongs to (see
+    `plan_windows`); of a special token, the mean over all windows. Overlapping windows start half
+    their length apart. The model is not a submodule of an objective, so its weights are neither
+    trained nor saved.
     """
 
     def __init__(self, teacher: EvalModel, student: EvalModel, *, overlapping: bool) -> None:
-        self.model, self.tokenizer, self.overlapping = teacher, student.tokenizer, overlapping
+        self.model = teacher
+        self.tokenizer = student.tokenizer
+        self.overlapping = overlapping
         teacher.model.eval()
         sampled = np.linspace(0, len(student.tokenizer.tokenizer) - 1, SAMPLED_IDS).astype(np.int64)
         eval_model.check_same_tokens(student, teacher, sampled)
         size, expected = map(_hidden_size, (student, teacher))
         if size != expected:
-            message = f"The hidden size of {student.name} is {size:,}, but that of {teacher.name} is {expected:,}."
-            raise CheckpointError(message, f"Pass the base checkpoint of {student.name} with --base.")
+            message = (
+                f"The hidden size of {student.name} is {size:,}, but that of {teacher.name} is "
+                f"{expected:,}."
+            )
+            raise CheckpointError(
+                message, f"Pass the base checkpoint of {student.name} with --base."
+            )
 
     def plan(self, input_ids: torch.Tensor) -> list[Span]:
         """Return the windows of texts, int64 of shape (b, w)."""
@@ -132,14 +175,22 @@ class Teacher:
         return torch.cat(states).view(len(windows), -1, *states[0].shape[1:])
 
     def select(self, values: torch.Tensor, window: Span) -> torch.Tensor:
-        """Return the values of a window and of the special tokens around the text, from values of shape (b, w, …)."""
-        start, stop = len(self.tokenizer.before), values.shape[1] - len(self.tokenizer.after)
+        """Return the values of a window and of the special tokens around the text, from values of
+        shape (b, w, …).
+        """
+        start = len(self.tokenizer.before)
+        stop = values.shape[1] - len(self.tokenizer.after)
         inside = values[:, start + window.start : start + window.stop]
         return torch.cat([values[:, :start], inside, values[:, stop:]], dim=1)
 
-    def errors(self, states: torch.Tensor, targets: torch.Tensor, windows: list[Span]) -> torch.Tensor:
-        """Return the mean squared error of each text's states, (b, w, d), over the mean square of its targets, (b,)."""
-        start, stop = len(self.tokenizer.before), targets.shape[2] - len(self.tokenizer.after)
+    def errors(
+        self, states: torch.Tensor, targets: torch.Tensor, windows: list[Span]
+    ) -> torch.Tensor:
+        """Return the mean squared error of each text's states, (b, w, d), over the mean square of
+        its targets, (b,).
+        """
+        start = len(self.tokenizer.before)
+        stop = targets.shape[2] - len(self.tokenizer.after)
         special = targets.mean(dim=0)
         parts = [
             values[:, start + window.first - window.start : start + window.last - window.start]
@@ -150,36 +201,53 @@ class Teacher:
 
 
 class Distillation(torch.nn.Module):
-    """Distils a base checkpoint (teacher), which reads windows, into a model (student) that reads long texts.
+    """Distils a base checkpoint (teacher), which reads windows, into a model (student) that reads
+    long texts.
 
-    The loss is that of `Teacher.errors`. For sentence encoders (`poolings`), the mean of 1 - cosine similarity of each
-    window's embeddings is added. A window's embedding is pooled from its tokens and the special tokens around the text,
-    as the teacher's is; with a pooling of one token, such as [CLS], one embedding is compared with the mean of all.
+    The loss is that of `Teacher.errors`. For sentence encoders (`poolings`), the mean of 1 - cosine
+    similarity of each window's embeddings is added. A window's embedding is pooled from its tokens
+    and the special tokens around the text, as the teacher's is; with a pooling of one token, such
+    as [CLS], one embedding is compared with the mean of all.
 
-    Source: Dong et al. 2025, arXiv:2502.07365, keep an extended model's states close to the base model's on short
-        texts; Zhang et al. 2025, arXiv:2503.20376, pull the embeddings of a long text's chunks towards the teacher's.
-        Targets from overlapping windows are specific to ctxextend.
+    Source: Dong et al. 2025, arXiv:2502.07365, keep an extended model's states close to the base
+        model's on short texts; Zhang et al. 2025, arXiv:2503.20376, pull the embeddings of a long
+        text's chunks towards the teacher's. Targets from overlapping windows are specific to
+        ctxextend.
     """
 
     def __init__(
-        self, student: EvalModel, teacher: EvalModel, poolings: tuple[str, ...] = (), *, position_ids: bool = False
+        self,
+        student: EvalModel,
+        teacher: EvalModel,
+        poolings: tuple[str, ...] = (),
+        *,
+        position_ids: bool = False,
     ) -> None:
         super().__init__()
         self.model: Any = student.model
-        self.student, self.teacher, self.poolings = student, Teacher(teacher, student, overlapping=True), poolings
+        self.student = student
+        self.teacher = Teacher(teacher, student, overlapping=True)
+        self.poolings = poolings
         self.position_base = position_base(student, "--window") if position_ids else 0
 
     def forward(
-        self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, position_ids: torch.Tensor | None = None
+        self,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
-        """Return the mean loss of texts, int64 of shape (b, w), as ``loss``; only the student uses position ids."""
+        """Return the mean loss of texts, int64 of shape (b, w), as ``loss``; only the student uses
+        position ids.
+        """
         positions = None if position_ids is None else position_ids + self.position_base
         states = last_states(self.student, input_ids, positions)
         windows = self.teacher.plan(input_ids)
         targets = self.teacher.read(input_ids, windows)
         loss = self.teacher.errors(states, targets, windows)
         if self.poolings:
-            embeddings = torch.stack([self._pool(self.teacher.select(states, window)) for window in windows])
+            embeddings = torch.stack(
+                [self._pool(self.teacher.select(states, window)) for window in windows]
+            )
             target_embeddings = torch.stack([self._pool(states) for states in targets])
             loss = loss + 1 - cosine_similarity(embeddings, target_embeddings, dim=-1).mean(dim=0)
         return {"loss": loss.mean()}
@@ -190,37 +258,54 @@ class Distillation(torch.nn.Module):
 
 
 class Contrastive(torch.nn.Module):
-    """Loss of finding the positive of each anchor among all positives and negatives of a batch, on all devices.
+    """Loss of finding the positive of each anchor among all positives and negatives of a batch, on
+    all devices.
 
-    It is sentence-transformers' `MultipleNegativesRankingLoss`; activations of micro-batches are computed again in the
-    backward pass. With a teacher, `weight` times the mean of 1 - cosine similarity between both models' embeddings of
-    the anchors is added in training mode only.
+    It is sentence-transformers' `MultipleNegativesRankingLoss`; activations of micro-batches are
+    computed again in the backward pass. With a teacher, `weight` times the mean of 1 - cosine
+    similarity between both models' embeddings of the anchors is added in training mode only.
 
-    Source: in-batch negatives of Henderson et al. 2017, section 4.4, arXiv:1705.00652; recomputing as Gao et al. 2021,
-        arXiv:2101.06983. Distilling the embeddings of anchors, to keep those of short texts, is ours.
+    Source: in-batch negatives of Henderson et al. 2017, section 4.4, arXiv:1705.00652; recomputing
+        as Gao et al. 2021, arXiv:2101.06983. Distilling the embeddings of anchors, to keep those of
+        short texts, is ours.
     """
 
     micro_batch_size = 1  # set after construction
 
-    def __init__(self, student: EvalModel, teacher: EvalModel | None, weight: float, *, position_ids: bool) -> None:
+    def __init__(
+        self, student: EvalModel, teacher: EvalModel | None, weight: float, *, position_ids: bool
+    ) -> None:
         try:
             from sentence_transformers.sentence_transformer import losses, modules
         except ImportError as error:
             message = "--contrastive requires sentence-transformers 6, which is not installed."
             raise TrainingError(message, install_command("sentence_transformers")) from error
         super().__init__()
-        self.model, self.teacher, self.weight = student.model, teacher, weight
+        self.model = student.model
+        self.teacher = teacher
+        self.weight = weight
         self.padding = student.tokenizer.tokenizer.pad_token_id or 0
         self.position_base = position_base(student, "--window") if position_ids else 0
-        self.pooling = modules.Pooling(student.model.config.get_text_config().hidden_size, read_pooling(student.root))
+        self.pooling = modules.Pooling(
+            student.model.config.get_text_config().hidden_size, read_pooling(student.root)
+        )
         self.ranking: Any = losses.MultipleNegativesRankingLoss(self.pooling)
 
-    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    def forward(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
         """Return the mean loss in nats as ``loss`` of pairs of `PairDataset`, (b, texts, w)."""
-        size, pairs = self.micro_batch_size, len(input_ids)
-        embed = self.embed if size >= pairs else partial(checkpoint, self.embed, use_reentrant=False)
-        values: list[Any] = [input_ids] if position_ids is None else [input_ids, position_ids + self.position_base]
-        parts = zip(*(value.transpose(0, 1).flatten(0, 1).split(size) for value in values), strict=True)
+        size = self.micro_batch_size
+        pairs = len(input_ids)
+        embed = (
+            self.embed if size >= pairs else partial(checkpoint, self.embed, use_reentrant=False)
+        )
+        values: list[Any] = (
+            [input_ids] if position_ids is None else [input_ids, position_ids + self.position_base]
+        )
+        parts = zip(
+            *(value.transpose(0, 1).flatten(0, 1).split(size) for value in values), strict=True
+        )
         embedded: Any = torch.cat([embed(self.model, *part) for part in parts])
         anchors, *others = embedded.split(pairs)
         self.ranking.gather_across_devices = self.training and torch.distributed.is_initialized()
@@ -234,17 +319,27 @@ class Contrastive(torch.nn.Module):
         return {"loss": loss}
 
     def embed(self, model: Any, ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> Any:
-        """Return a model's embeddings of texts padded with `IGNORE_INDEX`, (b, w), as float32, (b, d)."""
+        """Return a model's embeddings of texts padded with `IGNORE_INDEX`, (b, w), as float32, (b,
+        d).
+        """
         mask = (ids != IGNORE_INDEX).long()
-        inputs = prepare_inputs(model, ids.where(mask > 0, self.padding), position_ids) | {"attention_mask": mask}
+        inputs = prepare_inputs(model, ids.where(mask > 0, self.padding), position_ids) | {
+            "attention_mask": mask
+        }
         width = int(mask.sum(dim=1).max())
-        inputs |= {name: value[:, :width] for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+        inputs |= {
+            name: value[:, :width]
+            for name, value in inputs.items()
+            if isinstance(value, torch.Tensor)
+        }
         states = model.base_model(**inputs).last_hidden_state.float()
         return self.pooling(inputs | {"token_embeddings": states})["sentence_embedding"]
 
 
 def _hidden_size(model: EvalModel) -> int:
     tokenizer = model.tokenizer
-    ids = torch.from_numpy(tokenizer.add_special_tokens(tokenizer.encode("a"))).to(model.model.device)
+    ids = torch.from_numpy(tokenizer.add_special_tokens(tokenizer.encode("a"))).to(
+        model.model.device
+    )
     with torch.no_grad(), eval_model.needs_only_text(model, "states"):
         return int(last_states(model, ids[None]).shape[-1])

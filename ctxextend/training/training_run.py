@@ -1,4 +1,5 @@
-"""A training run: its result, its interruption, and the folder next to its output from which it is resumed.
+"""A training run: its result, its interruption, and the folder next to its output from which it is
+resumed.
 
 NAME.training/
   run.json         settings of the run, and hashes of the source's table and of all its weights
@@ -26,7 +27,15 @@ RUN_FILE = "run.json"
 SAVE = "checkpoint-"  # transformers' prefix of a saved state; the step follows
 CHANGEABLE = tuple(  # settings that may differ when a run is resumed
     f"train.{name}"
-    for name in ("steps", "per_device_batch_size", "eval_every", "save_every", "report_to", "copy_code", *MACHINE_KEYS)
+    for name in (
+        "steps",
+        "per_device_batch_size",
+        "eval_every",
+        "save_every",
+        "report_to",
+        "copy_code",
+        *MACHINE_KEYS,
+    )
 )
 PLANNED_STEPS = "planned_steps"
 
@@ -66,28 +75,45 @@ class RunFolder:
 
     @property
     def planned_steps(self) -> int | None:
-        """The steps of the first start, which set the learning rate schedule until an interruption."""
+        """The steps of the first start, which set the learning rate schedule until an
+        interruption.
+        """
         run_file = self.path / RUN_FILE
         return json.loads(run_file.read_text("utf-8"))[PLANNED_STEPS] if run_file.exists() else None
 
     def remove(self, steps: list[int] | None = None) -> None:
-        """Remove the folder, or the saved states of some steps; if killed, none is left incomplete under its name."""
+        """Remove the folder, or the saved states of some steps; if killed, none is left incomplete
+        under its name.
+        """
         with suppress(OSError):
-            for path in [self.path] if steps is None else [self.saves / f"{SAVE}{step}" for step in steps]:
+            for path in (
+                [self.path] if steps is None else [self.saves / f"{SAVE}{step}" for step in steps]
+            ):
                 atomic_output.remove_atomically(path)
 
 
 @contextmanager
-def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, force: bool) -> Iterator[RunFolder]:
-    """Create or reopen the folder of a run, and lock it; on exit it is removed if it contains no saved state."""
+def open_run_folder(
+    output: Path, settings: Mapping[str, Any], *, resume: bool, force: bool
+) -> Iterator[RunFolder]:
+    """Create or reopen the folder of a run, and lock it; on exit it is removed if it contains no
+    saved state.
+    """
     folder = RunFolder.for_output(output)
-    path, run_file = folder.path, folder.path / RUN_FILE
+    path = folder.path
+    run_file = folder.path / RUN_FILE
     atomic_output.remove_stale(path, "old")
-    with atomic_output.os_errors_as_output_error(path), atomic_output.created_folders(path), ExitStack() as stack:
+    with (
+        atomic_output.os_errors_as_output_error(path),
+        atomic_output.created_folders(path),
+        ExitStack() as stack,
+    ):
         try:
             stack.enter_context(atomic_output.locked(path))
         except BlockingIOError:
-            raise TrainingError(f"Another run is using {path}.", "Wait for it, or choose another -o.") from None
+            raise TrainingError(
+                f"Another run is using {path}.", "Wait for it, or choose another -o."
+            ) from None
         atomic_output.remove_stale(run_file, "new")
         if any(path.iterdir()) and not run_file.is_file():
             hint = "Training saves its state under this name. Choose another -o."
@@ -99,11 +125,15 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
             _check_settings(folder, before, settings, resume=resume)
         if not resume or folder.save is None:
             before = {}  # saved states are removed first, so that no run resumes from half of them
-            for other in sorted(path.iterdir(), key=lambda other: (other != folder.saves, other == run_file)):
+            for other in sorted(
+                path.iterdir(), key=lambda other: (other != folder.saves, other == run_file)
+            ):
                 atomic_output.remove_atomically(other)
         planned_steps = before.get(PLANNED_STEPS, settings["train.steps"])
         with atomic_output.atomic_file(run_file) as staged:
-            staged.write_text(json.dumps({**settings, PLANNED_STEPS: planned_steps}, indent=2) + "\n", "utf-8")
+            staged.write_text(
+                json.dumps({**settings, PLANNED_STEPS: planned_steps}, indent=2) + "\n", "utf-8"
+            )
         folder.saves.mkdir(exist_ok=True)
         try:
             yield folder
@@ -112,17 +142,30 @@ def open_run_folder(output: Path, settings: Mapping[str, Any], *, resume: bool, 
                 folder.remove()
 
 
-def _check_settings(folder: RunFolder, before: Mapping[str, Any], settings: Mapping[str, Any], *, resume: bool) -> None:
+def _check_settings(
+    folder: RunFolder, before: Mapping[str, Any], settings: Mapping[str, Any], *, resume: bool
+) -> None:
     """Raise TrainingError if the run would discard saved states or resume another run."""
-    path, saved, steps = folder.path, folder.step, settings["train.steps"]
+    path = folder.path
+    saved = folder.step
+    steps = settings["train.steps"]
     names = sorted({*before, *settings} - {*CHANGEABLE, PLANNED_STEPS})
     changed = [name for name in names if before.get(name) != settings.get(name)]
     hint = "Resume it with the same settings, or restart with --force."
     if not resume:
-        problem, hint = "contains an interrupted run", "Resume it with --resume, or restart with --force."
+        problem, hint = (
+            "contains an interrupted run",
+            "Resume it with --resume, or restart with --force.",
+        )
     elif changed:
-        was, now = ({k: repr(v) for k, v in values.items() if v is not None} for values in (before, settings))
-        changes = (f"{name} was {was.get(name, 'not set')} and is {now.get(name, 'not set')}" for name in changed)
+        was, now = (
+            {k: repr(v) for k, v in values.items() if v is not None}
+            for values in (before, settings)
+        )
+        changes = (
+            f"{name} was {was.get(name, 'not set')} and is {now.get(name, 'not set')}"
+            for name in changed
+        )
         problem = f"contains a different run: {'; '.join(changes)}"
     elif steps < saved:
         problem = f"contains a run at step {saved}, but --steps is {steps}"
@@ -132,7 +175,9 @@ def _check_settings(folder: RunFolder, before: Mapping[str, Any], settings: Mapp
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """A signal, such as Ctrl-C, interrupted a training run after `step`; its state is saved in `folder`."""
+    """A signal, such as Ctrl-C, interrupted a training run after `step`; its state is saved in
+    `folder`.
+    """
 
     def __init__(self, signal: int, step: int, folder: Path) -> None:
         super().__init__(f"interrupted after step {step}; state saved in {folder}")
@@ -168,14 +213,26 @@ class TrainResult(Result, shows="source output steps loss_before loss_after"):
     best_step: int  # its step; 0 is before the first step
     saved_step: int  # the step of the saved weights
     seconds: float  # wall clock of steps and evaluations, including those before an interruption
-    peak_bytes: int | None  # peak memory of a process, or of its accelerator if it has one; None if unknown
+    peak_bytes: (
+        int | None
+    )  # peak memory of a process, or of its accelerator if it has one; None if unknown
     precision: str  # of the computation
-    short_positions: int | None = None  # those that the base has; None if unknown, or if sequences use no others
-    loss_short: tuple[float, float] | None = None  # `loss_before` and `loss_after` of tokens at these positions
-    loss_long: tuple[float, float] | None = None  # of tokens at other positions; both are None for encoders
+    short_positions: int | None = (
+        None  # those that the base has; None if unknown, or if sequences use no others
+    )
+    loss_short: tuple[float, float] | None = (
+        None  # `loss_before` and `loss_after` of tokens at these positions
+    )
+    loss_long: tuple[float, float] | None = (
+        None  # of tokens at other positions; both are None for encoders
+    )
     notes: tuple[str, ...] = ()  # how the reference was resolved, skipped files, …
-    log: tuple[Mapping[str, Any], ...] = field(default=(), metadata=not_in_json)  # one per logged step or evaluation
-    is_first: bool = field(default=True, metadata=not_in_json)  # whether this process wrote the output
+    log: tuple[Mapping[str, Any], ...] = field(
+        default=(), metadata=not_in_json
+    )  # one per logged step or evaluation
+    is_first: bool = field(
+        default=True, metadata=not_in_json
+    )  # whether this process wrote the output
     warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
 
     json_properties: ClassVar = ("tokens_per_second",)
@@ -197,7 +254,9 @@ class DeviceMemory:
     fsdp_bytes: int | None  # with ``--fsdp``; None for one device
 
     def __str__(self) -> str:
-        return size_text(self.bytes) + (f" each, {size_text(self.fsdp_bytes)} with --fsdp" if self.fsdp_bytes else "")
+        return size_text(self.bytes) + (
+            f" each, {size_text(self.fsdp_bytes)} with --fsdp" if self.fsdp_bytes else ""
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -210,7 +269,9 @@ class TrainingPlan(Result, shows="source parameters memory"):
     parameters: int  # trainable parameters
     model_parameters: int  # all parameters
     precision: str  # of the computation
-    memory: tuple[DeviceMemory, ...]  # one for each number of devices that the batch can be split across
+    memory: tuple[
+        DeviceMemory, ...
+    ]  # one for each number of devices that the batch can be split across
     notes: tuple[str, ...]
     warnings: tuple[str, ...] = field(metadata=not_in_json)
     dry_run: bool = True

@@ -1,8 +1,8 @@
 """Training corpora from Python's standard library.
 
-The documentation corpus is every docstring of the library's modules and the language reference in `pydoc_data.topics`;
-the code corpus is every module without docstrings and comments. Documents are held out by a hash of their text, so the
-same document is held out in every Python version.
+The documentation corpus is every docstring of the library's modules and the language reference in
+`pydoc_data.topics`; the code corpus is every module without docstrings and comments. Documents are
+held out by a hash of their text, so the same document is held out in every Python version.
 """
 
 import ast
@@ -23,7 +23,9 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def documents() -> Iterator[str]:
-    """Yield each docstring of the standard library and each topic of the language reference once."""
+    """Yield each docstring of the standard library and each topic of the language reference
+    once.
+    """
     seen = set()
     for text in chain(docstrings(Path(sysconfig.get_paths()["stdlib"])), topics.values()):
         if len(text) >= 40 and text not in seen:
@@ -49,7 +51,9 @@ def docstrings(library: Path) -> Iterator[str]:
 
 def modules(library: Path) -> Iterator[ast.Module]:
     for path in sorted(library.rglob("*.py")):
-        if {"site-packages", "test", "tests", "idle_test", "lib2to3"} & set(path.relative_to(library).parts):
+        if {"site-packages", "test", "tests", "idle_test", "lib2to3"} & set(
+            path.relative_to(library).parts
+        ):
             continue
         try:
             yield ast.parse(path.read_text("utf-8"))
@@ -75,19 +79,25 @@ def byte_level_bpe(texts: list[str], vocab_size: int, special_tokens: list[str])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=special_tokens, initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=special_tokens, initial_alphabet=alphabet
+    )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
 def tokenize(tokenizer: PreTrainedTokenizerBase, texts: list[str], end: str) -> torch.Tensor:
-    """Join the texts into one stream of token ids, shape (tokens,), with the token `end` after each text."""
+    """Join the texts into one stream of token ids, shape (tokens,), with the token `end` after each
+    text.
+    """
     rows = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
     end_id = tokenizer.convert_tokens_to_ids(end)
     return torch.tensor([token for row in rows for token in [*row, end_id]])
 
 
-def random_windows(tokens: torch.Tensor, count: int, length: int, generator: torch.Generator) -> torch.Tensor:
+def random_windows(
+    tokens: torch.Tensor, count: int, length: int, generator: torch.Generator
+) -> torch.Tensor:
     """Return windows of the stream at random offsets, shape (count, length)."""
     starts = torch.randint(len(tokens) - length, (count, 1), generator=generator)
     return tokens[starts + torch.arange(length)]

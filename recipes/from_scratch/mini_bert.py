@@ -1,8 +1,8 @@
 """Train `mini-bert`, a small BERT with a masked language modelling head, from scratch and offline.
 
-The corpus is the documentation in Python's standard library; see corpus.py. To learn word order in a short training
-run, the position rows are initialised as sinusoids of random frequencies and the heads to attend to near tokens; all
-parameters are trained.
+The corpus is the documentation in Python's standard library; see corpus.py. To learn word order in
+a short training run, the position rows are initialised as sinusoids of random frequencies and the
+heads to attend to near tokens; all parameters are trained.
 
     python recipes/from_scratch/mini_bert.py OUT_FOLDER [--steps 3500] [--corpus code] [--seed 1]
 
@@ -18,7 +18,15 @@ import torch
 from tokenizers.processors import TemplateProcessing
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
-from corpus import CORPORA, CORPUS_NAMES, byte_level_bpe, random_windows, split, tokenize, whole_windows
+from corpus import (
+    CORPORA,
+    CORPUS_NAMES,
+    byte_level_bpe,
+    random_windows,
+    split,
+    tokenize,
+    whole_windows,
+)
 from training import Log, arguments, optimize, save, table
 
 CONTEXT = 128
@@ -98,10 +106,14 @@ def new_model() -> BertForMaskedLM:
 
 @torch.no_grad()
 def initialize_positions(model: BertForMaskedLM) -> None:
-    """Initialise the position rows as sinusoids, and each head to attend to one relative position."""
+    """Initialise the position rows as sinusoids, and each head to attend to one relative
+    position.
+    """
     frequencies = math.pi * CONTEXT ** -torch.rand(WIDTH // 2)
     angles = torch.arange(CONTEXT)[:, None] * frequencies
-    model.bert.embeddings.position_embeddings.weight.copy_(0.1 * torch.cat([angles.cos(), angles.sin()], dim=1))
+    model.bert.embeddings.position_embeddings.weight.copy_(
+        0.1 * torch.cat([angles.cos(), angles.sin()], dim=1)
+    )
     layers: Any = model.bert.encoder.layer
     for layer in layers:
         query = 0.09 * torch.randn(len(DISTANCES), WIDTH // len(DISTANCES), WIDTH)
@@ -111,21 +123,35 @@ def initialize_positions(model: BertForMaskedLM) -> None:
 
 
 def rotate(rows: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    """Rotate projections of one position's sinusoids to match those of a position `angles` further."""
+    """Rotate projections of one position's sinusoids to match those of a position `angles`
+    further.
+    """
     cosines, sines = rows.chunk(2, dim=-1)
     return torch.cat(
-        [cosines * angles.cos() - sines * angles.sin(), cosines * angles.sin() + sines * angles.cos()], dim=-1
+        [
+            cosines * angles.cos() - sines * angles.sin(),
+            cosines * angles.sin() + sines * angles.cos(),
+        ],
+        dim=-1,
     )
 
 
 def add_special_tokens(windows: torch.Tensor) -> torch.Tensor:
     """Add [CLS] before and [SEP] after each window; return shape (windows, CONTEXT)."""
-    return torch.nn.functional.pad(torch.nn.functional.pad(windows, (1, 0), value=CLS_ID), (0, 1), value=SEP_ID)
+    return torch.nn.functional.pad(
+        torch.nn.functional.pad(windows, (1, 0), value=CLS_ID), (0, 1), value=SEP_ID
+    )
 
 
-def mask_tokens(tokens: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the input ids and a mask of the targets: 80 % of them masked, 10 % replaced, 10 % kept."""
-    is_target = (torch.rand(tokens.shape, generator=generator) < MASK_PROBABILITY) & (tokens > MASK_ID)
+def mask_tokens(
+    tokens: torch.Tensor, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the input ids and a mask of the targets: 80 % of them masked, 10 % replaced, 10 %
+    kept.
+    """
+    is_target = (torch.rand(tokens.shape, generator=generator) < MASK_PROBABILITY) & (
+        tokens > MASK_ID
+    )
     draw = torch.rand(tokens.shape, generator=generator)
     random_ids = torch.randint(len(SPECIAL_TOKENS), VOCAB_SIZE, tokens.shape, generator=generator)
     input_ids = torch.where(is_target & (draw < 0.8), MASK_ID, tokens)
@@ -178,7 +204,9 @@ def unigram_loss(tokens: torch.Tensor, held_out: torch.Tensor) -> float:
     return -(counts / counts.sum()).log()[targets[is_target]].mean().item()
 
 
-def train(model: BertForMaskedLM, tokens: torch.Tensor, held_out: torch.Tensor, args: argparse.Namespace) -> Log:
+def train(
+    model: BertForMaskedLM, tokens: torch.Tensor, held_out: torch.Tensor, args: argparse.Namespace
+) -> Log:
     generator = torch.Generator().manual_seed(args.seed)
 
     def loss(step: int) -> torch.Tensor:
@@ -186,10 +214,14 @@ def train(model: BertForMaskedLM, tokens: torch.Tensor, held_out: torch.Tensor, 
         input_ids, is_target = mask_tokens(windows, generator)
         return masked_loss(model, input_ids, windows, is_target)
 
-    return optimize(model, loss, lambda: held_out_loss(model, held_out), args.steps, learning_rate=1e-3)
+    return optimize(
+        model, loss, lambda: held_out_loss(model, held_out), args.steps, learning_rate=1e-3
+    )
 
 
-def card(model: BertForMaskedLM, corpus: str, log: Log, tokens: torch.Tensor, held_out: torch.Tensor) -> str:
+def card(
+    model: BertForMaskedLM, corpus: str, log: Log, tokens: torch.Tensor, held_out: torch.Tensor
+) -> str:
     return CARD.format(
         parameters=sum(p.numel() for p in model.parameters()),
         context=CONTEXT,

@@ -1,9 +1,11 @@
 """Train `rotary-lm`, a small Llama, from scratch and offline.
 
-The corpus is the code of Python's standard library, whose documents are far longer than the context; see corpus.py.
-Nine of the 16 frequencies of a head never complete a turn within the context of 256, as most of a Llama's never do.
+The corpus is the code of Python's standard library, whose documents are far longer than the
+context; see corpus.py. Nine of the 16 frequencies of a head never complete a turn within the
+context of 256, as most of a Llama's never do.
 
-    python recipes/from_scratch/rotary_lm.py OUT_FOLDER [--steps 4000] [--corpus docs] [--context 128] [--seed 1]
+    python recipes/from_scratch/rotary_lm.py OUT_FOLDER [--steps 4000] [--corpus docs] [--context
+    128] [--seed 1]
 
 About a quarter of an hour on one CPU core.
 """
@@ -16,7 +18,15 @@ from itertools import pairwise
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from corpus import CORPORA, CORPUS_NAMES, byte_level_bpe, random_windows, split, tokenize, whole_windows
+from corpus import (
+    CORPORA,
+    CORPUS_NAMES,
+    byte_level_bpe,
+    random_windows,
+    split,
+    tokenize,
+    whole_windows,
+)
 from training import Log, arguments, optimize, save, table
 
 VOCAB_SIZE = 512
@@ -80,17 +90,25 @@ def new_model(context: int, end: int) -> LlamaForCausalLM:
 
 @torch.no_grad()
 def held_out_losses(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
-    """Return the loss of each token in nats, on windows of the trained length, shape (windows, context - 1)."""
+    """Return the loss of each token in nats, on windows of the trained length, shape (windows,
+    context - 1).
+    """
     model.train(False)
     rows = []
     for batch in torch.split(whole_windows(tokens, model.config.max_position_embeddings), 64):
         logits = model(input_ids=batch).logits[:, :-1]
-        rows.append(torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch[:, 1:], reduction="none"))
+        rows.append(
+            torch.nn.functional.cross_entropy(
+                logits.transpose(1, 2), batch[:, 1:], reduction="none"
+            )
+        )
     model.train()
     return torch.cat(rows)
 
 
-def train(model: LlamaForCausalLM, tokens: torch.Tensor, held_out: torch.Tensor, args: argparse.Namespace) -> Log:
+def train(
+    model: LlamaForCausalLM, tokens: torch.Tensor, held_out: torch.Tensor, args: argparse.Namespace
+) -> Log:
     generator = torch.Generator().manual_seed(args.seed)
 
     def loss(step: int) -> torch.Tensor:
@@ -105,15 +123,22 @@ def train(model: LlamaForCausalLM, tokens: torch.Tensor, held_out: torch.Tensor,
 
 
 def position_table(losses: torch.Tensor) -> str:
-    """Return the perplexity by position as a Markdown table: the first eighth, and then doubling bands."""
+    """Return the perplexity by position as a Markdown table: the first eighth, and then doubling
+    bands.
+    """
     ends = [(losses.shape[1] + 1) * share // 8 for share in (0, 1, 2, 4, 8)]
     lines = ["| positions | perplexity |", "|---|---:|"]
     for start, end in pairwise(ends):
-        lines.append(f"| {start} to {end - 1} | {losses[:, max(0, start - 1) : end - 1].mean().exp().item():.2f} |")
+        lines.append(
+            f"| {start} to {end - 1} | "
+            f"{losses[:, max(0, start - 1) : end - 1].mean().exp().item():.2f} |"
+        )
     return "\n".join(lines)
 
 
-def card(model: LlamaForCausalLM, corpus: str, log: Log, tokens: torch.Tensor, held_out: torch.Tensor) -> str:
+def card(
+    model: LlamaForCausalLM, corpus: str, log: Log, tokens: torch.Tensor, held_out: torch.Tensor
+) -> str:
     return CARD.format(
         parameters=sum(p.numel() for p in model.parameters()),
         context=model.config.max_position_embeddings,
@@ -139,7 +164,9 @@ def main() -> None:
     torch.manual_seed(args.seed)
     train_texts, held_out_texts = split(CORPORA[args.corpus]())
     tokenizer = train_tokenizer(train_texts, args.context)
-    tokens, held_out = (tokenize(tokenizer, texts, END_OF_TEXT) for texts in (train_texts, held_out_texts))
+    tokens, held_out = (
+        tokenize(tokenizer, texts, END_OF_TEXT) for texts in (train_texts, held_out_texts)
+    )
     model = new_model(args.context, tokenizer.vocab[END_OF_TEXT])
     log = train(model, tokens, held_out, args)
     save(args.output, model, tokenizer, card(model, args.corpus, log, tokens, held_out))

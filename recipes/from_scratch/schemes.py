@@ -1,9 +1,12 @@
-"""Train one small language model for each position scheme from scratch and offline: learned, sinusoidal, rotary, ALiBi.
+"""Train one small language model for each position scheme from scratch and offline: learned,
+sinusoidal, rotary, ALiBi.
 
-All have the same width, depth, tokenizer, text and order of batches; their architectures are those of GPT-2, XGLM,
-GPT-NeoX and BLOOM. The corpus is the code of Python's standard library; see corpus.py.
+All have the same width, depth, tokenizer, text and order of batches; their architectures are those
+of GPT-2, XGLM, GPT-NeoX and BLOOM. The corpus is the code of Python's standard library; see
+corpus.py.
 
-    python recipes/from_scratch/schemes.py OUT_FOLDER [--only NAME] [--steps 4000] [--context 128] [--seed 28]
+    python recipes/from_scratch/schemes.py OUT_FOLDER [--only NAME] [--steps 4000] [--context 128]
+    [--seed 28]
 
 Writes one folder per scheme. About a quarter of an hour each on one CPU core.
 """
@@ -53,20 +56,41 @@ Foundation License). Held-out perplexity per token, windows of {context} tokens:
 
 
 def learned(context: int, ids: dict[str, Any]) -> Any:
-    sizes: dict[str, Any] = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": context}
+    sizes: dict[str, Any] = {
+        "n_embd": WIDTH,
+        "n_layer": LAYERS,
+        "n_head": HEADS,
+        "n_positions": context,
+    }
     dropout: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     return GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB_SIZE, **sizes, **dropout, **ids))
 
 
 def sinusoidal(context: int, ids: dict[str, Any]) -> Any:
-    sizes: dict[str, Any] = {"d_model": WIDTH, "ffn_dim": 4 * WIDTH, "num_layers": LAYERS, "attention_heads": HEADS}
-    dropout: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "layerdrop": 0.0}
-    config = XGLMConfig(vocab_size=VOCAB_SIZE, max_position_embeddings=context, **sizes, **dropout, **ids)
+    sizes: dict[str, Any] = {
+        "d_model": WIDTH,
+        "ffn_dim": 4 * WIDTH,
+        "num_layers": LAYERS,
+        "attention_heads": HEADS,
+    }
+    dropout: dict[str, Any] = {
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+        "layerdrop": 0.0,
+    }
+    config = XGLMConfig(
+        vocab_size=VOCAB_SIZE, max_position_embeddings=context, **sizes, **dropout, **ids
+    )
     return XGLMForCausalLM(config)
 
 
 def rotary(context: int, ids: dict[str, Any]) -> Any:
-    sizes: dict[str, Any] = {"hidden_size": WIDTH, "intermediate_size": 4 * WIDTH, "num_hidden_layers": LAYERS}
+    sizes: dict[str, Any] = {
+        "hidden_size": WIDTH,
+        "intermediate_size": 4 * WIDTH,
+        "num_hidden_layers": LAYERS,
+    }
     rope = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 1.0}
     config = GPTNeoXConfig(
         vocab_size=VOCAB_SIZE,
@@ -82,7 +106,12 @@ def rotary(context: int, ids: dict[str, Any]) -> Any:
 
 
 def alibi(context: int, ids: dict[str, Any]) -> Any:
-    sizes: dict[str, Any] = {"hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "seq_length": context}
+    sizes: dict[str, Any] = {
+        "hidden_size": WIDTH,
+        "n_layer": LAYERS,
+        "n_head": HEADS,
+        "seq_length": context,
+    }
     return BloomForCausalLM(BloomConfig(vocab_size=VOCAB_SIZE, **sizes, **ids))
 
 
@@ -96,9 +125,13 @@ SCHEMES: dict[str, Callable[[int, dict[str, Any]], Any]] = {
 
 @torch.no_grad()
 def held_out_loss(model: Any, windows: torch.Tensor) -> float:
-    """Return the mean loss in nats per token on windows of the context length, shape (windows, context)."""
+    """Return the mean loss in nats per token on windows of the context length, shape (windows,
+    context).
+    """
     model.train(False)
-    losses = [model(input_ids=batch, labels=batch).loss * len(batch) for batch in torch.split(windows, 64)]
+    losses = [
+        model(input_ids=batch, labels=batch).loss * len(batch) for batch in torch.split(windows, 64)
+    ]
     model.train()
     return float(sum(losses)) / len(windows)
 
@@ -113,15 +146,21 @@ def main() -> None:
     args = arguments(__doc__, steps=4000, add_flags=add_flags)
     train_texts, held_out_texts = split(programs())
     tokenizer = train_tokenizer(train_texts, args.context)
-    tokens, held_out = (tokenize(tokenizer, texts, END_OF_TEXT) for texts in (train_texts, held_out_texts))
+    tokens, held_out = (
+        tokenize(tokenizer, texts, END_OF_TEXT) for texts in (train_texts, held_out_texts)
+    )
     end = tokenizer.vocab[END_OF_TEXT]
     windows = whole_windows(held_out, args.context)
     for scheme in [args.only] if args.only else SCHEMES:
         torch.manual_seed(args.seed)
-        model = SCHEMES[scheme](args.context, {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end})
+        model = SCHEMES[scheme](
+            args.context, {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
+        )
         generator = torch.Generator().manual_seed(args.seed)
 
-        def loss(step: int, model: Any = model, generator: torch.Generator = generator) -> torch.Tensor:
+        def loss(
+            step: int, model: Any = model, generator: torch.Generator = generator
+        ) -> torch.Tensor:
             batch = random_windows(tokens, BATCH_TOKENS // args.context, args.context, generator)
             result: torch.Tensor = model(input_ids=batch, labels=batch).loss
             return result

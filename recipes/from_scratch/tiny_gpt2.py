@@ -6,12 +6,11 @@ The corpus is the documentation in Python's standard library; see corpus.py.
 
 About half an hour on two CPU cores. Flags for the variants on which methods are compared:
 
-    --vocabulary 257    bytes as tokens: such models attend to near neighbours far more
-    --context 256       more learned positions
-    --corpus code       Python's source code instead of its documentation
-    --waves             initialise rows as sinusoids, not noise: attention to near neighbours is learned far sooner
-    --sink              initialise position 0 as an attention sink, as in GPT-2
-    --seed, --layers, --batch, --dropout
+    --vocabulary 257    bytes as tokens: such models attend to near neighbours far more --context
+    256       more learned positions --corpus code       Python's source code instead of its
+    documentation --waves             initialise rows as sinusoids, not noise: attention to near
+    neighbours is learned far sooner --sink              initialise position 0 as an attention sink,
+    as in GPT-2 --seed, --layers, --batch, --dropout
 """
 
 import argparse
@@ -23,12 +22,20 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from corpus import CORPORA, CORPUS_NAMES, byte_level_bpe, random_windows, split, tokenize, whole_windows
+from corpus import (
+    CORPORA,
+    CORPUS_NAMES,
+    byte_level_bpe,
+    random_windows,
+    split,
+    tokenize,
+    whole_windows,
+)
 from training import Log, arguments, optimize, save, table
 
 END_OF_TEXT = "<|endoftext|>"
-# The initial norm of a sink's row relative to other rows, and its initial logit: enough that heads without a better
-# target keep attending to it, as most of GPT-2's do.
+# The initial norm of a sink's row relative to other rows, and its initial logit: enough that heads
+# without a better target keep attending to it, as most of GPT-2's do.
 SINK_NORM = 20.0
 SINK_LOGIT = 8.0
 
@@ -103,7 +110,9 @@ def new_model(settings: Settings, end: int) -> GPT2LMHeadModel:
 
 @torch.no_grad()
 def initialize_sinusoids(model: GPT2LMHeadModel) -> None:
-    """Initialise the position rows as sinusoids of random wavelengths of 8 rows or more, as large as noise would be."""
+    """Initialise the position rows as sinusoids of random wavelengths of 8 rows or more, as large
+    as noise would be.
+    """
     rows = model.transformer.wpe.weight
     frequencies = math.pi / 4 * torch.rand(rows.shape[1] // 2)
     angles = torch.arange(len(rows))[:, None] * frequencies
@@ -113,14 +122,18 @@ def initialize_sinusoids(model: GPT2LMHeadModel) -> None:
 
 @torch.no_grad()
 def initialize_sink(model: GPT2LMHeadModel) -> None:
-    """Initialise position 0 far from all others, and half of the heads after the first layer to attend to it."""
+    """Initialise position 0 far from all others, and half of the heads after the first layer to
+    attend to it.
+    """
     row = model.transformer.wpe.weight[0]
     row.mul_(SINK_NORM)
     normed = torch.nn.functional.layer_norm(row, row.shape)
     layers: Any = model.transformer.h
     for layer in layers[1:]:
         width = layer.attn.split_size
-        key = (normed @ layer.attn.c_attn.weight[:, width : 2 * width]).view(layer.attn.num_heads, -1)
+        key = (normed @ layer.attn.c_attn.weight[:, width : 2 * width]).view(
+            layer.attn.num_heads, -1
+        )
         query = SINK_LOGIT * key.shape[1] ** 0.5 * key / key.square().sum(dim=1, keepdim=True)
         query[: len(query) // 2] = 0
         layer.attn.c_attn.bias[:width] = query.flatten()
@@ -132,12 +145,16 @@ def held_out_loss(model: GPT2LMHeadModel, tokens: torch.Tensor) -> float:
     model.train(False)
     windows = whole_windows(tokens, model.config.n_positions)
     batches = torch.split(windows, 64)
-    losses: list[float] = [model(input_ids=batch, labels=batch).loss.item() * len(batch) for batch in batches]
+    losses: list[float] = [
+        model(input_ids=batch, labels=batch).loss.item() * len(batch) for batch in batches
+    ]
     model.train()
     return sum(losses) / len(windows)
 
 
-def train(model: GPT2LMHeadModel, tokens: torch.Tensor, held_out: torch.Tensor, settings: Settings) -> Log:
+def train(
+    model: GPT2LMHeadModel, tokens: torch.Tensor, held_out: torch.Tensor, settings: Settings
+) -> Log:
     generator = torch.Generator().manual_seed(settings.seed)
 
     def loss(step: int) -> torch.Tensor:
@@ -145,10 +162,14 @@ def train(model: GPT2LMHeadModel, tokens: torch.Tensor, held_out: torch.Tensor, 
         result: torch.Tensor = model(input_ids=batch, labels=batch).loss
         return result
 
-    return optimize(model, loss, lambda: held_out_loss(model, held_out), settings.steps, learning_rate=2e-3)
+    return optimize(
+        model, loss, lambda: held_out_loss(model, held_out), settings.steps, learning_rate=2e-3
+    )
 
 
-def card(model: GPT2LMHeadModel, settings: Settings, log: Log, train_tokens: int, held_out_tokens: int) -> str:
+def card(
+    model: GPT2LMHeadModel, settings: Settings, log: Log, train_tokens: int, held_out_tokens: int
+) -> str:
     return CARD.format(
         parameters=sum(p.numel() for p in model.parameters()),
         context=model.config.n_positions,
@@ -180,7 +201,9 @@ def main() -> None:
     torch.manual_seed(settings.seed)
     train_texts, held_out_texts = split(CORPORA[settings.corpus]())
     tokenizer = train_tokenizer(train_texts, settings)
-    tokens, held_out = (tokenize(tokenizer, texts, END_OF_TEXT) for texts in (train_texts, held_out_texts))
+    tokens, held_out = (
+        tokenize(tokenizer, texts, END_OF_TEXT) for texts in (train_texts, held_out_texts)
+    )
     model = new_model(settings, tokenizer.vocab[END_OF_TEXT])
     log = train(model, tokens, held_out, settings)
     save(output, model, tokenizer, card(model, settings, log, len(tokens), len(held_out)))

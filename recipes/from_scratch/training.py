@@ -20,9 +20,12 @@ def optimize(
     learning_rate: float,
 ) -> Log:
     """Train with AdamW on `training_loss(step)`; return and print ten log entries."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.1
+    )
     decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_factor(step, steps))
-    log, running = [], 0.0
+    log = []
+    running = 0.0
     every = max(1, steps // 10)
     for step in range(1, steps + 1):
         loss = training_loss(step)
@@ -40,10 +43,14 @@ def optimize(
 
 
 def arguments(
-    description: str | None, steps: int, add_flags: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    description: str | None,
+    steps: int,
+    add_flags: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
 ) -> argparse.Namespace:
     """Parse the output folder, the number of steps and the script's own flags."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("output", type=Path)
     parser.add_argument("--steps", type=int, default=steps)
     add_flags(parser)
@@ -58,15 +65,23 @@ def save(output: Path, model: Any, tokenizer: Any, card: str) -> None:
 
 
 def lr_factor(step: int, steps: int) -> float:
-    """Return the learning rate factor at a step: linear warm-up over the first twentieth, then cosine decay."""
-    return min((step + 1) / max(1, steps // 20), 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / steps)))
+    """Return the learning rate factor at a step: linear warm-up over the first twentieth, then
+    cosine decay.
+    """
+    return min(
+        (step + 1) / max(1, steps // 20), 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / steps))
+    )
 
 
 def table(log: Log) -> str:
     """Return the log as a Markdown table."""
     lines = [
-        f"| {row['step']:.0f} | {row['loss']:.3f} | {row['held_out_loss']:.3f} | {math.exp(row['held_out_loss']):.2f} |"
+        f"| {row['step']:.0f} | {row['loss']:.3f} | {row['held_out_loss']:.3f} | "
+        f"{math.exp(row['held_out_loss']):.2f} |"
         for row in log
     ]
-    head = ["| step | training loss | held-out loss | held-out perplexity |", "|---:|---:|---:|---:|"]
+    head = [
+        "| step | training loss | held-out loss | held-out perplexity |",
+        "|---:|---:|---:|---:|",
+    ]
     return "\n".join([*head, *lines])

@@ -1,8 +1,8 @@
 """A fork server: runs commands in processes forked from one that has already imported everything.
 
 Commands start within milliseconds, so that tests can run one for each system call that it makes.
-`python -m tests.faults.fork_server FOLDER MAIN ARGUMENT...` calls an entry point with these arguments once, then serves
-requests; the output of the commands is in the folder.
+`python -m tests.faults.fork_server FOLDER MAIN ARGUMENT...` calls an entry point with these
+arguments once, then serves requests; the output of the commands is in the folder.
 """
 
 import contextlib
@@ -45,7 +45,9 @@ class ForkServer:
     folder: Path
 
     def start(self, *arguments: object, stopped: bool = False) -> int:
-        """Start a command in the current folder, optionally stopped at once; return its process id."""
+        """Start a command in the current folder, optionally stopped at once; return its
+        process id.
+        """
         return self._request("fork", [*map(str, arguments)], str(Path.cwd()), stopped)
 
     def wait(self, pid: int) -> Completed:
@@ -73,10 +75,22 @@ class ForkServer:
 def open_fork_server(*arguments: object, main: str = MAIN) -> Iterator[ForkServer]:
     """Yield a fork server that has run a command once."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "tests.faults.fork_server", folder, main, *map(str, arguments)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.faults.fork_server",
+            folder,
+            main,
+            *map(str, arguments),
+        ]
         environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
         with subprocess.Popen(
-            command, cwd=REPOSITORY, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command,
+            cwd=REPOSITORY,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         ) as process:
             try:
                 yield ForkServer(process, Path(folder))
@@ -90,7 +104,9 @@ def _fork(folder: str, main: str, arguments: list[str], cwd: str, stopped: bool)
         return pid
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, name in ((1, "out"), (2, "err")):
-        output = os.open(f"{folder}/{os.getpid()}.{name}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+        output = os.open(
+            f"{folder}/{os.getpid()}.{name}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600
+        )
         os.dup2(output, number)
         os.close(output)
     os.chdir(cwd)
@@ -135,10 +151,12 @@ if __name__ == "__main__":
         sys.exit("the first command failed")
     sys.stdout.flush()
     os.dup2(stdout, 1)
-    # Make every process list its import folders again, so that all of them make the same calls in the same order.
+    # Make every process list its import folders again, so that all of them make the same calls in
+    # the same order.
     invalidate_caches()
     MetadataPathFinder().invalidate_caches()
-    # Commands need not examine the objects of libraries for garbage, nor copy their memory by doing so.
+    # Commands need not examine the objects of libraries for garbage, nor copy their memory by doing
+    # so.
     gc.freeze()
     for line in sys.stdin:
         action, *request = json.loads(line)

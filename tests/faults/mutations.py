@@ -10,15 +10,78 @@ __all__ = ["VALUES", "mutate_bytes", "mutate_json", "mutate_text"]
 
 # Replacements of JSON values: other types, numbers beyond all limits, and invalid JSON.
 VALUES = (
-    *("null", "true", "false", "0", "-1", "1.5", "1e400", "-1e400", "NaN", "-Infinity", "1e-400", "16.0"),
-    *("1000000000000", "9223372036854775808", "-9223372036854775809", "9" * 400, "9" * 5000, "1" + "0" * 310),
-    *('""', '"x"', '"16"', r'"\ud800"', r'"\u0000"', '"../../x"', '"/etc/passwd"', '"a\\nb"', '"' + "x" * 300 + '"'),
-    *("[]", "[null]", "[[]]", '["GPT2Model", 7]', "{}", '{"a": 1, "a": 2}', '{"": {}}', '{"Fixed": -1}'),
-    *("[" * 5000 + "]" * 5000, '{"a":' * 5000 + "1" + "}" * 5000, "[1,]", "01", "+1", "'x'", "undefined", ""),
+    *(
+        "null",
+        "true",
+        "false",
+        "0",
+        "-1",
+        "1.5",
+        "1e400",
+        "-1e400",
+        "NaN",
+        "-Infinity",
+        "1e-400",
+        "16.0",
+    ),
+    *(
+        "1000000000000",
+        "9223372036854775808",
+        "-9223372036854775809",
+        "9" * 400,
+        "9" * 5000,
+        "1" + "0" * 310,
+    ),
+    *(
+        '""',
+        '"x"',
+        '"16"',
+        r'"\ud800"',
+        r'"\u0000"',
+        '"../../x"',
+        '"/etc/passwd"',
+        '"a\\nb"',
+        '"' + "x" * 300 + '"',
+    ),
+    *(
+        "[]",
+        "[null]",
+        "[[]]",
+        '["GPT2Model", 7]',
+        "{}",
+        '{"a": 1, "a": 2}',
+        '{"": {}}',
+        '{"Fixed": -1}',
+    ),
+    *(
+        "[" * 5000 + "]" * 5000,
+        '{"a":' * 5000 + "1" + "}" * 5000,
+        "[1,]",
+        "01",
+        "+1",
+        "'x'",
+        "undefined",
+        "",
+    ),
 )
 
 FRAGMENTS = (
-    *(b"\xff", b"\xef\xbb\xbf", b"\x00", b'"', b"{", b"}", b"[", b"]", b",", b":", b"\\", b"\\ud800", b"\n", b"\t- "),
+    *(
+        b"\xff",
+        b"\xef\xbb\xbf",
+        b"\x00",
+        b'"',
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b",",
+        b":",
+        b"\\",
+        b"\\ud800",
+        b"\n",
+        b"\t- ",
+    ),
 )
 
 
@@ -27,7 +90,9 @@ def mutate_bytes(random: Random, data: bytes) -> bytes:
     for _ in range(random.randint(1, 4)):
         first, last = sorted((random.randint(0, len(data)), random.randint(0, len(data))))
         last = min(last, first + 64)
-        fragment = random.choice((b"", data[first:last] * 2, bytes([random.randint(0, 255)]), random.choice(FRAGMENTS)))
+        fragment = random.choice(
+            (b"", data[first:last] * 2, bytes([random.randint(0, 255)]), random.choice(FRAGMENTS))
+        )
         data = data[:first] + fragment + data[random.choice((first, first + 1, last)) :]
     return data
 
@@ -39,7 +104,9 @@ def mutate_json(random: Random, data: bytes) -> bytes:
         value = copy.deepcopy(value)
         random.choice(CHANGES)(random, *random.choice(list(_members(value)) or [({"": value}, "")]))
     text = json.dumps(value)
-    for mark, value_text in {f'"{MARK}{index}"': value_text for index, value_text in enumerate(VALUES)}.items():
+    for mark, value_text in {
+        f'"{MARK}{index}"': value_text for index, value_text in enumerate(VALUES)
+    }.items():
         text = text.replace(mark, value_text)
     # Create duplicate keys, which a dict cannot contain.
     text = text.replace(DUPLICATE, "")
@@ -72,7 +139,9 @@ def _remove(random: Random, container: Any, key: Any) -> None:
 
 
 def _nest(random: Random, container: Any, key: Any) -> None:
-    container[key] = random.choice(([container[key]], {str(key): container[key]}, [[container[key]]] * 2))
+    container[key] = random.choice(
+        ([container[key]], {str(key): container[key]}, [[container[key]]] * 2)
+    )
 
 
 def _duplicate(random: Random, container: Any, key: Any) -> None:
@@ -84,7 +153,15 @@ def _duplicate(random: Random, container: Any, key: Any) -> None:
 
 def _rename(random: Random, container: Any, key: Any) -> None:
     if isinstance(container, dict):
-        container[random.choice(("", "x" * 300, "\ud800", "__class__", "a.b", "\x1b[2J"))] = container.pop(key)
+        container[random.choice(("", "x" * 300, "\ud800", "__class__", "a.b", "\x1b[2J"))] = (
+            container.pop(key)
+        )
 
 
-CHANGES: tuple[Callable[[Random, Any, Any], None], ...] = (*[_replace] * 3, _remove, _nest, _duplicate, _rename)
+CHANGES: tuple[Callable[[Random, Any, Any], None], ...] = (
+    *[_replace] * 3,
+    _remove,
+    _nest,
+    _duplicate,
+    _rename,
+)

@@ -55,6 +55,12 @@ def run_with_signal(
 
 
 def publishing_calls(calls: list[Call]) -> list[Call]:
-    """Return the calls that rename the output into place: those after the last sync of the temporary folder."""
-    synced = max(i for i, call in enumerate(calls) if call.name == "fsync" and ".ctxextend-new-" in call.arguments)
+    """Return the calls that rename the output into place: those after the last sync of the
+    temporary folder.
+    """
+    synced = max(
+        i
+        for i, call in enumerate(calls)
+        if call.name == "fsync" and ".ctxextend-new-" in call.arguments
+    )
     return calls[synced:]

@@ -1,4 +1,6 @@
-"""Sources that change while they are read: resizing fails, or reads one version completely, never a mixture."""
+"""Sources that change while they are read: resizing fails, or reads one version completely, never a
+mixture.
+"""
 
 import os
 import shutil
@@ -65,7 +67,8 @@ def weights() -> list[Path]:
     return [path for path in Path("source").iterdir() if path.suffix in (".safetensors", ".bin")]
 
 
-# Changes of a source by weights format; each at every 10th or 20th read, from a different first one.
+# Changes of a source by weights format; each at every 10th or 20th read, from a different first
+# one.
 CHANGES: dict[str, tuple[Callable[[], None], ...]] = {
     "safetensors": (replace, delete, overwrite, shorten),
     "torch": (delete, overwrite, empty),
@@ -86,11 +89,15 @@ def torch_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServe
     """A fork server that has already resized a PyTorch file, and so has imported torch."""
     folder = tmp_path_factory.mktemp("torch")
     source = make_torch_source(folder / "source")
-    with open_fork_server("resize", source, "--to", 20, "-o", folder / "first", "--quiet") as server:
+    with open_fork_server(
+        "resize", source, "--to", 20, "-o", folder / "first", "--quiet"
+    ) as server:
         yield server
 
 
-@pytest.mark.parametrize(("kind", "change"), [(kind, change) for kind in CHANGES for change in CHANGES[kind]])
+@pytest.mark.parametrize(
+    ("kind", "change"), [(kind, change) for kind in CHANGES for change in CHANGES[kind]]
+)
 def test_resize_of_a_changing_source_fails_or_reads_one_version(
     kind: str, change: Callable[[], None], request: pytest.FixtureRequest
 ) -> None:
@@ -107,10 +114,14 @@ def test_resize_of_a_changing_source_fails_or_reads_one_version(
     second = expected_output(server, 32)
     assert first != second
     restore_source(before)
-    reads = [call for call in calls(server, *RESIZE, names=READ_CALLS) if "source" in call.arguments]
+    reads = [
+        call for call in calls(server, *RESIZE, names=READ_CALLS) if "source" in call.arguments
+    ]
     outcomes = set()
     # Always include the last read, after which no change can matter.
-    for call in dict.fromkeys([*sample(reads, CHANGES[kind].index(change), STEPS[kind]), reads[-1]]):
+    for call in dict.fromkeys(
+        [*sample(reads, CHANGES[kind].index(change), STEPS[kind]), reads[-1]]
+    ):
         restore_source(before)
         injection = f"{call.name}:signal=STOP:when={call.k}"
         done, _ = traced(server, RESIZE, injection, names=READ_CALLS, while_stopped=change)

@@ -1,4 +1,6 @@
-"""File systems with reflinks: no more is allocated than planned, and the output equals that on other disks."""
+"""File systems with reflinks: no more is allocated than planned, and the output equals that on
+other disks.
+"""
 
 import errno
 import json
@@ -18,11 +20,19 @@ from benchmarks.disks import mounted, new_blocks
 from ctxextend import plan_resize, resize
 from tests import pico
 from tests.faults.fork_server import ForkServer
-from tests.faults.outcomes import OUTPUT, RESIZE, expected_output, leftovers, read_output, remove_output
+from tests.faults.outcomes import (
+    OUTPUT,
+    RESIZE,
+    expected_output,
+    leftovers,
+    read_output,
+    remove_output,
+)
 from tests.faults.tracing import Call, calls, needs_strace, sample, traced
 from tests.pico import contents
 
-BLOCK, MEBIBYTE = 4096, 1 << 20
+BLOCK = 4096
+MEBIBYTE = 1 << 20
 # XFS needs at least 300 MiB.
 DISK, WEIGHTS = 320 * MEBIBYTE, 24 * MEBIBYTE
 HOLE = 2 * MEBIBYTE
@@ -31,20 +41,32 @@ SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two checkpoints: one aligned to blocks, and one of two shards with holes and dropped tensors."""
+    """Two checkpoints: one aligned to blocks, and one of two shards with holes and dropped
+    tensors.
+    """
     folder = tmp_path_factory.mktemp("sources")
     aligned = pico.make(folder / "aligned", "gpt2", vocab_size=997).folder
     path = aligned / "model.safetensors"
     save_file(load_file(path) | {"zz": numbers(WEIGHTS)}, path)
     ragged = Path(shutil.copytree(aligned, folder / "ragged"))
     (ragged / "model.safetensors").unlink()
-    masks = {"bias": np.ones((1, 1, 16, 16), np.float32), "masked_bias": np.full((), -1e4, np.float32)}
+    masks = {
+        "bias": np.ones((1, 1, 16, 16), np.float32),
+        "masked_bias": np.full((), -1e4, np.float32),
+    }
     first = load_file(path) | {f"transformer.h.0.attn.{name}": mask for name, mask in masks.items()}
-    shards = (first | {"a": numbers(MEBIBYTE + 12), "zz": with_hole(4 * MEBIBYTE)}, {"y": with_hole(3 * MEBIBYTE)})
+    shards = (
+        first | {"a": numbers(MEBIBYTE + 12), "zz": with_hole(4 * MEBIBYTE)},
+        {"y": with_hole(3 * MEBIBYTE)},
+    )
     for name, tensors in zip(SHARDS, shards, strict=True):
         save_file(tensors, ragged / name)
-    weight_map = {tensor: name for name, tensors in zip(SHARDS, shards, strict=True) for tensor in tensors}
-    (ragged / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    weight_map = {
+        tensor: name for name, tensors in zip(SHARDS, shards, strict=True) for tensor in tensors
+    }
+    (ragged / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": weight_map})
+    )
     return folder
 
 
@@ -59,14 +81,21 @@ def with_hole(size: int) -> Any:
 
 
 @pytest.fixture(scope="module", params=["xfs", "btrfs"])
-def disk(request: pytest.FixtureRequest, sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def disk(
+    request: pytest.FixtureRequest, sources: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     """A small disk with reflinks and both checkpoints."""
     with ExitStack() as stack:
         try:
-            folder = stack.enter_context(mounted(tmp_path_factory.mktemp("disk"), request.param, DISK))
+            folder = stack.enter_context(
+                mounted(tmp_path_factory.mktemp("disk"), request.param, DISK)
+            )
         except OSError as error:
             pytest.skip(str(error))
-        subprocess.run(["cp", "-r", "--sparse=always", sources / "aligned", sources / "ragged", folder], check=True)
+        subprocess.run(
+            ["cp", "-r", "--sparse=always", sources / "aligned", sources / "ragged", folder],
+            check=True,
+        )
         subprocess.run(["sync", "-f", folder], check=True)
         yield folder
 
@@ -82,7 +111,9 @@ def work_folder(disk: Path, _empty_folder: None, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", ["aligned", "ragged"])
-def test_resize_with_reflinks_allocates_what_the_plan_reports(name: str, disk: Path, work_folder: Path) -> None:
+def test_resize_with_reflinks_allocates_what_the_plan_reports(
+    name: str, disk: Path, work_folder: Path
+) -> None:
     plan = plan_resize(disk / name, to=144)
     allocated = plan.bytes_to_write - plan.bytes_shareable
     result = plan.execute(work_folder / "out")
@@ -105,22 +136,38 @@ def unsupported_copy_file_range(*_: Any, **__: Any) -> int:
     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
 
-MODES = {"reflink": COPY_FILE_RANGE, "short reflinks": short_copy_file_range, "copy": unsupported_copy_file_range}
+MODES = {
+    "reflink": COPY_FILE_RANGE,
+    "short reflinks": short_copy_file_range,
+    "copy": unsupported_copy_file_range,
+}
 
 
 @pytest.mark.parametrize("name", ["aligned", "ragged"])
 def test_resize_writes_the_same_bytes_with_and_without_reflinks(
-    name: str, disk: Path, work_folder: Path, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    disk: Path,
+    work_folder: Path,
+    sources: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected = weights(resize(sources / name, to=33, output=tmp_path / "copied").output)
     for mode, copy_range in MODES.items():
         monkeypatch.setattr(os, "copy_file_range", copy_range)
-        assert weights(resize(disk / name, to=33, output=work_folder / mode).output) == expected, mode
+        assert weights(resize(disk / name, to=33, output=work_folder / mode).output) == expected, (
+            mode
+        )
     before, after = (tensors(folder) for folder in (sources / name, work_folder / "reflink"))
     table = "transformer.wpe.weight"
-    assert set(before) - set(after) == {name for name in before if name.endswith((".attn.bias", ".masked_bias"))}
+    assert set(before) - set(after) == {
+        name for name in before if name.endswith((".attn.bias", ".masked_bias"))
+    }
     assert len(after.pop(table)) == 33
-    assert all(np.array_equal(values.view(np.int32), before[name].view(np.int32)) for name, values in after.items())
+    assert all(
+        np.array_equal(values.view(np.int32), before[name].view(np.int32))
+        for name, values in after.items()
+    )
 
 
 def weights(folder: Path) -> dict[str, bytes]:
@@ -128,10 +175,16 @@ def weights(folder: Path) -> dict[str, bytes]:
 
 
 def tensors(folder: Path) -> dict[str, Any]:
-    return {name: values for path in folder.glob("*.safetensors") for name, values in load_file(path).items()}
+    return {
+        name: values
+        for path in folder.glob("*.safetensors")
+        for name, values in load_file(path).items()
+    }
 
 
-def trace_copies(server: ForkServer, disk: Path) -> tuple[list[Call], dict[str, bytes], dict[str, bytes]]:
+def trace_copies(
+    server: ForkServer, disk: Path
+) -> tuple[list[Call], dict[str, bytes], dict[str, bytes]]:
     """Return the copy and sync calls of a run, and the content of its source and its output."""
     before = contents(Path(shutil.copytree(disk / "ragged", "source")))
     new = expected_output(server, 32)
@@ -152,7 +205,9 @@ def test_resize_killed_during_reflinks_leaves_no_or_complete_output(
         remove_output()
         done, _ = traced(server, RESIZE, f"{call.name}:signal=KILL:when={call.k}")
         assert done.code == -9, (call, done)
-        assert (contents(Path("source")) == before, read_output() in (None, new)) == (True, True), call
+        assert (contents(Path("source")) == before, read_output() in (None, new)) == (True, True), (
+            call
+        )
         outcomes.append(read_output() is None)
         retry = server.run(*RESIZE, *(["--force"] if OUTPUT.exists() else []))
         assert (retry.code, read_output() == new, leftovers()) == (0, True, []), (call, retry)

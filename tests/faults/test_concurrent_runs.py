@@ -33,17 +33,24 @@ def run_concurrently(server: ForkServer, *arguments: object) -> list[Completed]:
 
 
 @pytest.mark.parametrize("attempt", range(3))
-def test_resize_of_concurrent_runs_writes_one_output(attempt: int, server: ForkServer, source: Path) -> None:
+def test_resize_of_concurrent_runs_writes_one_output(
+    attempt: int, server: ForkServer, source: Path
+) -> None:
     new = expected_output(server, 32)
     done = run_concurrently(server, *RESIZE)
     assert sorted(run.code for run in done) == [0] + [1] * (RUNS - 1)
     for run in done:
         if run.code:
-            assert f"{OUTPUT} exists" in run.stderr or "Another program created it in the meantime" in run.stderr, run
+            assert (
+                f"{OUTPUT} exists" in run.stderr
+                or "Another program created it in the meantime" in run.stderr
+            ), run
     assert (read_output(), leftovers()) == (new, [])
 
 
-def test_resize_force_of_concurrent_runs_leaves_one_complete_output(server: ForkServer, source: Path) -> None:
+def test_resize_force_of_concurrent_runs_leaves_one_complete_output(
+    server: ForkServer, source: Path
+) -> None:
     new, _ = expected_output(server, 32), expected_output(server, 20)
     restore_old_output()
     assert [run.code for run in run_concurrently(server, *RESIZE, "--force")] == [0] * RUNS
@@ -58,7 +65,9 @@ def test_resize_force_of_concurrent_runs_without_exchange_leaves_one_complete_ou
     restore_old_output()
     processes = [server.start(*RESIZE, "--force", stopped=True) for _ in range(RUNS)]
     with tempfile.TemporaryDirectory() as folder:
-        tracers = [attach(process, Path(folder) / str(process), NO_EXCHANGE) for process in processes]
+        tracers = [
+            attach(process, Path(folder) / str(process), NO_EXCHANGE) for process in processes
+        ]
         done = [server.wait(process) for process in processes]
         for tracer in tracers:
             tracer.wait()

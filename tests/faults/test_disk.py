@@ -1,4 +1,6 @@
-"""Disk errors: every system call that changes or reads a file fails in turn, and small disks are full."""
+"""Disk errors: every system call that changes or reads a file fails in turn, and small disks are
+full.
+"""
 
 import os
 import re
@@ -45,16 +47,22 @@ def succeeds(call: Call, error: str, calls: list[Call]) -> bool:
 
 
 def is_output_error(done: Completed, error: str) -> bool:
-    """Whether a command reports that its output could not be written, and for a full disk the space it needs."""
+    """Whether a command reports that its output could not be written, and for a full disk the space
+    it needs.
+    """
     has_space = NEEDS.search(done.stderr.replace("\n", " ")) is not None
-    has_message = f"Error: {OUTPUT} could not be written" in done.stderr and "Traceback" not in done.stderr
+    has_message = (
+        f"Error: {OUTPUT} could not be written" in done.stderr and "Traceback" not in done.stderr
+    )
     return done.code == 1 and has_message and has_space == (error in FULL)
 
 
 @pytest.mark.usefixtures("sweep")
 @needs_strace
 @pytest.mark.parametrize("error", ERRORS)
-def test_resize_reports_any_failing_call_and_leaves_nothing(error: str, server: ForkServer, source: Path) -> None:
+def test_resize_reports_any_failing_call_and_leaves_nothing(
+    error: str, server: ForkServer, source: Path
+) -> None:
     before, new = contents(source), expected_output(server, 32)
     write_calls = calls(server, *RESIZE)
     for call in sample(write_calls, *ERRORS[error]):
@@ -81,11 +89,15 @@ def test_resize_force_leaves_the_old_or_the_new_output_if_any_call_fails(
 ) -> None:
     new, old = expected_output(server, 32), expected_output(server, 20)
     restore_old_output()
-    for call in sample(publishing_calls(calls(server, *RESIZE, "--force", injections=injections)), 0, 2):
+    for call in sample(
+        publishing_calls(calls(server, *RESIZE, "--force", injections=injections)), 0, 2
+    ):
         if injections and call.name == "renameat2":
             continue
         restore_old_output()
-        done, _ = traced(server, (*RESIZE, "--force"), *injections, f"{call.name}:error={error}:when={call.k}")
+        done, _ = traced(
+            server, (*RESIZE, "--force"), *injections, f"{call.name}:error={error}:when={call.k}"
+        )
         assert "Traceback" not in done.stderr, (call, done)
         assert (read_output() in (old, new), leftovers()) == (True, []), (call, done)
         if done.code == 0:
@@ -101,7 +113,9 @@ def test_resize_retries_interrupted_calls(server: ForkServer, source: Path) -> N
     for call in sample(calls(server, *RESIZE, "--force"), 0, 2):
         if call.name in INTERRUPTIBLE:
             restore_old_output()
-            done, log = traced(server, (*RESIZE, "--force"), f"{call.name}:error=EINTR:when={call.k}")
+            done, log = traced(
+                server, (*RESIZE, "--force"), f"{call.name}:error=EINTR:when={call.k}"
+            )
             assert "(INJECTED)" in log, call
             assert (done.code, read_output(), leftovers()) == (0, new, []), (call, done)
 
@@ -109,15 +123,23 @@ def test_resize_retries_interrupted_calls(server: ForkServer, source: Path) -> N
 @needs_strace
 def test_resize_reports_the_file_if_any_read_fails(server: ForkServer, source: Path) -> None:
     new = expected_output(server, 32)
-    reads = [call for call in calls(server, *RESIZE, names=("read", "pread64")) if "source" in call.arguments]
+    reads = [
+        call
+        for call in calls(server, *RESIZE, names=("read", "pread64"))
+        if "source" in call.arguments
+    ]
     assert len(reads) > 5
     for call in reads:
         remove_output()
-        done, _ = traced(server, RESIZE, f"{call.name}:error=EIO:when={call.k}", names=("read", "pread64"))
+        done, _ = traced(
+            server, RESIZE, f"{call.name}:error=EIO:when={call.k}", names=("read", "pread64")
+        )
         file = re.search(r"/(source/[^>]+)>", call.arguments)
         assert file is not None, call
         if done.code:
-            assert f"Error: {Path.cwd() / file[1]} cannot be read: Input/output error" in done.stderr, (call, done)
+            assert (
+                f"Error: {Path.cwd() / file[1]} cannot be read: Input/output error" in done.stderr
+            ), (call, done)
             assert (read_output(), leftovers(), OUTPUT.parent.exists()) == (None, [], False), call
         else:
             assert read_output() == new, call
@@ -133,7 +155,9 @@ def written_path(call: Call) -> str | None:
 def test_resize_syncs_all_files_before_the_rename(server: ForkServer, source: Path) -> None:
     write_calls = calls(server, *RESIZE)
     renamed = next(i for i, call in enumerate(write_calls) if call.name == "rename")
-    last: dict[str, int] = {}  # index of the last call that writes to a file or adds one to a folder
+    last: dict[
+        str, int
+    ] = {}  # index of the last call that writes to a file or adds one to a folder
     files = set()
     for i, call in enumerate(write_calls[:renamed]):
         if path := written_path(call):
@@ -143,10 +167,14 @@ def test_resize_syncs_all_files_before_the_rename(server: ForkServer, source: Pa
                 last[str(Path(path).parent)] = i
     assert len(files) == 9
     for path, i in last.items():
-        assert any(call.name == "fsync" and f"<{path}>" in call.arguments for call in write_calls[i + 1 : renamed]), (
-            path
-        )
-    assert any(call.name == "fsync" and f"{OUTPUT.parent}>" in call.arguments for call in write_calls[renamed:])
+        assert any(
+            call.name == "fsync" and f"<{path}>" in call.arguments
+            for call in write_calls[i + 1 : renamed]
+        ), path
+    assert any(
+        call.name == "fsync" and f"{OUTPUT.parent}>" in call.arguments
+        for call in write_calls[renamed:]
+    )
 
 
 @contextmanager
@@ -165,7 +193,9 @@ def tmpfs(size: int) -> Iterator[Path]:
 
 def test_resize_checks_disk_space_before_it_writes(source: Path) -> None:
     with tmpfs(1 << 16) as small:
-        with pytest.raises(OutputError, match=r"needs [\d,]+ bytes, and .* has 65,536 free") as caught:
+        with pytest.raises(
+            OutputError, match=r"needs [\d,]+ bytes, and .* has 65,536 free"
+        ) as caught:
             resize(source, to=4096, output=small / "out")
         assert "Free disk space" in (caught.value.hint or "")
         assert list(small.iterdir()) == []
@@ -192,7 +222,9 @@ def test_resize_reports_a_disk_without_free_inodes(source: Path) -> None:
 @pytest.fixture
 def _without_space_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the check for disk space, so that the disk fills while writing."""
-    monkeypatch.setattr("ctxextend.checkpoints.atomic_output.check_disk_space", lambda folder, files: None)
+    monkeypatch.setattr(
+        "ctxextend.checkpoints.atomic_output.check_disk_space", lambda folder, files: None
+    )
 
 
 @pytest.mark.usefixtures("_without_space_check")

@@ -1,4 +1,5 @@
-"""Atomic writes of single files: a killed, interrupted or failing run leaves the old or the new file, complete.
+"""Atomic writes of single files: a killed, interrupted or failing run leaves the old or the new
+file, complete.
 
 All figures and reports are written with `save`, which these tests call with constant bytes.
 """
@@ -42,7 +43,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
 
 
 def faulty_runs(server: ForkServer, fault: str) -> Iterator[tuple[Call, int, str]]:
-    """Replace an old figure with a fault at each system call in turn; yield the call, exit code and stderr."""
+    """Replace an old figure with a fault at each system call in turn; yield the call, exit code and
+    stderr.
+    """
     for call in calls(server, FIGURE):
         for path in leftovers():
             Path(path).unlink()
@@ -61,8 +64,12 @@ def test_save_killed_at_any_call_leaves_the_old_or_the_new_file(server: ForkServ
     assert set(outcomes) == {b"old", NEW}
 
 
-@pytest.mark.parametrize("fault", ["error=ENOSPC", "error=EIO", "error=EDQUOT", "error=EROFS", "signal=TERM"])
-def test_save_failing_at_any_call_leaves_the_old_or_the_new_file(fault: str, server: ForkServer) -> None:
+@pytest.mark.parametrize(
+    "fault", ["error=ENOSPC", "error=EIO", "error=EDQUOT", "error=EROFS", "signal=TERM"]
+)
+def test_save_failing_at_any_call_leaves_the_old_or_the_new_file(
+    fault: str, server: ForkServer
+) -> None:
     codes = []
     for call, code, stderr in faulty_runs(server, fault):
         assert "Traceback" not in stderr, (call, stderr)
@@ -70,7 +77,10 @@ def test_save_failing_at_any_call_leaves_the_old_or_the_new_file(fault: str, ser
         assert FIGURE.read_bytes() in ((NEW,) if code == 0 else (b"old", NEW)), call
         assert ("Error: norms.svg could not be written" in stderr) == (code == 1), (call, stderr)
         has_space = re.search(r"It needs [\d,]+ bytes, and .* has [\d,]+ free", stderr) is not None
-        assert has_space == (code == 1 and fault in ("error=ENOSPC", "error=EDQUOT")), (call, stderr)
+        assert has_space == (code == 1 and fault in ("error=ENOSPC", "error=EDQUOT")), (
+            call,
+            stderr,
+        )
         codes.append(code)
     assert set(codes) == ({0, 1} if fault.startswith("error") else {143})
 

@@ -55,7 +55,8 @@ PARTS = (
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*product(READ, HOSTILE), *product(PARTS, ("a pipe", "a broken link", "an outside link"))]
+    ("name", "kind"),
+    [*product(READ, HOSTILE), *product(PARTS, ("a pipe", "a broken link", "an outside link"))],
 )
 def test_commands_reject_irregular_files_and_outside_links(
     name: str, kind: str, make_pico: MakePico, tmp_path: Path
@@ -73,23 +74,37 @@ def test_commands_reject_irregular_files_and_outside_links(
     if name == "0_Transformer":
         path.rename(tmp_path / "elsewhere")
     replace_with(kind, path)
-    commands = (lambda: resize(folder, to=NEW, output="out"), lambda: inspect(folder), lambda: verify(folder, folder))
+    commands = (
+        lambda: resize(folder, to=NEW, output="out"),
+        lambda: inspect(folder),
+        lambda: verify(folder, folder),
+    )
     for command in commands:
         with time_limit(2), pytest.raises(CheckpointError) as caught:
             command()
-        assert str(path if name not in ("adapter_config.json", "0_Transformer") else folder) in caught.value.message
+        assert (
+            str(path if name not in ("adapter_config.json", "0_Transformer") else folder)
+            in caught.value.message
+        )
         assert caught.value.hint
     assert not Path("out").exists()
 
 
 SIDE_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "generation_config.json", "sentence_bert_config.json"),
+    *(
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "sentence_bert_config.json",
+    ),
     *("README.md", "ctxextend.yaml", "vocab.txt", "LICENSE", ".git"),
 )
 
 
 @pytest.mark.parametrize("kind", [kind for kind in HOSTILE if kind != "a folder"])
-def test_resize_skips_irregular_side_files_and_outside_links(kind: str, make_pico: MakePico) -> None:
+def test_resize_skips_irregular_side_files_and_outside_links(
+    kind: str, make_pico: MakePico
+) -> None:
     folder = make_pico("gpt2").folder
     for name in SIDE_FILES:
         replace_with(kind, folder / name)
@@ -105,7 +120,9 @@ def test_resize_skips_irregular_side_files_and_outside_links(kind: str, make_pic
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "an outside link"])
-def test_verify_reports_irregular_files_and_outside_links_without_opening_them(kind: str, make_pico: MakePico) -> None:
+def test_verify_reports_irregular_files_and_outside_links_without_opening_them(
+    kind: str, make_pico: MakePico
+) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "tokenizer_config.json", model_max_length=16)
     resize(folder, to=NEW, output="out")
@@ -142,13 +159,19 @@ def test_resize_follows_links_inside_the_folder(make_pico: MakePico) -> None:
     pico.logits(source.load(output), NEW)
 
 
-def test_resize_follows_links_of_the_hub_cache_from_a_subfolder(make_pico: MakePico, tmp_path: Path) -> None:
-    blobs, snapshot = (tmp_path / "models--owner--name" / part for part in ("blobs", f"snapshots/{'0' * 40}/sub"))
+def test_resize_follows_links_of_the_hub_cache_from_a_subfolder(
+    make_pico: MakePico, tmp_path: Path
+) -> None:
+    blobs, snapshot = (
+        tmp_path / "models--owner--name" / part for part in ("blobs", f"snapshots/{'0' * 40}/sub")
+    )
     snapshot.mkdir(parents=True)
     make_pico("gpt2").folder.rename(blobs)
     for path in blobs.iterdir():
         (snapshot / path.name).symlink_to(os.path.relpath(path, snapshot))
-    assert resize(snapshot, to=NEW, output="out").plan.files["copied"] == ("generation_config.json",)
+    assert resize(snapshot, to=NEW, output="out").plan.files["copied"] == (
+        "generation_config.json",
+    )
     link_outside(snapshot / "vocab.txt")
     assert "vocab.txt" in plan_resize(snapshot, to=NEW).checkpoint.omitted
     Path("linked").symlink_to(snapshot)
@@ -166,13 +189,24 @@ HOSTILE_NAME = (
 )
 
 
-def test_resize_copies_files_with_unusual_names_and_prints_them_escaped(make_pico: MakePico) -> None:
+def test_resize_copies_files_with_unusual_names_and_prints_them_escaped(
+    make_pico: MakePico,
+) -> None:
     folder = make_pico("gpt2").folder
     for name in UNUSUAL_NAMES:
         (folder / name).write_bytes(b"kept")
         (folder / f"{name[:240]}.py").write_bytes(b"raise SystemExit(9)")
         (folder / f"{name[:240]}.gguf").write_bytes(b"stale")
-    command = [sys.executable, "-m", "ctxextend", "resize", str(folder), "--to", str(NEW), "--dry-run"]
+    command = [
+        sys.executable,
+        "-m",
+        "ctxextend",
+        "resize",
+        str(folder),
+        "--to",
+        str(NEW),
+        "--dry-run",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert not {"\x1b", "\x07"} & set(done.stdout + done.stderr)
     resize(folder, to=NEW, output="out")
@@ -184,7 +218,9 @@ def test_resize_copies_files_with_unusual_names_and_prints_them_escaped(make_pic
 def test_commands_print_hostile_tensor_names_escaped(tmp_path: Path) -> None:
     valid = {"wpe.weight": entry(0, 64, "F32", [4, 4])}
     hostile = model(
-        tmp_path / "model", pack(valid | {HOSTILE_NAME: entry(64, 128, "F32", [4, 4])}, bytes(128)), "mystery"
+        tmp_path / "model",
+        pack(valid | {HOSTILE_NAME: entry(64, 128, "F32", [4, 4])}, bytes(128)),
+        "mystery",
     )
     plain = model(tmp_path / "plain", pack(valid, bytes(64)), "mystery")
     valid_flags, hostile_flags = (
@@ -204,7 +240,10 @@ def test_commands_print_hostile_tensor_names_escaped(tmp_path: Path) -> None:
     ):
         done = trainings.invoke(*arguments)
         output += done.stdout + done.stderr
-    assert not {char for char in HOSTILE_NAME if not char.isprintable()} & set(output) - {"\n", "\t"}
+    assert not {char for char in HOSTILE_NAME if not char.isprintable()} & set(output) - {
+        "\n",
+        "\t",
+    }
     assert "\nError: a separate line" not in output
     assert printable(HOSTILE_NAME) in output
 
@@ -224,16 +263,27 @@ class Tokenizer(PreTrainedTokenizerFast): pass
 def add_code(folder: Path, marker: Path) -> None:
     """Add custom code to a folder, which creates a marker file if it is executed."""
     (folder / "modeling_x.py").write_text(MODULE.format(marker=str(marker)))
-    mapped = {"AutoConfig": "modeling_x.Config", "AutoModelForCausalLM": "modeling_x.Model", "AutoModel": "o/r--m.M"}
+    mapped = {
+        "AutoConfig": "modeling_x.Config",
+        "AutoModelForCausalLM": "modeling_x.Model",
+        "AutoModel": "o/r--m.M",
+    }
     pico.edit_json(folder / "config.json", auto_map=mapped, custom_code=True)
-    pico.edit_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, "modeling_x.Tokenizer"]})
+    pico.edit_json(
+        folder / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, "modeling_x.Tokenizer"]}
+    )
 
 
 @pytest.mark.usefixtures("book")
-def test_commands_never_execute_code_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    marker, folder = tmp_path / "marker", trainings.make_source(tmp_path / "source", "gpt2")
+def test_commands_never_execute_code_in_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "marker"
+    folder = trainings.make_source(tmp_path / "source", "gpt2")
     add_code(folder, marker)
-    monkeypatch.setattr("builtins.input", lambda *_: "yes")  # transformers prompts if trust_remote_code is unset
+    monkeypatch.setattr(
+        "builtins.input", lambda *_: "yes"
+    )  # transformers prompts if trust_remote_code is unset
     inspect(folder)
     output = resize(folder, to=32, copy_code=True, output="out").output
     inspect(output)
@@ -278,12 +328,17 @@ def test_resize_skips_code_and_warns(with_code: Path) -> None:
 
 
 def test_resize_copies_code_with_copy_code(with_code: Path) -> None:
-    done = trainings.invoke("resize", with_code, "--to", NEW, "-o", "out", "--copy-code", "--verify")
+    done = trainings.invoke(
+        "resize", with_code, "--to", NEW, "-o", "out", "--copy-code", "--verify"
+    )
     assert code_in(Path("out")) == set(CODE)
     assert "copy_code: true" in (Path("out") / "ctxextend.yaml").read_text()
     assert "Code files are copied, but not executed: " in done.stderr
     assert code_in(run("out/ctxextend.yaml", "again").output) == set(CODE)
-    assert code_in(run("out/ctxextend.yaml", "without", changes=["resize.copy_code=false"]).output) == set()
+    assert (
+        code_in(run("out/ctxextend.yaml", "without", changes=["resize.copy_code=false"]).output)
+        == set()
+    )
 
 
 def test_verify_accepts_copied_and_skipped_code(with_code: Path) -> None:
@@ -318,7 +373,10 @@ def test_resize_warns_about_code_in_auto_map(make_pico: MakePico, tmp_path: Path
     add_code(folder, tmp_path / "marker")
     skipped, auto_map = plan_resize(folder, to=NEW).warnings
     assert "nor copied: modeling_x.py." in skipped
-    assert "refers to code: modeling_x.Config, modeling_x.Model, o/r--m.M, modeling_x.Tokenizer." in auto_map
+    assert (
+        "refers to code: modeling_x.Config, modeling_x.Model, o/r--m.M, modeling_x.Tokenizer."
+        in auto_map
+    )
     for invalid in (3, "x", [], [["x"]], {"a": {"b": "c"}}, {"a": [None, 3]}):
         pico.edit_json(folder / "config.json", auto_map=invalid)
         pico.edit_json(folder / "tokenizer_config.json", auto_map=None)
@@ -336,7 +394,9 @@ def test_resize_warns_about_code_in_auto_map(make_pico: MakePico, tmp_path: Path
         ("a folder link", "a symlink to a folder"),
     ],
 )
-def test_evaluate_and_train_reject_files_that_transformers_might_open(kind: str, reason: str, gpt2: Path) -> None:
+def test_evaluate_and_train_reject_files_that_transformers_might_open(
+    kind: str, reason: str, gpt2: Path
+) -> None:
     shutil.copytree(gpt2, "source")
     Path("book.txt").write_text("w1 w2 " * 200)
     if kind == "a folder link":
@@ -344,9 +404,16 @@ def test_evaluate_and_train_reject_files_that_transformers_might_open(kind: str,
     else:
         replace_with(kind, Path("source", "vocab.txt"))
     for command in (lambda: evaluate("source", "book.txt"), lambda: train("source", "book.txt", 1)):
-        with time_limit(20), pytest.raises(CheckpointError, match=f"vocab.txt is {reason}, and transformers") as caught:
+        with (
+            time_limit(20),
+            pytest.raises(
+                CheckpointError, match=f"vocab.txt is {reason}, and transformers"
+            ) as caught,
+        ):
             command()
-        assert ("Remove it, or replace it" if kind == "a pipe" else " source-copied") in str(caught.value.hint)
+        assert ("Remove it, or replace it" if kind == "a pipe" else " source-copied") in str(
+            caught.value.hint
+        )
 
 
 def test_verify_deep_does_not_load_an_output_with_outside_links(gpt2: Path) -> None:
@@ -354,4 +421,7 @@ def test_verify_deep_does_not_load_an_output_with_outside_links(gpt2: Path) -> N
     replace_with("an outside link", Path("out", "generation_config.json"))
     loads = next(check for check in verify("out", gpt2, deep=True).checks if check.name == "loads")
     assert not loads.passed
-    assert "generation_config.json is a symlink that points outside the folder, and transformers" in loads.evidence[0]
+    assert (
+        "generation_config.json is a symlink that points outside the folder, and transformers"
+        in loads.evidence[0]
+    )

@@ -1,4 +1,6 @@
-"""A Hub that fails, sends malformed responses or echoes tokens: the real client against a local server."""
+"""A Hub that fails, sends malformed responses or echoes tokens: the real client against a local
+server.
+"""
 
 import json
 import time
@@ -57,9 +59,13 @@ def assert_downloads(repo: Repo) -> None:
     assert {name: (found / name).read_bytes() for name in repo.files} == repo.files
 
 
-def test_resolve_source_fails_if_every_connection_is_cut(hub: Hub, repo: Repo, sleep_times: list[float]) -> None:
+def test_resolve_source_fails_if_every_connection_is_cut(
+    hub: Hub, repo: Repo, sleep_times: list[float]
+) -> None:
     repo.is_cut = True
-    assert_download_fails("owner/model could not be downloaded from the Hub: ", "complete files are kept")
+    assert_download_fails(
+        "owner/model could not be downloaded from the Hub: ", "complete files are kept"
+    )
     assert sum(sleep_times) <= 30
     repo.is_cut = False
     hub.requests.clear()
@@ -70,14 +76,21 @@ def test_resolve_source_fails_if_every_connection_is_cut(hub: Hub, repo: Repo, s
 # ---- wrong responses
 
 ECHO = {"X-Error-Message": "You came with {authorization}"}
-API, HEAD, GET = "GET api/models", "HEAD .*/resolve/", f"GET .*/resolve/.*{WEIGHTS}"
+API = "GET api/models"
+HEAD = "HEAD .*/resolve/"
+GET = f"GET .*/resolve/.*{WEIGHTS}"
 RESPONSES = [
     (401, "", "this account or token has no access (Client error '401", "hf auth login"),
     (401, "RepoNotFound", "no Hub model that this account can access", "hf auth login"),
     (403, "", "this account or token has no access (Client error '403", "a fine-grained token"),
     (403, "GatedRepo", "owner/model is a gated model on the Hub", "Request access"),
     (404, "RevisionNotFound", "has no revision", "Check its branches and tags"),
-    (404, "EntryNotFound", "owner/model lists a file that does not exist on the Hub: ", "--revision"),
+    (
+        404,
+        "EntryNotFound",
+        "owner/model lists a file that does not exist on the Hub: ",
+        "--revision",
+    ),
     (404, "", "rejected the request (Client error '404", "HF_ENDPOINT"),
     (429, "", "too many requests (Client error '429", "Wait a few minutes"),
     (503, "", "the Hub failed (Server error '503", "status.huggingface.co"),
@@ -90,7 +103,9 @@ def test_resolve_source_explains_http_errors(
     hub: Hub, repo: Repo, pattern: str, status: int, code: str, message: str, hint: str
 ) -> None:
     headers = {"X-Error-Code": code} if code else {}
-    hub.faults.append(Fault(pattern, status, ECHO | headers, json.dumps({"error": "and with {authorization}"})))
+    hub.faults.append(
+        Fault(pattern, status, ECHO | headers, json.dumps({"error": "and with {authorization}"}))
+    )
     error = assert_download_fails(message, hint)
     assert f"Bearer {TOKEN}" in hub.tokens
     assert TOKEN not in without_tokens(str(error))
@@ -110,15 +125,30 @@ def test_resolve_source_uses_the_cache_at_once_if_the_hub_fails(
     assert sleep_times == []
 
 
-MALFORMED = ["<!DOCTYPE html><title>Welcome to the hotel</title>", "", "null", '{"id": 7, "sha": []}', "[" * 5000]
+MALFORMED = [
+    "<!DOCTYPE html><title>Welcome to the hotel</title>",
+    "",
+    "null",
+    '{"id": 7, "sha": []}',
+    "[" * 5000,
+]
 
 
 @pytest.mark.parametrize(
     ("pattern", "body"),
-    [*((f"{API}/owner/model/{part}", body) for part in ("revision", "tree") for body in MALFORMED), (HEAD, "")],
+    [
+        *(
+            (f"{API}/owner/model/{part}", body)
+            for part in ("revision", "tree")
+            for body in MALFORMED
+        ),
+        (HEAD, ""),
+    ],
     ids=lambda value: value[-10:],
 )
-def test_resolve_source_reports_malformed_responses(hub: Hub, repo: Repo, pattern: str, body: str) -> None:
+def test_resolve_source_reports_malformed_responses(
+    hub: Hub, repo: Repo, pattern: str, body: str
+) -> None:
     hub.faults.append(Fault(pattern, body=body))
     assert_download_fails("owner/model could not be downloaded from the Hub: ", "login page")
 
@@ -144,7 +174,8 @@ def edit_config(path: Path, **values: Any) -> None:
 def test_push_to_hub_uploads_the_output_without_local_paths(
     command: str, exists: bool, hub: Hub, folder: Path, tmp_path: Path
 ) -> None:
-    source, book = trainings.make_source(tmp_path / "alice" / "source", "gpt2"), tmp_path / "alice" / "book.txt"
+    source = trainings.make_source(tmp_path / "alice" / "source", "gpt2")
+    book = tmp_path / "alice" / "book.txt"
     book.write_text(text_of([(7 * i * i + i // 5) % 27 for i in range(2_000)]))
     Path("recipe.yaml").write_text(f"source: {source}\nresize: {{to: 24}}\n")
     if exists:
@@ -157,10 +188,18 @@ def test_push_to_hub_uploads_the_output_without_local_paths(
     done = invoke(*commands[command], "-o", "out", "--push-to-hub", "owner/long")
     assert (done.exit_code, done.stdout) == (0, "out\n"), done.stderr
     assert f"pushed to {hub.endpoint}/owner/long\n" in done.stderr
-    assert "ctxextend.yaml is uploaded with local paths shortened to names; fingerprints are kept." in done.stderr
-    local, remote = pico.contents(Path("out")), hub.repos["owner/long"].files
+    assert (
+        "ctxextend.yaml is uploaded with local paths shortened to names; fingerprints are kept."
+        in done.stderr
+    )
+    local = pico.contents(Path("out"))
+    remote = hub.repos["owner/long"].files
     assert {name for name in local if local[name] != remote[name]} == {"ctxextend.yaml"}
-    assert not any(b"alice" in data for name, data in remote.items() if name.endswith((".yaml", ".md", ".json", "l")))
+    assert not any(
+        b"alice" in data
+        for name, data in remote.items()
+        if name.endswith((".yaml", ".md", ".json", "l"))
+    )
     written, pushed = (yaml.safe_load(files["ctxextend.yaml"]) for files in (local, remote))
     assert pushed["source"] == "./source"
     assert pushed["provenance"] == written["provenance"]
@@ -172,11 +211,20 @@ def test_push_to_hub_uploads_no_local_path_of_a_source_and_no_logs(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "tensorboard", FakeTensorBoard)
-    source, book = trainings.make_source(tmp_path / "alice" / "source", "gpt2"), tmp_path / "alice" / "book.txt"
+    source = trainings.make_source(tmp_path / "alice" / "source", "gpt2")
+    book = tmp_path / "alice" / "book.txt"
     book.write_text(text_of([(7 * i * i + i // 5) % 27 for i in range(2_000)]))
     home = str(tmp_path / "alice")
-    edit_config(source / "config.json", _name_or_path=f"{home}/a", part={"_name_or_path": f"{home}/b/", "n": 1})
-    names = {"name_or_path": "owner/name", "special_tokens_map_file": f"C:\\{home}\\map.json", "vocab_file": None}
+    edit_config(
+        source / "config.json",
+        _name_or_path=f"{home}/a",
+        part={"_name_or_path": f"{home}/b/", "n": 1},
+    )
+    names = {
+        "name_or_path": "owner/name",
+        "special_tokens_map_file": f"C:\\{home}\\map.json",
+        "vocab_file": None,
+    }
     edit_config(source / "tokenizer_config.json", **names)
     flags = ["--steps", 1, "--report-to", "tensorboard", "-o", "out", "--push-to-hub", "owner/long"]
     done = invoke("train", source, "--data", book, *flags)
@@ -184,17 +232,24 @@ def test_push_to_hub_uploads_no_local_path_of_a_source_and_no_logs(
     assert "runs/ is not uploaded: logs contain the host name and local paths." in done.stderr
     for name in ("config.json", "tokenizer_config.json"):
         assert f"{name} is uploaded with local paths shortened to names." in done.stderr
-    local, remote = pico.contents(Path("out")), hub.repos["owner/long"].files
+    local = pico.contents(Path("out"))
+    remote = hub.repos["owner/long"].files
     assert local.keys() - remote.keys() == {"runs/now/events"}
     assert not [name for name, data in remote.items() if str(tmp_path).encode() in data]
-    expected = local["config.json"].replace(f"{home}/a".encode(), b"a").replace(f"{home}/b/".encode(), b"b")
+    expected = (
+        local["config.json"]
+        .replace(f"{home}/a".encode(), b"a")
+        .replace(f"{home}/b/".encode(), b"b")
+    )
     assert remote["config.json"] == expected != local["config.json"]
     pushed = json.loads(remote["tokenizer_config.json"])
     assert (pushed["name_or_path"], pushed["special_tokens_map_file"]) == ("owner/name", "map.json")
 
 
 def test_push_to_hub_reports_the_url_in_json_and_keeps_a_recipe_without_paths(hub: Hub) -> None:
-    done = invoke("resize", "tiny-gpt2", "--to", 160, "-o", "out", "--push-to-hub", "long", "--json")
+    done = invoke(
+        "resize", "tiny-gpt2", "--to", 160, "-o", "out", "--push-to-hub", "long", "--json"
+    )
     assert json.loads(done.stdout)["pushed_to"] == f"{hub.endpoint}/me/long"
     assert "local paths" not in done.stderr
     assert hub.repos["me/long"].files == pico.contents(Path("out"))
@@ -208,7 +263,9 @@ def test_push_to_hub_reports_the_url_in_json_and_keeps_a_recipe_without_paths(hu
         ("POST .*commit/main", 500, "Server error '500"),
     ],
 )
-def test_push_to_hub_keeps_the_folder_if_it_fails(hub: Hub, pattern: str, status: int, message: str) -> None:
+def test_push_to_hub_keeps_the_folder_if_it_fails(
+    hub: Hub, pattern: str, status: int, message: str
+) -> None:
     hub.faults.append(Fault(pattern, status, ECHO))
     done = invoke("resize", "tiny-gpt2", "--to", 160, "-o", "out", "--push-to-hub", "owner/long")
     assert (done.exit_code, done.stdout) == (1, "out\n")
@@ -219,9 +276,13 @@ def test_push_to_hub_keeps_the_folder_if_it_fails(hub: Hub, pattern: str, status
     assert resolve_source("./out").folder.is_dir()
 
 
-def test_push_to_hub_reports_connection_errors(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_push_to_hub_reports_connection_errors(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_hub("http://127.0.0.1:9", tmp_path / "cache", monkeypatch)
-    done = invoke("resize", "tiny-gpt2", "--to", 160, "-o", "out", "--push-to-hub", "owner/long", "--json")
+    done = invoke(
+        "resize", "tiny-gpt2", "--to", 160, "-o", "out", "--push-to-hub", "owner/long", "--json"
+    )
     assert done.exit_code == 1
     assert json.loads(done.stdout)["error"]["type"] == "OutputError"
     assert Path("out/config.json").is_file()
@@ -241,7 +302,13 @@ def test_push_to_hub_reports_connection_errors(hub: Hub, tmp_path: Path, monkeyp
     ],
 )
 def test_resolve_source_explains_connection_errors(
-    hub: Hub, repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str, proxy: str, hint: str
+    hub: Hub,
+    repo: Repo,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    endpoint: str,
+    proxy: str,
+    hint: str,
 ) -> None:
     if proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy)
@@ -255,7 +322,9 @@ def test_resolve_source_explains_connection_errors(
 
 def test_resolve_source_reports_a_cache_that_cannot_be_written(repo: Repo, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("not a folder")
-    assert_download_fails("could not be downloaded from the Hub: [Errno 20] Not a directory", "HF_HOME")
+    assert_download_fails(
+        "could not be downloaded from the Hub: [Errno 20] Not a directory", "HF_HOME"
+    )
 
 
 # ---- hostile file names
@@ -267,14 +336,22 @@ def test_resolve_source_with_a_hostile_file_name_writes_nothing_outside_the_cach
 ) -> None:
     repo.files[name] = b"hostile"
     assert_download_fails(name[:20], "")
-    outside = [path for path in tmp_path.rglob("*") if path.is_file() and tmp_path / "cache" not in path.parents]
+    outside = [
+        path
+        for path in tmp_path.rglob("*")
+        if path.is_file() and tmp_path / "cache" not in path.parents
+    ]
     assert outside == []
     assert not Path("/tmp/outside").exists()
 
 
 def test_resolve_source_skips_files_of_version_control(hub: Hub, repo: Repo) -> None:
     unusual = {"a\x1b[2Jb": b"1", "a\nb": b"2", "ä": b"3", "a[1].txt": b"4"}
-    hooks = {".git/hooks/post-checkout": b"#!/bin/sh", "2_Dense/.git/config": b"[core]", "__pycache__/x.pyc": b"x"}
+    hooks = {
+        ".git/hooks/post-checkout": b"#!/bin/sh",
+        "2_Dense/.git/config": b"[core]",
+        "__pycache__/x.pyc": b"x",
+    }
     repo.files |= unusual | hooks
     source = resolve_source("owner/model")
     assert hub.downloaded() == set(repo.files) - set(hooks)

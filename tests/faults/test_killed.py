@@ -1,6 +1,8 @@
-"""`resize` killed or interrupted before every system call that changes a file; the next run removes all leftovers.
+"""`resize` killed or interrupted before every system call that changes a file; the next run removes
+all leftovers.
 
-Killing before a call is also killing after the previous one; after the last one, the command ends by itself.
+Killing before a call is also killing after the previous one; after the last one, the command ends
+by itself.
 """
 
 import os
@@ -29,7 +31,9 @@ from tests.pico import contents
 pytestmark = [needs_strace, pytest.mark.usefixtures("sweep")]
 
 
-def test_resize_killed_at_any_call_leaves_no_or_complete_output(server: ForkServer, source: Path) -> None:
+def test_resize_killed_at_any_call_leaves_no_or_complete_output(
+    server: ForkServer, source: Path
+) -> None:
     before, new = contents(source), expected_output(server, 32)
     write_calls = calls(server, *RESIZE)
     assert len(write_calls) > 30
@@ -90,7 +94,9 @@ def test_resize_force_interrupted_at_any_call_leaves_the_old_or_the_new_output(
 ) -> None:
     new, old = expected_output(server, 32), expected_output(server, 20)
     restore_old_output()
-    for call in sample(publishing_calls(calls(server, *RESIZE, "--force", injections=injections)), 0, 2):
+    for call in sample(
+        publishing_calls(calls(server, *RESIZE, "--force", injections=injections)), 0, 2
+    ):
         restore_old_output()
         done = run_with_signal(server, call, (*RESIZE, "--force"), "TERM", *injections)
         assert done.code == 143, (call, done)
@@ -100,9 +106,23 @@ def test_resize_force_interrupted_at_any_call_leaves_the_old_or_the_new_output(
 @pytest.mark.parametrize("name", ["fsync", "rename"])
 def test_resize_killed_in_a_normal_process_leaves_nothing(name: str, source: Path) -> None:
     command = [sys.executable, "-m", "ctxextend", *map(str, RESIZE)]
-    kill = ["strace", "-f", "-o", "log", "-e", f"trace={name}", "-e", f"inject={name}:signal=KILL:when=1"]
+    kill = [
+        "strace",
+        "-f",
+        "-o",
+        "log",
+        "-e",
+        f"trace={name}",
+        "-e",
+        f"inject={name}:signal=KILL:when=1",
+    ]
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    assert subprocess.run([*kill, *command], env=environment, check=False, capture_output=True).returncode == -9
+    assert (
+        subprocess.run(
+            [*kill, *command], env=environment, check=False, capture_output=True
+        ).returncode
+        == -9
+    )
     assert read_output() is None
     assert leftovers() != []
     subprocess.run(command, env=environment, check=True, capture_output=True)

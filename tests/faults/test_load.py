@@ -1,4 +1,6 @@
-"""Checkpoints that are large in one dimension: memory grows only with the new table, and few files are open."""
+"""Checkpoints that are large in one dimension: memory grows only with the new table, and few files
+are open.
+"""
 
 import json
 import os
@@ -13,41 +15,65 @@ from safetensors import safe_open
 TABLE = "wpe.weight"
 SOURCE, OUTPUT = Path("source"), Path("out")
 
-# Measure in a separate process: the peak memory of a child includes that of its parent, here pytest.
-MEASURE = "import sys; from benchmarks.measure import measure; print(measure(sys.argv[1:]).megabytes)"
+# Measure in a separate process: the peak memory of a child includes that of its parent, here
+# pytest.
+MEASURE = (
+    "import sys; from benchmarks.measure import measure; print(measure(sys.argv[1:]).megabytes)"
+)
 
 
 def write_sparse(*shards: int, size: int = 400, rows: int = 16, width: int = 8) -> None:
     """Write a GPT-2 of sparse files: its shards contain so many tensors of `size` bytes."""
     SOURCE.mkdir()
     (SOURCE / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_positions": rows}))
-    names = [f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
+    names = [
+        f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)
+    ]
     weight_map = {}
     for number, (name, count) in enumerate(zip(names, shards, strict=True)):
         shapes = {TABLE: [rows, width]} if number == 0 else {}
         shapes |= {f"h.{number}.weight_{tensor}": [1, size // 4] for tensor in range(count)}
-        header, end = {}, 0
+        header = {}
+        end = 0
         for tensor, (height, columns) in shapes.items():
-            start, end = end, end + 4 * height * columns
-            header[tensor] = {"dtype": "F32", "shape": [height, columns], "data_offsets": [start, end]}
+            start = end
+            end = end + 4 * height * columns
+            header[tensor] = {
+                "dtype": "F32",
+                "shape": [height, columns],
+                "data_offsets": [start, end],
+            }
             weight_map[tensor] = name
         text = json.dumps(header).encode()
         with (SOURCE / name).open("wb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
             file.truncate(8 + len(text) + end)
-    (SOURCE / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    (SOURCE / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": weight_map})
+    )
 
 
 def resize_command(rows: int) -> list[str]:
     shutil.rmtree(OUTPUT, ignore_errors=True)
-    return [*(sys.executable, "-m", "ctxextend"), "resize", "source", "--to", str(rows), "-o", "out", "--quiet"]
+    return [
+        *(sys.executable, "-m", "ctxextend"),
+        "resize",
+        "source",
+        "--to",
+        str(rows),
+        "-o",
+        "out",
+        "--quiet",
+    ]
 
 
 def peak_memory(command: list[str]) -> float:
     """Return the peak memory of a process in MB."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     measured = [sys.executable, "-c", MEASURE, *command]
-    return float(subprocess.run(measured, check=True, capture_output=True, text=True, env=environment).stdout)
+    return float(
+        subprocess.run(measured, check=True, capture_output=True, text=True, env=environment).stdout
+    )
 
 
 def rows_of_output() -> int:
@@ -65,7 +91,11 @@ def minimum() -> float:
 
 @pytest.mark.parametrize(
     ("shards", "size", "rows", "width", "more"),
-    [([10_000], 16, 32, 8, 60), ([40] * 100, 400, 32, 8, 40), ([1], 400, 60_000, 64, 3 * 8 * 60_000 * 64 / 1e6 + 20)],
+    [
+        ([10_000], 16, 32, 8, 60),
+        ([40] * 100, 400, 32, 8, 40),
+        ([1], 400, 60_000, 64, 3 * 8 * 60_000 * 64 / 1e6 + 20),
+    ],
     ids=["10,000 tensors", "100 shards", "60,000 rows"],
 )
 def test_resize_needs_memory_only_for_headers_and_the_new_table(
@@ -79,7 +109,10 @@ def test_resize_needs_memory_only_for_headers_and_the_new_table(
 def test_resize_needs_no_memory_for_the_model(minimum: float) -> None:
     write_sparse(2, 2, size=100_000_000)
     assert peak_memory(resize_command(32)) < minimum + 40
-    sizes = [sum(path.stat().st_size for path in folder.glob("*.safetensors")) for folder in (SOURCE, OUTPUT)]
+    sizes = [
+        sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        for folder in (SOURCE, OUTPUT)
+    ]
     assert 400_000_000 < sizes[0] < sizes[1] < sizes[0] + 10_000
 
 

@@ -1,4 +1,6 @@
-"""Randomly damaged weights files, in bytes or structure: they are read, or rejected with an error."""
+"""Randomly damaged weights files, in bytes or structure: they are read, or rejected with an
+error.
+"""
 
 import json
 import shutil
@@ -32,7 +34,9 @@ def flip_bit(random: Random) -> bytes:
 
 
 def mutate_structure(random: Random) -> bytes:
-    return pack(mutate_json(random, json.dumps(HEADER).encode()), bytes(random.choice((72, 72, 72, 71, 80))))
+    return pack(
+        mutate_json(random, json.dumps(HEADER).encode()), bytes(random.choice((72, 72, 72, 71, 80)))
+    )
 
 
 DAMAGES: dict[str, Callable[[Random], bytes]] = {
@@ -45,7 +49,8 @@ pytestmark = [pytest.mark.usefixtures("sweep"), pytest.mark.parametrize("kind", 
 
 def test_open_safetensors_accepts_no_more_than_safetensors(kind: str, tmp_path: Path) -> None:
     """Every file that ctxextend reads must be readable by safetensors, with the same content."""
-    random, path = Random(1), tmp_path / "model.safetensors"
+    random = Random(1)
+    path = tmp_path / "model.safetensors"
     for _ in range(examples(100)):
         path.write_bytes(DAMAGES[kind](random))
         try:
@@ -55,7 +60,9 @@ def test_open_safetensors_accepts_no_more_than_safetensors(kind: str, tmp_path: 
         assert file.tensor_bytes == path.stat().st_size - file.data_start
         with safe_open(path, "np") as other:
             assert {*file.entries} == {*other.keys()}, path.read_bytes()
-            assert (file.header.get("__metadata__") or {}) == (other.metadata() or {}), path.read_bytes()
+            assert (file.header.get("__metadata__") or {}) == (other.metadata() or {}), (
+                path.read_bytes()
+            )
 
 
 def test_resize_of_damaged_weights_succeeds_or_fails_cleanly(kind: str, tmp_path: Path) -> None:

@@ -16,7 +16,14 @@ from ctxextend import evaluate, inspect, resize, train, verify
 from ctxextend.errors import CheckpointError
 from tests import pico, trainings
 from tests.faults.limits import time_limit
-from tests.test_pytorch_file import change_records, open_pytorch_file, save, write_legacy, write_pickle, write_zip
+from tests.test_pytorch_file import (
+    change_records,
+    open_pytorch_file,
+    save,
+    write_legacy,
+    write_pickle,
+    write_zip,
+)
 
 MakePico = Callable[..., pico.Pico]
 
@@ -37,15 +44,21 @@ class Call:
 def array_of(command: str) -> Call:
     """Return a numpy array whose dtype state is a call."""
     reconstruct = np.array(1).__reduce__()[0]
-    return Call(reconstruct, np.ndarray, (0,), b"b", state=(1, (1,), Call(os.system, command), False, b"x"))  # type: ignore[arg-type]
+    state = (1, (1,), Call(os.system, command), False, b"x")
+    return Call(reconstruct, np.ndarray, (0,), b"b", state=state)  # type: ignore[arg-type]
 
 
-# Calls at the top level, as arguments of the tensor constructors that weights_only allows, and as states.
+# Calls at the top level, as arguments of the tensor constructors that weights_only allows, and as
+# states.
 HOSTILE: dict[str, Callable[[str], Any]] = {
     "system": lambda command: Call(os.system, command),
     "hub": lambda command: Call(torch.hub.load, "owner/name", "model"),
-    "tensor": lambda command: Call(torch._utils._rebuild_tensor_v2, Call(os.system, command), 0, (1,), (1,), False, {}),
-    "hooks": lambda command: Call(torch._utils._rebuild_parameter, torch.ones(1), False, Call(os.system, command)),
+    "tensor": lambda command: Call(
+        torch._utils._rebuild_tensor_v2, Call(os.system, command), 0, (1,), (1,), False, {}
+    ),
+    "hooks": lambda command: Call(
+        torch._utils._rebuild_parameter, torch.ones(1), False, Call(os.system, command)
+    ),
     "object": lambda command: Namespace(command=command),
     "array": array_of,
 }
@@ -53,9 +66,13 @@ HOSTILE: dict[str, Callable[[str], Any]] = {
 
 @pytest.mark.parametrize("write", [write_zip, write_legacy, write_pickle])
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_open_pytorch_file_executes_no_code(kind: str, write: Callable[[Any, Path], None], tmp_path: Path) -> None:
+def test_open_pytorch_file_executes_no_code(
+    kind: str, write: Callable[[Any, Path], None], tmp_path: Path
+) -> None:
     canary = tmp_path / "canary"
-    path = save({"a": torch.ones(1), "b": HOSTILE[kind](f"touch {canary}")}, tmp_path / "a.bin", write)
+    path = save(
+        {"a": torch.ones(1), "b": HOSTILE[kind](f"touch {canary}")}, tmp_path / "a.bin", write
+    )
     with (
         time_limit(2),
         pytest.raises(
@@ -69,14 +86,19 @@ def test_open_pytorch_file_executes_no_code(kind: str, write: Callable[[Any, Pat
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "a shard", "adapter_model.bin", "ckpt.pt"])
-def test_commands_execute_no_code_in_weights(name: str, make_pico: MakePico, tmp_path: Path) -> None:
-    canary, folder = tmp_path / "canary", make_pico("gpt2").folder
+def test_commands_execute_no_code_in_weights(
+    name: str, make_pico: MakePico, tmp_path: Path
+) -> None:
+    canary = tmp_path / "canary"
+    folder = make_pico("gpt2").folder
     (folder / "model.safetensors").unlink()
     if name in ("adapter_model.bin", "ckpt.pt"):
         (folder / "config.json").rename(folder / "adapter_config.json")
     if name == "a shard":
         name = "pytorch_model-00001-of-00001.bin"
-        pico.edit_json(folder / "pytorch_model.bin.index.json", weight_map={"transformer.wpe.weight": name})
+        pico.edit_json(
+            folder / "pytorch_model.bin.index.json", weight_map={"transformer.wpe.weight": name}
+        )
     save({"a": Call(os.system, f"touch {canary}")}, folder / name)
     commands: tuple[Callable[[], Any], ...] = (
         lambda: resize(folder, to=40),
@@ -85,15 +107,26 @@ def test_commands_execute_no_code_in_weights(name: str, make_pico: MakePico, tmp
         lambda: verify(folder, folder),
     )
     for command in commands:
-        with time_limit(2), pytest.raises(CheckpointError, match="references .*system.*no code was executed"):
+        with (
+            time_limit(2),
+            pytest.raises(CheckpointError, match="references .*system.*no code was executed"),
+        ):
             command()
     assert not canary.exists()
 
 
 @pytest.mark.usefixtures("book")
 def test_commands_never_load_other_pickles_in_the_folder(tmp_path: Path) -> None:
-    canary, source = tmp_path / "canary", trainings.make_source(tmp_path / "source", "gpt2")
-    names = ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "pytorch_model.bin", "x.pkl")
+    canary = tmp_path / "canary"
+    source = trainings.make_source(tmp_path / "source", "gpt2")
+    names = (
+        "training_args.bin",
+        "optimizer.pt",
+        "scheduler.pt",
+        "rng_state.pth",
+        "pytorch_model.bin",
+        "x.pkl",
+    )
     for name in (*names, "adapter_model.bin", "ckpt.pt"):
         save({"a": Call(os.system, f"touch {canary}")}, source / name, write_pickle)
     inspect(source)
@@ -112,7 +145,9 @@ def weights_path(tmp_path: Path) -> Path:
 
 def test_open_pytorch_file_rejects_compressed_records(weights_path: Path) -> None:
     change_records(
-        weights_path, lambda name, data: (name, bytes(1 << 26) if "/data/" in name else data), zipfile.ZIP_DEFLATED
+        weights_path,
+        lambda name, data: (name, bytes(1 << 26) if "/data/" in name else data),
+        zipfile.ZIP_DEFLATED,
     )
     assert weights_path.stat().st_size < 1 << 17
     with time_limit(2), pytest.raises(CheckpointError, match="is compressed"):
@@ -120,19 +155,40 @@ def test_open_pytorch_file_rejects_compressed_records(weights_path: Path) -> Non
 
 
 @pytest.mark.parametrize("length", [10_000, 2**31 - 1])
-def test_open_pytorch_file_rejects_tensors_larger_than_their_storage(length: int, weights_path: Path) -> None:
-    length_opcode = b"J" + length.to_bytes(4, "little")  # replaces 100 in the storage size and the shape
+def test_open_pytorch_file_rejects_tensors_larger_than_their_storage(
+    length: int, weights_path: Path
+) -> None:
+    length_opcode = b"J" + length.to_bytes(
+        4, "little"
+    )  # replaces 100 in the storage size and the shape
     change_records(
         weights_path,
-        lambda name, data: (name, data.replace(b"Kd", length_opcode) if name.endswith("data.pkl") else data),
+        lambda name, data: (
+            name,
+            data.replace(b"Kd", length_opcode) if name.endswith("data.pkl") else data,
+        ),
     )
-    with time_limit(2), pytest.raises(CheckpointError, match="is not a valid PyTorch file with only tensors"):
+    with (
+        time_limit(2),
+        pytest.raises(CheckpointError, match="is not a valid PyTorch file with only tensors"),
+    ):
         open_pytorch_file(weights_path)
 
 
-def test_open_pytorch_file_rejects_unsafe_torch_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_pytorch_file_rejects_unsafe_torch_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = save({"a": torch.ones(1)}, tmp_path / "a.bin")
-    for version, is_safe in {"2.5.1+cu121": False, "1.13.1": False, "2.6.0a0+git1": True, "2.10.0": True}.items():
+    for version, is_safe in {
+        "2.5.1+cu121": False,
+        "1.13.1": False,
+        "2.6.0a0+git1": True,
+        "2.10.0": True,
+    }.items():
         monkeypatch.setattr(torch, "__version__", version)
-        with nullcontext() if is_safe else pytest.raises(CheckpointError, match="pip install 'torch>=2.6'"):
+        with (
+            nullcontext()
+            if is_safe
+            else pytest.raises(CheckpointError, match="pip install 'torch>=2.6'")
+        ):
             open_pytorch_file(path)

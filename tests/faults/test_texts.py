@@ -1,4 +1,6 @@
-"""Hostile config, index, tokenizer, recipe and card files: they are read, or rejected with a hint."""
+"""Hostile config, index, tokenizer, recipe and card files: they are read, or rejected with a
+hint.
+"""
 
 import json
 import shutil
@@ -50,26 +52,41 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     adapter.mkdir()
     table = load_file(plain / "model.safetensors")[WPE]
     save_file({f"base_model.model.{WPE}": table}, adapter / "adapter_model.safetensors")
-    pico.edit_json(adapter / "adapter_config.json", base_model_name_or_path=str(plain), peft_type="LORA")
+    pico.edit_json(
+        adapter / "adapter_config.json", base_model_name_or_path=str(plain), peft_type="LORA"
+    )
     resized = resize(plain, to=32, output=root / "resized").output
     return {
         **dict.fromkeys(("config.json", "tokenizer.json", "tokenizer_config.json"), plain),
         **dict.fromkeys(("generation_config.json", "sentence_bert_config.json"), plain),
-        **{"model.safetensors.index.json": shards, "modules.json": nested, "0_Transformer/config.json": nested},
+        **{
+            "model.safetensors.index.json": shards,
+            "modules.json": nested,
+            "0_Transformer/config.json": nested,
+        },
         **{"adapter_config.json": adapter, "ctxextend.yaml": resized},
     }
 
 
 def damaged(folders: dict[str, Path], name: str, data: bytes) -> Path:
     """Copy a checkpoint and replace the content of one file."""
-    folder = Path(shutil.copytree(folders[name], f"damaged/{folders[name].name}", dirs_exist_ok=True))
+    folder = Path(
+        shutil.copytree(folders[name], f"damaged/{folders[name].name}", dirs_exist_ok=True)
+    )
     (folder / name).write_bytes(data)
     return folder
 
 
 # Keys of each file that ctxextend reads.
 READ_KEYS = {
-    "config.json": ("n_positions", "model_type", "architectures", "auto_map", "tie_word_embeddings", "new"),
+    "config.json": (
+        "n_positions",
+        "model_type",
+        "architectures",
+        "auto_map",
+        "tie_word_embeddings",
+        "new",
+    ),
     "tokenizer_config.json": ("model_max_length", "max_len", "auto_map"),
     "generation_config.json": ("max_length",),
     "sentence_bert_config.json": ("max_seq_length",),
@@ -81,17 +98,26 @@ READ_KEYS = {
 
 
 @pytest.mark.usefixtures("sweep")
-@given(name=st.sampled_from((*READ_KEYS, "modules.json", "config.json")), random=st.randoms(use_true_random=False))
+@given(
+    name=st.sampled_from((*READ_KEYS, "modules.json", "config.json")),
+    random=st.randoms(use_true_random=False),
+)
 @settings(max_examples=examples(30), deadline=None, derandomize=True)
-def test_commands_read_or_reject_mutated_json(folders: dict[str, Path], name: str, random: Random) -> None:
+def test_commands_read_or_reject_mutated_json(
+    folders: dict[str, Path], name: str, random: Random
+) -> None:
     folder = damaged(folders, name, mutate_text(random, (folders[name] / name).read_bytes()))
     plan_and_inspect(folder)
     with time_limit(2), suppress(CtxextendError):
         resize(folder, to=NEW, output="out", force=True)
 
 
-@pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in READ_KEYS.items() for key in keys])
-def test_commands_read_or_reject_values_of_every_type(folders: dict[str, Path], name: str, key: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "key"), [(name, key) for name, keys in READ_KEYS.items() for key in keys]
+)
+def test_commands_read_or_reject_values_of_every_type(
+    folders: dict[str, Path], name: str, key: str
+) -> None:
     stated = json.loads((folders[name] / name).read_bytes())
     for value in VALUES[(len(name) + len(key)) % 4 :: 4]:  # a different quarter for every key
         text = json.dumps(stated | {key: "@"}).replace('"@"', value)
@@ -102,19 +128,33 @@ def test_plan_resize_rejects_a_huge_config_without_reading_it(make_pico: MakePic
     folder = make_pico("gpt2").folder
     with (folder / "config.json").open("r+b") as file:
         file.truncate(1 << 40)  # a sparse file
-    with time_limit(2), pytest.raises(CheckpointError, match="has 1,099,511,627,776 bytes; the maximum is 100,000,000"):
+    with (
+        time_limit(2),
+        pytest.raises(
+            CheckpointError, match="has 1,099,511,627,776 bytes; the maximum is 100,000,000"
+        ),
+    ):
         plan_resize(folder, to=NEW)
 
 
-@pytest.mark.parametrize("stated", [10**12, 0, -1, 2**63, 10**300, 16.0, 16.5, True, False, "16", [16], {}, 1e400])
-def test_plan_resize_rejects_impossible_lengths_in_the_config(stated: Any, make_pico: MakePico) -> None:
+@pytest.mark.parametrize(
+    "stated", [10**12, 0, -1, 2**63, 10**300, 16.0, 16.5, True, False, "16", [16], {}, 1e400]
+)
+def test_plan_resize_rejects_impossible_lengths_in_the_config(
+    stated: Any, make_pico: MakePico
+) -> None:
     folder = make_pico("gpt2").folder
     pico.edit_json(folder / "config.json", n_positions=stated)
-    with time_limit(1), pytest.raises(CheckpointError, match=r"config\.json.* n_positions ") as caught:
+    with (
+        time_limit(1),
+        pytest.raises(CheckpointError, match=r"config\.json.* n_positions ") as caught,
+    ):
         plan_resize(folder, to=NEW)
     assert str(caught.value.hint).startswith("Correct config.json")
     with time_limit(1):
-        assert not next(limit for limit in inspect(folder).limits if limit.key == "n_positions").agrees
+        assert not next(
+            limit for limit in inspect(folder).limits if limit.key == "n_positions"
+        ).agrees
 
 
 # ---- recipes
@@ -151,7 +191,9 @@ TEMPLATES = (
 
 @pytest.mark.parametrize("kind", YAML)
 def test_read_recipe_reads_or_rejects_hostile_yaml(kind: str) -> None:
-    for template in TEMPLATES[2:3] if kind == "deep lists" else TEMPLATES:  # deep lists take a second each
+    for template in (
+        TEMPLATES[2:3] if kind == "deep lists" else TEMPLATES
+    ):  # deep lists take a second each
         text = template.replace("@", YAML[kind])
         Path("recipe.yaml").write_text(text)
         for read in (
@@ -167,7 +209,9 @@ def test_read_recipe_reads_or_rejects_hostile_yaml(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["recursive alias", "a call", "digits"])
-def test_hostile_recipe_is_rejected_by_run_and_ignored_in_a_checkpoint(kind: str, folders: dict[str, Path]) -> None:
+def test_hostile_recipe_is_rejected_by_run_and_ignored_in_a_checkpoint(
+    kind: str, folders: dict[str, Path]
+) -> None:
     shutil.copytree(folders["ctxextend.yaml"], "resized")
     Path("resized/ctxextend.yaml").write_text(f"source: tiny-gpt2\nresize:\n  to: {YAML[kind]}\n")
     with time_limit(4):
@@ -182,7 +226,9 @@ def test_hostile_recipe_is_rejected_by_run_and_ignored_in_a_checkpoint(kind: str
 @pytest.mark.usefixtures("sweep")
 @given(random=st.randoms(use_true_random=False))
 @settings(max_examples=examples(40), deadline=None, derandomize=True)
-def test_read_recipe_reads_or_rejects_mutated_recipes(folders: dict[str, Path], random: Random) -> None:
+def test_read_recipe_reads_or_rejects_mutated_recipes(
+    folders: dict[str, Path], random: Random
+) -> None:
     data = (folders["ctxextend.yaml"] / "ctxextend.yaml").read_bytes()
     mutated = mutate_text(random, json.dumps(yaml.safe_load(data)).encode())  # JSON is also YAML
     Path("recipe.yaml").write_bytes(mutated)
@@ -203,7 +249,9 @@ def test_model_card_keeps_hostile_yaml(kind: str) -> None:
 
 
 def test_model_card_does_not_expand_nested_merge_keys() -> None:
-    levels = "\n".join(f"k{n}: &k{n} {{<<: [{', '.join([f'*k{n - 1}'] * 10)}]}}" for n in range(1, 9))
+    levels = "\n".join(
+        f"k{n}: &k{n} {{<<: [{', '.join([f'*k{n - 1}'] * 10)}]}}" for n in range(1, 9)
+    )
     card = f"---\nk0: &k0 {{x: 1}}\n{levels}\n---\n"
     with time_limit(1):
         assert "base_model: base" in model_card(card, "base", title="title", section="## Section")

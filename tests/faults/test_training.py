@@ -1,4 +1,6 @@
-"""Faults at system calls of `train`, `run` and `compare` that change files: a sample, or all in `make test-slow`."""
+"""Faults at system calls of `train`, `run` and `compare` that change files: a sample, or all in
+`make test-slow`.
+"""
 
 import re
 import shutil
@@ -18,7 +20,20 @@ pytestmark = [needs_strace, pytest.mark.usefixtures("sweep")]
 OUTPUT = Path("out")
 # Paths that a training run writes during its steps.
 STEP_PATHS = ("out.training/saves/", "out.training/saves>")
-TRAIN = ("train", "source", "--data", "book.txt", "--steps", 3, "--save-every", 1, "--batch-size", 4, "-o", OUTPUT)
+TRAIN = (
+    "train",
+    "source",
+    "--data",
+    "book.txt",
+    "--steps",
+    3,
+    "--save-every",
+    1,
+    "--batch-size",
+    4,
+    "-o",
+    OUTPUT,
+)
 
 Tensors = dict[str, tuple[str, tuple[int, ...], bytes]]
 
@@ -38,7 +53,9 @@ def training(gpt2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         trainings.write_book()
-        first = (folder / value if value in ("source", "book.txt") else value for value in TRAIN[:-1])
+        first = (
+            folder / value if value in ("source", "book.txt") else value for value in TRAIN[:-1]
+        )
         with open_fork_server(*first, folder / "first", "--quiet") as server:
             found = changing_calls(server, *TRAIN)
             yield Training(server, tensor_bytes(OUTPUT), found)
@@ -52,21 +69,33 @@ def _source(gpt2: Path, book: None) -> None:
 
 def changing_calls(server: ForkServer, *arguments: object) -> list[Call]:
     """Run a command and return its calls that change files, except those that print."""
-    return [call for call in calls(server, *arguments) if not call.arguments.startswith(("1<", "2<"))]
+    return [
+        call for call in calls(server, *arguments) if not call.arguments.startswith(("1<", "2<"))
+    ]
 
 
 def check_resumes(server: ForkServer, arguments: Sequence[object], expected: Tensors) -> None:
-    """Check that the next run gives the output of an uninterrupted one and removes leftovers; delete the output."""
+    """Check that the next run gives the output of an uninterrupted one and removes leftovers;
+    delete the output.
+    """
     force = ["--force"] if OUTPUT.exists() else []
     retry = server.run(*arguments, "--resume", *force)
     assert retry.code == 0, retry
     assert tensor_bytes(OUTPUT) == expected
-    assert {path.name for path in Path().iterdir()} - {"recipe.yaml"} == {"book.txt", "out", "source"}
+    assert {path.name for path in Path().iterdir()} - {"recipe.yaml"} == {
+        "book.txt",
+        "out",
+        "source",
+    }
     shutil.rmtree(OUTPUT)
 
 
-def check_killed(server: ForkServer, arguments: Sequence[object], expected: Tensors, found: list[Call]) -> None:
-    """Kill a command at each call; check that it leaves a complete output or none, and can be resumed."""
+def check_killed(
+    server: ForkServer, arguments: Sequence[object], expected: Tensors, found: list[Call]
+) -> None:
+    """Kill a command at each call; check that it leaves a complete output or none, and can be
+    resumed.
+    """
     before = contents(Path("source"))
     for call in found:
         done, _ = traced(server, arguments, f"{call.name}:signal=KILL:when={call.k}")
@@ -82,7 +111,9 @@ def test_train_killed_at_any_call_resumes_from_its_last_save(training: Training)
 
 def test_run_killed_at_any_call_resumes_from_its_last_save(training: Training) -> None:
     train = "{data: book.txt, steps: 2, save_every: 1, batch_size: 4}"
-    Path("recipe.yaml").write_text(f"source: source\nresize: {{to: 40, method: copy}}\ntrain: {train}\noutput: out")
+    Path("recipe.yaml").write_text(
+        f"source: source\nresize: {{to: 40, method: copy}}\ntrain: {train}\noutput: out"
+    )
     found = changing_calls(training.server, "run", "recipe.yaml")
     expected = tensor_bytes(OUTPUT)
     shutil.rmtree(OUTPUT)
@@ -98,15 +129,21 @@ def test_train_interrupted_at_any_call_resumes(training: Training) -> None:
 
 
 def reports_how_to_resume(done: Completed) -> bool:
-    """Whether a command reports the last complete state, the disk space of a state, and how to resume."""
+    """Whether a command reports the last complete state, the disk space of a state, and how to
+    resume.
+    """
     states = r"the previous state, out\.training/saves/checkpoint-\d, is complete|no earlier state exists"
     previous = re.search(rf"({states})\.", done.stderr)
-    space = re.search(r"A saved state needs [\d,]+ bytes, and out\.training/saves has [\d,]+ free", done.stderr)
+    space = re.search(
+        r"A saved state needs [\d,]+ bytes, and out\.training/saves has [\d,]+ free", done.stderr
+    )
     return bool(previous and space and "Free disk space, then resume with --resume." in done.stderr)
 
 
 @pytest.mark.parametrize(("error", "first"), [("ENOSPC", 12), ("EIO", 26)])
-def test_train_reports_a_failing_call_and_resumes(error: str, first: int, training: Training) -> None:
+def test_train_reports_a_failing_call_and_resumes(
+    error: str, first: int, training: Training
+) -> None:
     for call in sample(training.calls, first, 80):
         done, _ = traced(training.server, TRAIN, f"{call.name}:error={error}:when={call.k}")
         if done.code == 0:
@@ -116,7 +153,9 @@ def test_train_reports_a_failing_call_and_resumes(error: str, first: int, traini
             assert "Error: " in done.stderr, (call, done)
             assert "Traceback" not in done.stderr, (call, done)
             assert not OUTPUT.exists(), call
-            assert reports_how_to_resume(done) == any(name in call.arguments for name in STEP_PATHS), (call, done)
+            assert reports_how_to_resume(done) == any(
+                name in call.arguments for name in STEP_PATHS
+            ), (call, done)
         check_resumes(training.server, TRAIN, training.tensors)
 
 
@@ -138,7 +177,9 @@ COMPARE = (
 
 def is_complete(page: Path) -> bool:
     """Whether a page is complete; its content depends on timings."""
-    return page.read_bytes().startswith(b"<!DOCTYPE html>") and page.read_bytes().rstrip().endswith(b"</html>")
+    return page.read_bytes().startswith(b"<!DOCTYPE html>") and page.read_bytes().rstrip().endswith(
+        b"</html>"
+    )
 
 
 def test_compare_killed_at_any_call_leaves_the_old_or_the_new_page(training: Training) -> None:

@@ -19,9 +19,41 @@ from tests.faults.fork_server import Completed, ForkServer
 
 # System calls that change files, folders and their names, or wait for the disk.
 WRITE_CALLS = (
-    *("open", "openat", "creat", "write", "pwrite64", "writev", "copy_file_range", "sendfile", "ftruncate"),
-    *("fallocate", "fsync", "fdatasync", "mkdir", "mkdirat", "rename", "renameat", "renameat2", "link", "linkat"),
-    *("symlink", "unlink", "unlinkat", "rmdir", "chmod", "fchmod", "fchmodat", "utimensat", "flock", "ioctl"),
+    *(
+        "open",
+        "openat",
+        "creat",
+        "write",
+        "pwrite64",
+        "writev",
+        "copy_file_range",
+        "sendfile",
+        "ftruncate",
+    ),
+    *(
+        "fallocate",
+        "fsync",
+        "fdatasync",
+        "mkdir",
+        "mkdirat",
+        "rename",
+        "renameat",
+        "renameat2",
+        "link",
+        "linkat",
+    ),
+    *(
+        "symlink",
+        "unlink",
+        "unlinkat",
+        "rmdir",
+        "chmod",
+        "fchmod",
+        "fchmodat",
+        "utimensat",
+        "flock",
+        "ioctl",
+    ),
 )
 # Logged for an injected SIGSTOP, but not for the stop before tracing.
 STOPPED = "SIGSTOP {"
@@ -34,7 +66,9 @@ LINE = re.compile(r"(?:\d+ +)?(?P<name>\w+)\((?P<arguments>.*)")
 
 @dataclass(frozen=True)
 class Call:
-    """The k-th system call of a name in a command, counted from 1, with its arguments as strace logs them."""
+    """The k-th system call of a name in a command, counted from 1, with its arguments as strace
+    logs them.
+    """
 
     name: str
     k: int
@@ -46,7 +80,9 @@ def strace_problem() -> str | None:
     """Return why strace cannot be used on this machine; None if it can."""
     if shutil.which("strace") is None:
         return "the Debian package strace is not installed"
-    trial = subprocess.run(["strace", "-f", "-e", "trace=none", "true"], capture_output=True, text=True, check=False)
+    trial = subprocess.run(
+        ["strace", "-f", "-e", "trace=none", "true"], capture_output=True, text=True, check=False
+    )
     return f"strace does not work here: {trial.stderr.strip()}" if trial.returncode else None
 
 
@@ -59,9 +95,14 @@ def sample(calls: list[Call], first: int, step: int) -> list[Call]:
 
 
 def calls(
-    server: ForkServer, *arguments: object, injections: Sequence[str] = (), names: Sequence[str] = WRITE_CALLS
+    server: ForkServer,
+    *arguments: object,
+    injections: Sequence[str] = (),
+    names: Sequence[str] = WRITE_CALLS,
 ) -> list[Call]:
-    """Run a command, which must succeed, and return its calls that change something, in order; see `traced`."""
+    """Run a command, which must succeed, and return its calls that change something, in order; see
+    `traced`.
+    """
     done, log = traced(server, arguments, *injections, names=names)
     assert done.code == 0, done.stderr
     counts: Counter[str] = Counter()
@@ -92,7 +133,8 @@ def traced(
         arguments: Arguments of the command.
         injections: Values of ``strace -e inject=``, such as ``write:error=ENOSPC:when=3``.
         names: Names of the calls to trace.
-        while_stopped: Called while an injected SIGSTOP stops the process, which continues afterwards.
+        while_stopped: Called while an injected SIGSTOP stops the process, which continues
+            afterwards.
     """
     process = server.start(*arguments, stopped=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -109,14 +151,18 @@ def traced(
         return done, log.read_text()
 
 
-def attach(process: int, log: Path, *injections: str, names: Sequence[str] = WRITE_CALLS) -> "subprocess.Popen[str]":
+def attach(
+    process: int, log: Path, *injections: str, names: Sequence[str] = WRITE_CALLS
+) -> "subprocess.Popen[str]":
     """Trace a process that was started stopped, and continue it."""
     wait_for_stop(process)
     injected.update(injection.split(":")[1] for injection in injections)
     inject = [part for injection in injections for part in ("-e", f"inject={injection}")]
     trace = ["-e", f"trace={','.join(names)}", "-e", "signal=STOP"]
     tracer = subprocess.Popen(
-        ["strace", "-f", "-y", "-o", log, *trace, *inject, "-p", str(process)], stderr=subprocess.PIPE, text=True
+        ["strace", "-f", "-y", "-o", log, *trace, *inject, "-p", str(process)],
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert tracer.stderr is not None
     message = tracer.stderr.readline()

@@ -14,7 +14,11 @@ def pack(header: Any, data: bytes = b"", length: int | None = None) -> bytes:
 
 
 def entry(start: int, end: int, dtype: str = "U8", shape: Any = None) -> dict[str, Any]:
-    return {"dtype": dtype, "shape": [end - start] if shape is None else shape, "data_offsets": [start, end]}
+    return {
+        "dtype": dtype,
+        "shape": [end - start] if shape is None else shape,
+        "data_offsets": [start, end],
+    }
 
 
 def open_with_safetensors(path: Path) -> None:
