@@ -13,7 +13,9 @@ from ctxextend.checkpoints.generation_limits import lowered_limits, stated_in
 from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.length_keys import generating_table
 from ctxextend.families.lookup import Keys, find_architecture
-from ctxextend.plan.edits import TablePlan, config_changes, plan_tables, with_length
+from ctxextend.plan.edits import config_changes
+from ctxextend.plan.table_plan import TablePlan
+from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.plan.find_tables import (
     FoundTable,
     TableShape,
@@ -112,7 +114,9 @@ def extend_model(
         )
         resized = resize_with_reserved(values, reserved, positions, chosen.options)
         weights[table.name] = to_tensor(resized).to(weight.device)
-    set_length(model, weights, config_changes(config, architecture, tables))
+    set_length(model, weights, config_changes(
+        config, architecture, tables, fix_limits=requested.fix_limits
+    ))
     generating = generating_table(found_tables)
     for table in tables:
         if generating is not None and table.name == generating.name and table.is_changed:

@@ -1,0 +1,42 @@
+"""Warnings about limits that a plan raises, and about padding lengths."""
+
+from collections.abc import Iterator
+
+from ctxextend.plan.plan import Plan
+from ctxextend.plan.table_plan import keeps_padding
+
+
+def low_limits(plan: Plan) -> Iterator[str]:
+    """Yield a warning if limits below the table's old length are raised, which changes outputs."""
+    if not (plan.creates_rows or plan.settings.fix_limits):
+        return
+    low = []
+    for edit in plan.edits:
+        is_number = edit.is_limit and isinstance(edit.before, int)
+        if is_number and edit.before < plan.max_len_before:
+            low.append(f"{edit.file} {edit.key} {edit.before}")
+    if low:
+        what = "table's" if plan.has_rows else "model's"
+        yield (
+            f"Limits below the {what} {plan.max_len_before} positions are raised "
+            f"({', '.join(low)}): inputs that were truncated there give different outputs now."
+        )
+
+
+def padding_warnings(plan: Plan) -> Iterator[str]:
+    """Yield a warning for each table of a model whose outputs depend on the padding length."""
+    for table in plan.tables:
+        family = table.location.family
+        if not family.padding_effect or not table.is_changed:
+            continue
+        before = table.max_len_before
+        after = table.max_len_after
+        condition = (
+            "short texts give the same outputs only if padded as before, for example with "
+            f"padding='max_length', max_length={before}"
+        )
+        if keeps_padding(table, fix_limits=plan.settings.fix_limits):
+            files = f"Tokenizer files stay as they are: for longer texts, pass max_length={after}."
+        else:
+            files = f"Texts padded to {after} tokens give other outputs."
+        yield f"{family.model_type} {family.padding_effect}: {condition}. {files}"
