@@ -20,8 +20,8 @@ from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.plan.find_tables import open_reference
 from ctxextend.recipe import CheckpointRef, Evaluate, Recipe, Resize, Train
 from ctxextend.recipe_file import read_provenance, read_recipe, without_folders
-from tests import pico, trainings
-from tests.evaluations import INTERRUPTED
+from tests.helpers import pico, trainings
+from tests.helpers.evaluations import INTERRUPTED
 
 
 def invoke(*arguments: str) -> Result:
