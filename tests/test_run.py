@@ -389,9 +389,8 @@ def test_run_dry_run_prints_the_plan_and_writes_nothing() -> None:
     for name in texts:
         Path(name).write_text("text")
     recipe = write(
-        "source: tiny-gpt2\nresize: {to: 256, method: linear}\ntrain: {data: [a.txt, b.txt], "
-        "steps: 2}\n"
-        "evaluate: {data: c.txt, length: 128}\n"
+        "source: tiny-gpt2\nresize: {to: 256, method: linear}\ntrain: "
+        "{data: [a.txt, b.txt], steps: 2}\nevaluate: {data: c.txt, length: 128}\n"
     )
     resize = ["resize", "tiny-gpt2", "--to", "256", "--method", "linear", "--dry-run"]
     plan = CliRunner().invoke(build_app(), resize).stdout

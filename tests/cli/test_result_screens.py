@@ -141,9 +141,8 @@ def test_verdict_of_a_quick_comparison_of_encoders() -> None:
     result = replace(result, rows=(replace(row, untrained=outcome),), is_quick=True)
     assert comparison_verdict(result, NumberFormat()) == (
         "Keep chunks, or train: at 512 tokens `bands` has mean reciprocal rank 0.620 ± 0.061 "
-        "without "
-        "training, and the base in chunks of 128 tokens 0.522 ± 0.063; "
-        "`bands` is worse than the base by 0.030 ± 0.020 MRR."
+        "without training, and the base in chunks of 128 tokens 0.522 ± 0.063; `bands` is worse "
+        "than the base by 0.030 ± 0.020 MRR."
     )
     assert result.pieces_win
 

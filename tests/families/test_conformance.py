@@ -155,9 +155,8 @@ def test_every_model_type_is_resized_or_rejected_by_name(
     for one in built:
         check_waves(model_type, one)
     assert model_type in {*FAMILIES, *POSITION_SCHEMES}, (
-        f"{model_type} is new, and none of its parameters was found to depend on a length. Add "
-        "it to "
-        "ctxextend/families/unsupported.py under its position scheme, or add a Family to "
+        f"{model_type} is new, and none of its parameters was found to depend on a length. Add it "
+        "to ctxextend/families/unsupported.py under its position scheme, or add a Family to "
         "ctxextend/families/registry.py."
     )
     if model_type not in FAMILIES:
@@ -206,11 +205,10 @@ def check_dependent_parameters(model_type: str, built: tiny.Built) -> None:
     for key, name in tiny.dependent_parameters(built):
         line = f"{model_type} {key} {name}"
         assert name in known or any(re.search(pattern, line) for pattern in OTHER_AXES), (
-            f"{built.model_class.__name__}: {name} has a row for each unit of {key}. Add a "
-            f"Family for {model_type!r} "
-            "to ctxextend/families/registry.py with this table and key; or, if its rows are not "
-            "token positions, a "
-            "pattern to OTHER_AXES and the type to ctxextend/families/unsupported.py."
+            f"{built.model_class.__name__}: {name} has a row for each unit of {key}. Add a Family "
+            f"for {model_type!r} to ctxextend/families/registry.py with this table and key; or, if "
+            "its rows are not token positions, a pattern to OTHER_AXES and the type to "
+            "ctxextend/families/unsupported.py."
         )
 
 
@@ -228,10 +226,8 @@ def check_waves(model_type: str, built: tiny.Built) -> None:
             re.search(pattern, f"{model_type} {name}") for pattern in OTHER_WAVES
         ), (
             f"{built.model_class.__name__}: {name} contains sinusoids. Add a Family for "
-            f"{model_type!r} to "
-            "ctxextend/families/registry.py with this table and its layout; or, if its rows are "
-            "not token positions, a "
-            "pattern to OTHER_WAVES."
+            f"{model_type!r} to ctxextend/families/registry.py with this table and its layout; or, "
+            "if its rows are not token positions, a pattern to OTHER_WAVES."
         )
 
 

@@ -130,9 +130,8 @@ def families_table() -> str:
 def methods_table() -> str:
     """Return the methods as a Markdown table, the default first."""
     body = "".join(
-        f"| `{method.name}`{' (default)' * (method.name == DEFAULT_METHOD)} | {method.summary} "
-        f"| {'stay' if method.keeps_learned_rows else 'change'} | {method.when} | "
-        f"{method.source} |\n"
+        f"| `{method.name}`{' (default)' * (method.name == DEFAULT_METHOD)} | {method.summary} | "
+        f"{'stay' if method.keeps_learned_rows else 'change'} | {method.when} | {method.source} |\n"
         for method in list_methods()
     )
     return (

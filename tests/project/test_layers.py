@@ -153,9 +153,8 @@ def loaded_after(code: str) -> set[str]:
 
 def command(*arguments: str) -> str:
     return (
-        f"import sys; sys.argv = ['ctxextend', *{arguments}]\n"
-        "from ctxextend.cli.app import main\n"
-        "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code"
+        f"import sys; sys.argv = ['ctxextend', *{arguments}]\nfrom ctxextend.cli.app import "
+        "main\ntry:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code"
     )
 
 

@@ -66,10 +66,8 @@ def test_train_saves_the_step_with_the_lowest_held_out_loss(precision: str, gpt2
     (warning,) = result["warnings"]
     assert warning == (
         f"The held-out loss rose after step {best}: {losses[0]:.4f} at the start, "
-        f"{losses[best]:.4f} after step "
-        f"{best}, {losses[STEPS]:.4f} after step {STEPS}. Saved the weights of step {best}. Try "
-        "a lower --lr "
-        "than 0.1."
+        f"{losses[best]:.4f} after step {best}, {losses[STEPS]:.4f} after step {STEPS}. Saved the "
+        f"weights of step {best}. Try a lower --lr than 0.1."
     )
     assert f"saved step {best} of {STEPS} (best)\n" in result["stderr"]
     # The saved weights have that loss.

@@ -261,9 +261,8 @@ def test_train_warns_of_training_text_in_eval_data(gpt2: Path) -> None:
 def test_train_warns_of_new_rows_that_no_sequence_reaches(gpt2: Path) -> None:
     done = train(gpt2, "out", "--seq-len", 24, "--json", steps=1)
     warning = (
-        "--seq-len 24 leaves 8 new rows untrained, from position 24 on. Remove it, or use "
-        "--window 24 instead, "
-        "which trains all positions."
+        "--seq-len 24 leaves 8 new rows untrained, from position 24 on. Remove it, or use --window "
+        "24 instead, which trains all positions."
     )
     assert json.loads(done.stdout)["warnings"] == [warning]
     assert done.stderr.count(f"Warning: {warning}\n") == 1

@@ -564,9 +564,8 @@ TRAINED: list[tuple[str, dict[str, Change], dict[str, str]]] = [
         {TABLE: lambda table: torch.cat([table[:300], table[300:] + 1])},
         {
             "tensors": "all weights except the position table were trained according to the recipe",
-            "table": "212 of 512 rows do not match method copy, although the table "
-            "was not trained: "
-            "300-511",
+            "table": "212 of 512 rows do not match method copy, although the table was not "
+            "trained: 300-511",
         },
     ),
 ]
