@@ -18,15 +18,15 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from ctxextend.cli import hints
-from ctxextend.cli.options import PANELS
-from ctxextend.cli.output import (
+from ctxextend.cli.console import (
     FAILED_CHECK,
     INTERRUPTED,
     WRONG_USAGE,
-    Output,
+    Console,
     in_colour,
     null_stream,
 )
+from ctxextend.cli.options import PANELS
 from ctxextend.cli.tables import Page
 from ctxextend.errors import (
     SPECIFY_TABLE,
@@ -120,7 +120,7 @@ class App(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; exit 1 on a known error, 2 on wrong usage, 3 on a failed check, 130 on Ctrl-C."""
-        sink = Output("--json" in ctx.args)
+        sink = Console("--json" in ctx.args)
         arguments = shlex.join(ctx.args)
         words = [*ctx.args]
         try:
@@ -230,7 +230,7 @@ def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
 def _print_version(requested: bool) -> None:
     if requested:
-        Output().data(f"ctxextend {__version__}")
+        Console().data(f"ctxextend {__version__}")
         raise typer.Exit
 
 
