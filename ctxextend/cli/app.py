@@ -28,6 +28,7 @@ from ctxextend.cli.console import (
 )
 from ctxextend.cli.options import PANELS
 from ctxextend.cli.tables import Page
+from ctxextend.cli.values import read_plain_values
 from ctxextend.errors import (
     SPECIFY_TABLE,
     CtxextendError,
@@ -71,9 +72,14 @@ def write_help(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 class Command(TyperCommand):
-    """A command with plain help."""
+    """A command with plain help, which reads its values without pydantic."""
 
     format_help = write_help
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the values of arguments and options."""
+        read_plain_values(self.get_params(ctx))
+        return super().parse_args(ctx, args)
 
 
 def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
@@ -117,6 +123,11 @@ class App(TyperGroup):
     """Prints known errors as a message and a hint; a bug keeps its traceback."""
 
     format_help = write_help
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the values of options before the command."""
+        read_plain_values(self.get_params(ctx))
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; exit 1 on a known error, 2 on wrong usage, 3 on a failed check, 130 on Ctrl-C."""
