@@ -5,7 +5,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import CheckpointRef, Convert, Resize, accepts_settings, split_ref
 
-ReferenceType = str | os.PathLike[str]
+Reference = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,9 +64,15 @@ class Planned(Result, shows="plan"):
             return common | _conversion_values(self.conversion, self.plan)
         return common | _resize_values(self.plan) | {"runtimes": self.explanation.runtimes}
 
-    def check_output(
-        self, output: ReferenceType | None = None, *, force: bool = False
-    ) -> None:
+    def without_weights(self) -> "Planned":
+        """Return an output of only edited and created files.
+
+        Raises:
+            MethodError: The weights change too.
+        """
+        return replace(self, output=prepare_output(self.plan, self.explanation, edit_only=True))
+
+    def check_output(self, output: Reference | None = None, *, force: bool = False) -> None:
         """Check that `execute` can write to an output folder, without writing anything.
 
         Raises:
@@ -77,7 +83,7 @@ class Planned(Result, shows="plan"):
 
     def execute(
         self,
-        output: ReferenceType | None = None,
+        output: Reference | None = None,
         *,
         force: bool = False,
         progress: Progress = no_progress,
@@ -99,9 +105,7 @@ class Planned(Result, shows="plan"):
             ResizeError: A new table does not fit in memory.
         """
         start = time.perf_counter()
-        written = write_output(
-            self.output, output, force=force, progress=progress, check=check
-        )
+        written = write_output(self.output, output, force=force, progress=progress, check=check)
         explanation = self.explanation
         return ResizeResult(
             planned=self,
@@ -165,15 +169,25 @@ class ResizeResult(Result, shows="output seconds"):
     choices: tuple[str, ...] = ()  # settings that a method chose from each table's values
     dry_run: bool = False  # True if nothing was written
     verified: bool = False  # True if the output was verified before it was moved into place
+    # The results of further steps: a `TrainResult`, a `Calibration` and a `Comparison`.
+    training: Result | None = field(default=None, metadata=not_in_json)
+    calibration: Result | None = field(default=None, metadata=not_in_json)
+    comparison: Result | None = field(default=None, metadata=not_in_json)
 
     @property
     def plan(self) -> Plan:
         """What changed."""
         return self.planned.plan
 
-    def json_more(self) -> Planned:
-        """Return the planned output, whose JSON values are included."""
-        return self.planned
+    def json_more(self) -> dict[str, Any]:
+        """Return the JSON values of the planned output, and of further steps."""
+        steps = {
+            "train": self.training,
+            "calibration": self.calibration,
+            "comparison": self.comparison,
+        }
+        taken = {name: result for name, result in steps.items() if result is not None}
+        return self.planned.json_more() | taken
 
     @property
     def add_weights(self) -> str | None:
@@ -250,7 +264,7 @@ def prepare_convert(model: OpenedModel, settings: Convert) -> Planned:
 
 @accepts_settings(CheckpointRef, Resize)
 def plan_resize(
-    reference: ReferenceType, to: int | str, method: str | None = None, **settings: Any
+    reference: Reference, to: int | str, method: str | None = None, **settings: Any
 ) -> Planned:
     """Plan a resize from a checkpoint's config, headers and position tables; write nothing.
 

@@ -47,8 +47,8 @@ from ctxextend.evaluation.search import read_search_set
 from ctxextend.held_out import shared_texts, split_documents
 from ctxextend.models.devices import torch_threads
 from ctxextend.models.extend import set_tables
-from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.output.record import recorded_settings
+from ctxextend.plan.find_tables import OpenedModel, open_model
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
-from ctxextend.errors import TrainingError
+from ctxextend.errors import TrainingError, TrainingInterrupted
 from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
 from ctxextend.families.lookup import nested
 from ctxextend.models.extend import set_config, set_length, set_tables, to_tensor
@@ -121,7 +121,6 @@ class InMemoryTrainer:
 
         from ctxextend.training.setup import set_up
         from ctxextend.training.trainer import run_training
-        from ctxextend.training.training_run import TrainingInterrupted
 
         task, model = self.task, resized.model.model
         if task.settings.trainable == "new":

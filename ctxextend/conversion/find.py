@@ -311,9 +311,7 @@ def _apply_first(rules: Sequence[Rule], name: str) -> tuple[str, str] | None:
     return None
 
 
-def _add_untied(
-    origins: dict[str, Origin], model: OpenedModel, twin: Twin, head: str
-) -> None:
+def _add_untied(origins: dict[str, Origin], model: OpenedModel, twin: Twin, head: str) -> None:
     """Add the tensors of an LM head that the source ties and the twin does not."""
     if head == twins.CAUSAL_LM and twin.lm_head:
         embeddings = next(item.tensor for item in origins.values() if item.how == twins.PLUS_MEAN)

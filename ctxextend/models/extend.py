@@ -14,8 +14,6 @@ from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.length_keys import generating_table
 from ctxextend.families.lookup import Keys, find_architecture
 from ctxextend.plan.edits import config_changes
-from ctxextend.plan.table_plan import TablePlan
-from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.plan.find_tables import (
     FoundTable,
     TableShape,
@@ -23,6 +21,8 @@ from ctxextend.plan.find_tables import (
     computed_shape,
     find_tables,
 )
+from ctxextend.plan.table_plan import TablePlan
+from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.plan.trained_length import state_trained_length, with_config_lengths
 from ctxextend.recipe import CheckpointRef, Resize, accepts_settings
 from ctxextend.tables.apply import choose_settings, resize_with_reserved
@@ -114,9 +114,11 @@ def extend_model(
         )
         resized = resize_with_reserved(values, reserved, positions, chosen.options)
         weights[table.name] = to_tensor(resized).to(weight.device)
-    set_length(model, weights, config_changes(
-        config, architecture, tables, fix_limits=requested.fix_limits
-    ))
+    set_length(
+        model,
+        weights,
+        config_changes(config, architecture, tables, fix_limits=requested.fix_limits),
+    )
     generating = generating_table(found_tables)
     for table in tables:
         if generating is not None and table.name == generating.name and table.is_changed:

@@ -101,34 +101,47 @@ def edited_texts(plan: Plan, layouts: Mapping[str, Layout]) -> dict[str, str]:
         values = {change.path: change.after for change in plan.edits if change.file == name}
         texts[name] = edit(checkpoint.text(name), values)
     if checkpoint.index is not None and layouts:
-        texts[checkpoint.index_file] = index_text(plan, layouts)
+        added = [
+            (table.rows_after - table.rows_before) * table.hidden_size for table in plan.stored
+        ]
+        texts[checkpoint.index_file] = index_text(checkpoint, layouts, plan.dropped, sum(added))
     return texts
 
 
-def index_text(plan: Plan, layouts: Mapping[str, Layout]) -> str:
-    """Return the shard index with updated totals, and without dropped tensors."""
-    checkpoint = plan.checkpoint
+def index_text(
+    checkpoint: Checkpoint,
+    layouts: Mapping[str, Layout],
+    dropped: Collection[str] = (),
+    added: int = 0,
+) -> str:
+    """Return the shard index with updated totals.
+
+    Args:
+        checkpoint: The source.
+        layouts: Of weights files that change.
+        dropped: Tensors that the output does not have.
+        added: The number of new parameters.
+
+    Raises:
+        CheckpointError: The index cannot be read.
+    """
     text = checkpoint.text(checkpoint.index_file)
     metadata = (checkpoint.index or {}).get("metadata")
     if isinstance(metadata, Mapping):
-        totals = _index_totals(plan, metadata, layouts)
+        totals = {"total_size": _tensor_bytes(checkpoint, layouts)}
+        parameters = metadata.get("total_parameters")
+        if isinstance(parameters, int | float):
+            totals["total_parameters"] = parameters + added
         changed = {("metadata", key): value for key, value in totals.items() if key in metadata}
         text = edit(text, changed)
-    return delete(text, ("weight_map",), plan.dropped)
+    return delete(text, ("weight_map",), dropped)
 
 
-def _index_totals(
-    plan: Plan, metadata: Mapping[str, Any], layouts: Mapping[str, Layout]
-) -> dict[str, Any]:
-    """Return the size of all tensors in bytes, and their parameters if the index has a number."""
-    sizes = {name: file.tensor_bytes for name, file in plan.checkpoint.weights.items()}
+def _tensor_bytes(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> float:
+    """Return the size of all tensors of an output."""
+    sizes = {name: file.tensor_bytes for name, file in checkpoint.weights.items()}
     sizes |= {name: layout.tensor_bytes for name, layout in layouts.items()}
-    totals: dict[str, Any] = {"total_size": sum(sizes.values())}
-    parameters = metadata.get("total_parameters")
-    if isinstance(parameters, int | float):
-        added = [(table.rows_after - table.rows_before) * table.hidden_size for table in plan.stored]
-        totals["total_parameters"] = parameters + sum(added)
-    return totals
+    return sum(sizes.values())
 
 
 def compute_tables(plan: Plan, fingerprinted: Checkpoint) -> NewTensors:
@@ -159,9 +172,7 @@ def compute_tables(plan: Plan, fingerprinted: Checkpoint) -> NewTensors:
     )
 
 
-def _nonfinite_warnings(
-    table: TablePlan, before: NDArray[Any], after: NDArray[Any]
-) -> list[str]:
+def _nonfinite_warnings(table: TablePlan, before: NDArray[Any], after: NDArray[Any]) -> list[str]:
     """Return a warning if a table contains NaN or infinity."""
     bad = nonfinite_rows(before)
     new_bad = len(nonfinite_rows(after))

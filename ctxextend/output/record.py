@@ -120,9 +120,7 @@ def recorded_settings(plan: Plan) -> Resize:
     return replace(settings, method=methods.pop(), keep_first=plan.main_choice.options.kept_first)
 
 
-def _facts(
-    plan: Plan, settings: Resize, hashes: Mapping[str, TableHashes]
-) -> dict[str, Any]:
+def _facts(plan: Plan, settings: Resize, hashes: Mapping[str, TableHashes]) -> dict[str, Any]:
     """Return what a recipe records about the model and its tables."""
     facts: dict[str, Any] = {"model_type": plan.model_type}
     if settings.method:

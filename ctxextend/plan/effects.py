@@ -4,7 +4,7 @@ from ctxextend.families.schema import BEYOND
 from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, same_up_to
-from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, LIMITS
+from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, LIMITS, Method
 
 UNTRAINED = "Not yet trained at {}."
 
@@ -47,16 +47,14 @@ def _effect_of_limits(plan: Plan) -> str:
     table = next(table for table in plan.tables if table.rope)
     served = table.lengths.served if table.lengths else table.max_len_before
     after = plan.max_len_after
-    effect = (
-        f"No position changes its meaning: inputs up to {after} tokens give identical outputs"
-    )
+    effect = f"No position changes its meaning: inputs up to {after} tokens give identical outputs"
     if after <= served:
         return f"The settings already serve {served} tokens. {effect}"
     return f"Nothing scales: beyond {served} tokens, {BEYOND[table.scheme]}. {effect}"
 
 
 def _effect_on_short_inputs(plan: Plan) -> str:
-    """Say what happens to inputs up to the old length, up to the word that starts the next clause."""
+    """Say what happens to short inputs, up to the word that starts the next clause."""
     if plan.keeps_learned_rows:
         kept = old_lengths(plan)
         if plan.tables[0].rope:
@@ -75,7 +73,7 @@ def _effect_on_short_inputs(plan: Plan) -> str:
 
 def _effect_on_long_inputs(plan: Plan) -> str:
     """Say what inputs beyond the old length get, as a clause."""
-    facts = plan.main_choice.options.facts
+    facts: Method = plan.main_choice.options.facts
     if facts.name != LIMITS:
         return facts.long_inputs
     scheme = next(table.scheme for table in plan.tables if table.choice is not None)

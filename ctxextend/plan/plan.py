@@ -26,7 +26,7 @@ from ctxextend.plan.table_plan import TablePlan, scales
 from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.recipe import Resize
 from ctxextend.tables.apply import Choice, limit_kept_first
-from ctxextend.tables.method_facts import COPY, LIMITS, TRUNCATE
+from ctxextend.tables.method_facts import COPY, LIMITS, TRUNCATE, Method
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -135,7 +135,8 @@ class Plan(Result, shows="model_type method max_len_before max_len_after"):
         It is ``truncate`` when shrinking, and ``copy`` or ``limits`` if nothing changes.
         """
         if self.creates_rows:
-            return self.main_choice.options.facts.name
+            facts: Method = self.main_choice.options.facts
+            return facts.name
         if self.is_changed:
             return TRUNCATE
         return COPY if self.has_rows else LIMITS
@@ -229,8 +230,6 @@ def _limit_kept_rows(
     given = settings.kept_first
     settings = limit_kept_first(settings, learned)
     if settings.kept_first < given:
-        note = (
-            f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows."
-        )
+        note = f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows."
         model = with_note(model, note)
     return model, settings

@@ -125,7 +125,7 @@ def _is_corrected(location: TableLocation, layers: RopeLayers) -> bool:
     given = location.trained_length
     if given is None or layers.parameters["rope_type"] not in STATES_TRAINED:
         return False
-    return given != round(layers.parameters[TRAINED])
+    return bool(given != round(layers.parameters[TRAINED]))
 
 
 def _no_change_needed(
