@@ -236,7 +236,7 @@ def _check_training_text(train: Train, provenance: Mapping[str, Any]) -> None:
     if not recorded:
         return
     read = texts[: len(facts["data"])]  # others were not read
-    keys = {text: text_key(fingerprint(text)) for text in read}
+    keys = {str(text): text_key(fingerprint(text)) for text in read}
     if list(dict.fromkeys(keys.values())) == recorded:
         return
     changed = next(_changed(keys, recorded), "")

@@ -51,7 +51,7 @@ class Planned(Result, shows="plan"):
 
     def json_more(self) -> dict[str, Any]:
         """Return the JSON values: what changes, the files, and what that means."""
-        common = {
+        values: dict[str, Any] = {
             "source": self.model.ref.source,
             "revision": self.plan.checkpoint.source.revision,
             "files": self.output.files,
@@ -61,8 +61,9 @@ class Planned(Result, shows="plan"):
             "edits": self.plan.edits,
         }
         if self.conversion is not None:
-            return common | _conversion_values(self.conversion, self.plan)
-        return common | _resize_values(self.plan) | {"runtimes": self.explanation.runtimes}
+            return values | _conversion_values(self.conversion, self.plan)
+        values["runtimes"] = self.explanation.runtimes
+        return values | _resize_values(self.plan)
 
     def without_weights(self) -> "Planned":
         """Return an output of only edited and created files.
@@ -141,7 +142,7 @@ def _only(lengths: list[int]) -> int | None:
     return lengths[0] if len(set(lengths)) == 1 else None
 
 
-def _conversion_values(conversion: Conversion, twin: Plan) -> Mapping[str, Any]:
+def _conversion_values(conversion: Conversion, twin: Plan) -> dict[str, Any]:
     """Return the JSON values that only a conversion has."""
     return {
         "scheme": conversion.settings.scheme,
@@ -169,6 +170,8 @@ class ResizeResult(Result, shows="output seconds"):
     choices: tuple[str, ...] = ()  # settings that a method chose from each table's values
     dry_run: bool = False  # True if nothing was written
     verified: bool = False  # True if the output was verified before it was moved into place
+    # Warnings about the text on which a method was chosen.
+    choice_warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
     # The results of further steps: a `TrainResult`, a `Calibration` and a `Comparison`.
     training: Result | None = field(default=None, metadata=not_in_json)
     calibration: Result | None = field(default=None, metadata=not_in_json)

@@ -73,6 +73,7 @@ class Chosen:
     """A method that was chosen on text, and what was measured."""
 
     method: str | None = None
+    warnings: tuple[str, ...] = ()
     calibration: "Calibration | None" = None
     comparison: "Comparison | None" = None
 
@@ -241,7 +242,12 @@ def resize_checkpoint(
     result = _make(
         recipe, planned, output, events, force=force, dry_run=dry_run, verify=options.verify
     )
-    return replace(result, calibration=chosen.calibration, comparison=chosen.comparison)
+    return replace(
+        result,
+        choice_warnings=chosen.warnings,
+        calibration=chosen.calibration,
+        comparison=chosen.comparison,
+    )
 
 
 def convert_checkpoint(
@@ -290,7 +296,7 @@ def _choose_on_text(planned: Planned, options: ResizeOptions, events: Events) ->
         method, comparison = choose_method(planned.plan, options.data, options.hold_out, progress)
     events.note(comparison_verdict(comparison, NumberFormat()).replace("`", ""))
     events.warning(*comparison.warnings)
-    return Chosen(method=method, comparison=comparison)
+    return Chosen(method=method, warnings=comparison.warnings, comparison=comparison)
 
 
 def _tune_bands(planned: Planned, data: tuple[str, ...], events: Events) -> Chosen:
@@ -305,7 +311,11 @@ def _tune_bands(planned: Planned, data: tuple[str, ...], events: Events) -> Chos
     known = planned.explanation.notes
     events.note(*(note for note in calibration.notes if note not in known))
     events.note(describe_calibration(calibration))
-    return Chosen(method=calibration.method, calibration=calibration)
+    return Chosen(
+        method=calibration.method,
+        warnings=calibration.warnings,
+        calibration=calibration,
+    )
 
 
 def _make(

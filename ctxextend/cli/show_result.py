@@ -228,18 +228,12 @@ def finish(
     elif result.training is None:
         show_result(console, result)
     else:
+        from ctxextend.training.training_run import TrainResult
+
+        assert isinstance(result.training, TrainResult)
         show_training(console, result.training)
         console.data(str(result.output))
         console.next_steps(*steps_after_training(result.output))
     if not result.dry_run:
         values |= push(console, result.output, push_to_hub)
-    console.result(command, values, [*_choice_warnings(result), *warnings])
-
-
-def _choice_warnings(result: "ResizeResult") -> list[str]:
-    """Return the warnings about the text on which a method was chosen."""
-    warnings = list[str]()
-    for choice in (result.calibration, result.comparison):
-        if choice is not None:
-            warnings += choice.warnings
-    return warnings
+    console.result(command, values, [*result.choice_warnings, *warnings])

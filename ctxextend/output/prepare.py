@@ -101,11 +101,14 @@ def edited_texts(plan: Plan, layouts: Mapping[str, Layout]) -> dict[str, str]:
         values = {change.path: change.after for change in plan.edits if change.file == name}
         texts[name] = edit(checkpoint.text(name), values)
     if checkpoint.index is not None and layouts:
-        added = [
-            (table.rows_after - table.rows_before) * table.hidden_size for table in plan.stored
-        ]
-        texts[checkpoint.index_file] = index_text(checkpoint, layouts, plan.dropped, sum(added))
+        added = sum(_added_values(table) for table in plan.stored)
+        texts[checkpoint.index_file] = index_text(checkpoint, layouts, plan.dropped, added)
     return texts
+
+
+def _added_values(table: TablePlan) -> int:
+    """Return the number of parameters that a table gains."""
+    return (table.rows_after - table.rows_before) * table.hidden_size
 
 
 def index_text(
@@ -128,16 +131,19 @@ def index_text(
     text = checkpoint.text(checkpoint.index_file)
     metadata = (checkpoint.index or {}).get("metadata")
     if isinstance(metadata, Mapping):
-        totals = {"total_size": _tensor_bytes(checkpoint, layouts)}
+        totals: dict[str, Any] = {"total_size": _tensor_bytes(checkpoint, layouts)}
         parameters = metadata.get("total_parameters")
         if isinstance(parameters, int | float):
             totals["total_parameters"] = parameters + added
-        changed = {("metadata", key): value for key, value in totals.items() if key in metadata}
+        changed: dict[tuple[str, ...], Any] = {}
+        for key, value in totals.items():
+            if key in metadata:
+                changed["metadata", key] = value
         text = edit(text, changed)
     return delete(text, ("weight_map",), dropped)
 
 
-def _tensor_bytes(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> float:
+def _tensor_bytes(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> int:
     """Return the size of all tensors of an output."""
     sizes = {name: file.tensor_bytes for name, file in checkpoint.weights.items()}
     sizes |= {name: layout.tensor_bytes for name, layout in layouts.items()}

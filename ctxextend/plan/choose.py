@@ -1,4 +1,4 @@
-"""Choose the method of each table once, from its rows, and find rows that no training has changed."""
+"""Choose the method of each table once, from its rows, and find untrained rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

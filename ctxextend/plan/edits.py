@@ -48,7 +48,7 @@ def _type_edit(model: OpenedModel) -> Edit:
 def _tokenizer_edits(
     model: OpenedModel, tables: Sequence[TablePlan], *, fix_limits: bool
 ) -> Iterator[Edit]:
-    """Yield the edits to a tokenizer's limits, which follow the first table that reads its tokens."""
+    """Yield the edits to limits of tokenizers, which follow the first table that reads tokens."""
     first = dict[str, str]()
     for location, name in model.tables:
         if location.tokenizer is not None:

@@ -182,7 +182,7 @@ def train_recipe(
             table = source.read_table()
             hashes = {} if table is None else {"sha256_before": table_hash(table)}
             trained = Path(f"{source.checkpoint.source.name}-trained")
-            path = output_path(output, plan.default_output if plan is not None else trained)
+            path = output_path(output, plan.output.default_folder if plan is not None else trained)
             folder = RunFolder.for_output(path)
             if devices.is_main_process:
                 check_output(
@@ -219,7 +219,9 @@ def train_recipe(
                 if not resized.exists():
                     plan.execute(resized)
                 ref = CheckpointRef(
-                    str(resized), variant=plan.ref.variant, model_type=plan.ref.model_type
+                    str(resized),
+                    variant=plan.model.ref.variant,
+                    model_type=plan.model.ref.model_type,
                 )
                 opened = replace(
                     open_model(ref), ref=source.ref
