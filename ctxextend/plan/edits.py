@@ -34,14 +34,14 @@ from ctxextend.plan.find_tables import (
     tables_of_part,
 )
 from ctxextend.recipe import Resize
-from ctxextend.tables.apply import COUNTS, check_source_rows, read_method
-from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, LIMITS
-from ctxextend.tables.methods import METHODS
+from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.method_checks import check_source_rows
+from ctxextend.tables.method_facts import COUNTS, DEFAULT_METHOD, FORMULA, LIMITS
 from ctxextend.tables.rotary import (
     KEPT_TYPES,
     STATES_TRAINED,
     TRAINED,
-    RopeChange,
+    Parameters,
     frequencies,
     resize_rope,
 )
@@ -52,7 +52,9 @@ class RopePlan:
     """The planned change to the rotary settings of all layers of one type."""
 
     before: RopeLayers
-    after: RopeChange  # with the method that changes them
+    after: Parameters
+    choice: MethodChoice  # the method that changes them
+    keeps_max_len: bool  # whether max_position_embeddings states the first trained length
     scales: bool  # whether any angle changes
 
 
@@ -121,7 +123,7 @@ class TablePlan:
         """
         if self.lengths is None:
             return self.max_len_after
-        is_unscaled = any(plan.after.keeps_max_len for plan in self.rope)
+        is_unscaled = any(plan.keeps_max_len for plan in self.rope)
         is_first = is_unscaled if self.rope else self.lengths.key_is_first_trained
         return self.lengths.first_trained if is_first else self.max_len_after
 
@@ -263,7 +265,7 @@ def _with_rope(plan: TablePlan, settings: Resize, *, has_others: bool) -> TableP
 
 def _method_name(settings: Resize) -> str | None:
     """Return the name of the requested method; None for the default one."""
-    name = settings.method and read_method(settings.method)[0]
+    name = settings.choice.name
     return None if name == DEFAULT_METHOD else name
 
 
@@ -335,16 +337,25 @@ def _plan_rope(location: TableLocation, settings: Resize, after: int) -> tuple[R
     """
     plans = list[RopePlan]()
     for item in _scaled_layers(location):
-        change = _change_rope(location, item, settings, after)
+        change, choice = _change_rope(location, item, settings, after)
+        # A file keeps its convention.
+        is_first = layer_lengths(location, item).key_is_first_trained
+        keeps_max_len = is_first or choice.facts.keeps_max_len
         plans.append(
-            RopePlan(before=item, after=change, scales=_scales(location, item, change, after))
+            RopePlan(
+                before=item,
+                after=change,
+                choice=choice,
+                keeps_max_len=keeps_max_len,
+                scales=_scales(location, item, change, after, keeps_max_len=keeps_max_len),
+            )
         )
     return tuple(plans)
 
 
 def _change_rope(
     location: TableLocation, layers: RopeLayers, settings: Resize, after: int
-) -> RopeChange:
+) -> tuple[Parameters, MethodChoice]:
     """Return new rotary settings of the layers of one type, for a context of `after` tokens."""
     facts = location.table.rope
     kind = layers.parameters["rope_type"]
@@ -361,18 +372,17 @@ def _change_rope(
     # The factor of other types is multiplied: llama3 models may serve more than factor x first
     # trained length, and with linear or dynamic settings that length may have a fraction.
     first = lengths.first_trained if kind in ("default", "yarn", "longrope") else None
-    change = resize_rope(
+    change, choice = resize_rope(
         layers.parameters,
         (lengths.served, after),
         rotary_dim(location, layers.parameters),
-        settings.method,
-        facts.methods,
-        first,
+        settings.choice.name,
+        settings.choice.settings.get("factor"),
+        methods=facts.methods,
+        first_trained=first,
         is_corrected=is_corrected,
     )
-    if not lengths.key_is_first_trained:
-        return change
-    if change.method == LIMITS and after > lengths.served:
+    if lengths.key_is_first_trained and choice.name == LIMITS and after > lengths.served:
         message = (
             f"--method {LIMITS} cannot state {after} tokens: {location.effective_key} "
             f"{lengths.stated} is the "
@@ -381,20 +391,27 @@ def _change_rope(
         raise ResizeError(
             message, f"Remove --method {LIMITS}, or use --to {lengths.served} or fewer."
         )
-    return change._replace(keeps_max_len=True)  # a file keeps its convention
+    return change, choice
 
 
-def _scales(location: TableLocation, before: RopeLayers, after: RopeChange, length: int) -> bool:
+def _scales(
+    location: TableLocation,
+    before: RopeLayers,
+    after: Parameters,
+    length: int,
+    *,
+    keeps_max_len: bool,
+) -> bool:
     """Whether a change gives any input of up to `length` tokens other angles, or another attention
     factor.
     """
-    if after.parameters == before.parameters:
+    if after == before.parameters:
         return False
     dim, stated = rotary_dim(location, before.parameters), location.value(location.effective_key)
-    max_len = stated if after.keeps_max_len else length
+    max_len = stated if keeps_max_len else length
     for tokens in (1, stated, length):
         old = frequencies(before.parameters, dim, stated, tokens)
-        new = frequencies(after.parameters, dim, max_len, tokens)
+        new = frequencies(after, dim, max_len, tokens)
         is_equal = np.allclose(old.inverse, new.inverse, rtol=1e-12, atol=0)
         if not is_equal or not np.isclose(old.attention_factor, new.attention_factor, rtol=1e-12):
             return True
@@ -405,10 +422,8 @@ def _check_length(settings: Resize, plan: TablePlan) -> None:
     """Raise ResizeError if the model does not support the length, or if a method option does not
     apply to it.
     """
-    before, after, facts = plan.max_len_before, plan.max_len_after, settings.facts
-    if (
-        facts.name not in METHODS or settings.settings.keys() - facts.settings.keys()
-    ):  # rotary methods
+    before, after, choice = plan.max_len_before, plan.max_len_after, settings.choice
+    if choice.facts.scheme:  # a rotary method
         message = (
             f"--method {settings.method} does not apply to {plan.name}, whose positions are "
             f"{plan.scheme}."
@@ -423,13 +438,11 @@ def _check_length(settings: Resize, plan: TablePlan) -> None:
         raise ResizeError(
             f"{message}{after} positions: the first {after} are kept.", f"Remove {flags}."
         )
-    is_formula = settings.facts.name == FORMULA and {*settings.settings.values()} <= {
+    is_formula = choice.name == FORMULA and {*choice.settings.values()} <= {
         None,
         plan.location.layout,
     }
-    if after > before and not (
-        plan.is_stored or is_formula or settings.facts.name == DEFAULT_METHOD
-    ):
+    if after > before and not (plan.is_stored or is_formula or choice.name == DEFAULT_METHOD):
         message = (
             f"Only --method {FORMULA} applies to {plan.name}: transformers computes its sinusoids."
         )
@@ -437,9 +450,8 @@ def _check_length(settings: Resize, plan: TablePlan) -> None:
             message, "Remove --method: the length in config.json is all that changes."
         )
     if after > before:
-        check_source_rows(
-            before, after, settings if plan.is_stored else replace(settings, method=FORMULA)
-        )
+        choice = choice if plan.is_stored else replace(settings, method=FORMULA).choice
+        check_source_rows(before, after, choice)
     location = plan.location
     key, unless = location.table.multiple_of, location.table.unless
     if key is None or not plan.is_changed or (unless and location.stated(unless[0]) == unless[1]):
@@ -535,7 +547,7 @@ def config_changes(
         length = table.max_len_after
         lengths = dict.fromkeys(location.length_paths, location.key_value(table.key_length))
         for plan in table.rope:
-            changes |= rope_changes(location, plan.before, plan.after.parameters)
+            changes |= rope_changes(location, plan.before, plan.after)
         if table.rope:
             copied |= dict.fromkeys(
                 copied_length_paths(location), location.key_value(table.key_length)

@@ -53,16 +53,20 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, accepts_settings, split_ref
 from ctxextend.recipe_file import read_provenance, recipe_values, trainings, yaml_text
 from ctxextend.tables.apply import (
-    Choice,
-    RopeOptions,
-    choose_settings,
+    choose_method,
     deviation,
-    limit_kept_first,
     nonfinite_rows,
     resize_with_reserved,
 )
-from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, FORMULA, LIMITS, TRUNCATE
-from ctxextend.tables.rotary import RopeChange
+from ctxextend.tables.choice import MethodChoice, limit_kept_first
+from ctxextend.tables.method_facts import (
+    COPY,
+    DEFAULT_METHOD,
+    FORMULA,
+    LIMITS,
+    ROTARY_METHODS,
+    TRUNCATE,
+)
 from ctxextend.tables.stats import describe_rows
 from ctxextend.version import __version__
 
@@ -100,7 +104,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             "model_type": self.model_type,
             "method": self.method,
             "methods": self.methods,
-            "keep_first": self.settings.kept_first,
+            "keep_first": self.settings.choice.keep_first,
             "drop_last": self.settings.drop_last,
             **{key: values.pop() if len(values) == 1 else None for key, values in lengths.items()},
             "config": {
@@ -177,50 +181,51 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         nothing changes.
         """
         if self.creates_rows:
-            return self._created_by.facts.name
+            return self._created_by.name
         if self.is_changed:
             return TRUNCATE
         return COPY if self.has_rows else LIMITS
 
     @property
-    def _created_by(self) -> Resize:
-        """The settings that create new rows; if they differ, those of the first table whose learned
+    def _created_by(self) -> MethodChoice:
+        """The method that creates new rows; if they differ, that of the first table whose learned
         rows change.
         """
-        chosen: list[Resize] = [choice.options for choice in self.chosen.values()]
+        chosen = [*self.chosen.values()]
         return next(
-            (options for options in chosen if not options.keeps_learned_rows),
-            (*chosen, self.settings)[0],
+            (choice for choice in chosen if not choice.keeps_learned_rows),
+            (*chosen, self.settings.choice)[0],
         )
 
     @cached_property
-    def chosen(self) -> Mapping[str, Choice]:
+    def chosen(self) -> Mapping[str, MethodChoice]:
         """The settings chosen for each extended table, by name; tables are read only if these
         depend on them.
         """
         return {table.name: self._choose(table) for table in self.tables if table.is_extended}
 
-    def _choose(self, table: TablePlan) -> Choice:
+    def _choose(self, table: TablePlan) -> MethodChoice:
         if not table.has_rows:
-            methods = [plan.after for plan in table.rope] or [RopeChange({}, LIMITS)]
-            reasons = dict.fromkeys(change.reason for change in methods if change.reason)
-            return Choice(RopeOptions(method=methods[0].method), "; ".join(reasons))
+            methods = [plan.choice for plan in table.rope] or [MethodChoice(ROTARY_METHODS[LIMITS])]
+            reasons = dict.fromkeys(choice.reason for choice in methods if choice.reason)
+            return replace(methods[0], reason="; ".join(reasons))
         options, layout = self.settings, table.location.layout
         options = replace(options, method=self.recorded.get(table.name, options.method))
         if not table.is_stored:
-            return Choice(replace(options, method=FORMULA))
+            return replace(options, method=FORMULA).choice
+        requested = options.choice
         rows = (
             self._read(table)[table.reserved_rows :]
-            if options.chooses_settings or layout
+            if requested.depends_on_table or layout
             else np.zeros(0)
         )
-        choice = choose_settings(
-            rows, table.rows_after - table.reserved_rows, options, layout, self.checkpoint.no_lm
+        choice = choose_method(
+            rows, table.rows_after - table.reserved_rows, requested, layout, self.checkpoint.no_lm
         )
         if self._looks_untrained(table):
-            return choice._replace(reason="")  # random rows are no reason for anything
-        away = deviation(rows, layout) if layout and choice.options.facts.name != FORMULA else ""
-        return choice._replace(reason="; ".join(filter(None, (away, choice.reason))))
+            return replace(choice, reason="")  # random rows are no reason for anything
+        away = deviation(rows, layout) if layout and choice.name != FORMULA else ""
+        return replace(choice, reason="; ".join(filter(None, (away, choice.reason))))
 
     @cached_property
     def untrained(self) -> Mapping[str, UntrainedRows]:
@@ -252,12 +257,15 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     @property
     def methods(self) -> dict[str, str]:
         """The method of each extended table with all of its settings, by table name."""
-        return {name: choice.options.full_method for name, choice in self.chosen.items()}
+        return {name: choice.text for name, choice in self.chosen.items()}
 
     @property
     def summary(self) -> str:
         """The methods with their settings, or what else creates the output, in a few words."""
-        counts = {"--keep-first": self.settings.kept_first, "--drop-last": self.settings.drop_last}
+        counts = {
+            "--keep-first": self.settings.choice.keep_first,
+            "--drop-last": self.settings.drop_last,
+        }
         given = [f"{flag} {count}" for flag, count in counts.items() if count and self.creates_rows]
         return ", ".join([*(dict.fromkeys(self.methods.values()) or [self.method]), *given])
 
@@ -274,15 +282,15 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             changes.append(f"{table.name}: {change}")
         return tuple(changes)
 
-    def options_of(self, table: TablePlan) -> Resize:
-        """Return the settings of one of `tables`, chosen for its rows if it is extended."""
-        return self.chosen[table.name].options if table.name in self.chosen else self.settings
+    def options_of(self, table: TablePlan) -> MethodChoice:
+        """Return the method of one of `tables`, chosen for its rows if it is extended."""
+        return self.chosen.get(table.name, self.settings.choice)
 
     def method_of(self, table: TablePlan) -> str:
         """Return the method of one of `tables`; learned rows and sinusoids of one model have
         different defaults.
         """
-        return self.options_of(table).facts.name if table.name in self.chosen else self.method
+        return self.options_of(table).name if table.name in self.chosen else self.method
 
     @property
     def recipe_settings(self) -> Resize:
@@ -293,10 +301,10 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             method = TRUNCATE if self.is_changed else None
             return replace(self.settings, method=method, keep_first=None, drop_last=0)
         method, *others = {*self.methods.values()}
-        given = self.settings.method and self.settings.full_method
+        given = self.settings.method and self.settings.choice.text
         if others:
-            return replace(self.settings, method=given, keep_first=self.settings.kept_first)
-        return replace(self.settings, method=method, keep_first=self._created_by.kept_first)
+            return replace(self.settings, method=given, keep_first=self.settings.choice.keep_first)
+        return replace(self.settings, method=method, keep_first=self._created_by.keep_first)
 
     @property
     def keeps_learned_rows(self) -> bool:
@@ -304,10 +312,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         for table in self.tables:
             if table.name not in self.chosen or (table.rope and not table.scales):
                 continue
-            if (
-                self.chosen[table.name].options.kept_rows(table.max_len_before)
-                != table.max_len_before
-            ):
+            if self.chosen[table.name].kept_rows(table.max_len_before) != table.max_len_before:
                 return False
         return True
 
@@ -343,7 +348,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
                 else None
             )
             short = short or method.short_inputs
-            kept = f" (the first {options.kept_first} rows are kept)" if options.kept_first else ""
+            kept = f" (the first {options.keep_first} rows are kept)" if options.keep_first else ""
             effects = f"{short[:1].upper()}{short[1:]}{kept}; beyond {self._old_lengths}"
         scheme = next(table.scheme for table in self.tables if table.name in self.chosen)
         long_inputs = BEYOND[scheme] if method.name == LIMITS else method.long_inputs
@@ -367,7 +372,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
     def keep_hint(self) -> str:
         """How to keep outputs for short inputs if the default method changes them; else empty."""
         is_mixed = len({table.has_rows for table in self.tables}) > 1  # no method applies to all
-        if is_mixed or self.keeps_learned_rows or self.settings.facts.name != DEFAULT_METHOD:
+        if is_mixed or self.keeps_learned_rows or self.settings.choice.name != DEFAULT_METHOD:
             return ""
         if not self.has_rows:
             table = self.tables[0]
@@ -396,7 +401,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         table = next((table for table in self.tables if table.rope), None)
         if table is None:
             return {}
-        parameters, model_type = table.rope[0].after.parameters, table.location.family.model_type
+        parameters, model_type = table.rope[0].after, table.location.family.model_type
         return runtime_lengths(parameters, table.key_length, self.max_len_after, model_type)
 
     @property
@@ -964,9 +969,10 @@ def plan_model(
         if checks_width and table.is_stored:
             check_width(table.location, table.hidden_size, table.name)
     learned = max(table.max_len_before for table in tables)
-    given = settings.kept_first
-    settings = limit_kept_first(settings, learned)
-    if settings.kept_first < given:
+    given = settings.choice.keep_first
+    kept = limit_kept_first(settings.choice, learned).keep_first
+    if kept < given:
+        settings = replace(settings, keep_first=kept)
         model = with_note(
             model,
             f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows.",
