@@ -62,8 +62,8 @@ from ctxextend.recipe import (
     split_ref,
 )
 from ctxextend.recipe_file import TENSOR_KEYS, recipe_values, yaml_text
-from ctxextend.tables.apply import read_method
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, ROTARY_METHOD_NAMES, method_text
+from ctxextend.tables.method_parser import parse_method
 from ctxextend.tables.methods import METHODS
 from ctxextend.text_data import check_paths, path_names
 
@@ -274,8 +274,8 @@ def read_methods(
                         name, MethodSpec(name, Resize(to, method=name), is_named=False)
                     )
         else:
-            resize, (name, given, _) = Resize(to, method=text), read_method(text)
-            full_name = method_text(name, given)
+            resize, (method, given) = Resize(to, method=text), parse_method(text)
+            full_name = method_text(method.name, given)
             specs_by_name[full_name] = MethodSpec(full_name, resize, is_named)
     return tuple(specs_by_name.values())
 
@@ -498,7 +498,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
 def method_of_auto(opened: OpenedModel, to: int | str) -> str:
     """Return the method that `auto` takes for a resize, or ``auto`` if tables differ in it."""
     chosen = plan_model(opened, Resize(to)).choices.values()
-    names = dict.fromkeys(choice.options.facts.name for choice in chosen)
+    names = dict.fromkeys(choice.name for choice in chosen)
     return next(iter(names)) if len(names) == 1 else DEFAULT_METHOD
 
 
@@ -588,9 +588,7 @@ def _held_out_length(files: ModelFiles, to: int | str | None, hold_out: int) -> 
             f"to {length}."
         )
         raise ResizeError(message, f"Use a --to from {hold_out + 1} to {length}, or remove it.")
-    if formulas := [
-        table for table, choice in plan.choices.items() if choice.options.facts.name == FORMULA
-    ]:
+    if formulas := [table for table, choice in plan.choices.items() if choice.name == FORMULA]:
         message = (
             f"The rows of {formulas[0]} follow a formula, so the rows beyond any length are "
             "known exactly."

@@ -127,7 +127,7 @@ class InMemoryTrainer:
             table = plan.tables[0]
             rows = np.zeros(plan.tables[0].rows_after, np.bool_)
             first = table.reserved_rows
-            created = table.rows_after - first, plan.choice_of(table).options
+            created = table.rows_after - first, plan.choice_of(table)
             rows[first:] = ~learned_rows_after(table.rows_before - first, [created])
             task = replace(task, rows=rows)
         # The trainer measures the held-out loss at both ends; one sequence is enough here.

@@ -25,7 +25,7 @@ from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.plan.trained_length import state_trained_length, with_config_lengths
 from ctxextend.recipe import CheckpointRef, Resize, accepts_settings
-from ctxextend.tables.apply import choose_settings, resize_with_reserved
+from ctxextend.tables.apply import choose_method, resize_with_reserved
 
 if TYPE_CHECKING:
     import torch
@@ -109,10 +109,10 @@ def extend_model(
         values = _to_numpy(weight.detach())
         positions = table.rows_after - reserved
         layout = table.location.layout
-        chosen = choose_settings(
-            values[reserved:], positions, requested, layout, no_lm_head(type(model).__name__)
+        chosen = choose_method(
+            values[reserved:], positions, requested.choice, layout, no_lm_head(type(model).__name__)
         )
-        resized = resize_with_reserved(values, reserved, positions, chosen.options)
+        resized = resize_with_reserved(values, reserved, positions, chosen)
         weights[table.name] = to_tensor(resized).to(weight.device)
     set_length(
         model,

@@ -115,9 +115,9 @@ def recorded_settings(plan: Plan) -> Resize:
         return replace(settings, method=method, keep_first=None, drop_last=0)
     methods = set(plan.methods.values())
     if len(methods) > 1:
-        given = settings.full_method if settings.method else settings.method
-        return replace(settings, method=given, keep_first=settings.kept_first)
-    return replace(settings, method=methods.pop(), keep_first=plan.main_choice.options.kept_first)
+        given = settings.choice.text if settings.method else settings.method
+        return replace(settings, method=given, keep_first=settings.choice.keep_first)
+    return replace(settings, method=methods.pop(), keep_first=plan.main_choice.keep_first)
 
 
 def _facts(plan: Plan, settings: Resize, hashes: Mapping[str, TableHashes]) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _facts(plan: Plan, settings: Resize, hashes: Mapping[str, TableHashes]) -> d
     if settings.method:
         facts["method"] = settings.method
     if plan.creates_rows:
-        facts["convention"] = plan.main_choice.options.facts.convention
+        facts["convention"] = plan.main_choice.facts.convention
     methods = plan.methods
     if set(methods.values()) <= {settings.method}:
         methods = {}  # the one above is that of all tables

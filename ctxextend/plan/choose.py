@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
@@ -12,8 +11,9 @@ from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.untrained import UntrainedRows, find_untrained
 from ctxextend.recipe import Resize
-from ctxextend.tables.apply import Choice, RopeOptions, choose_settings, deviation
-from ctxextend.tables.method_facts import FORMULA, LIMITS
+from ctxextend.tables.apply import choose_method, deviation
+from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.method_facts import FORMULA, LIMITS, ROTARY_METHODS
 
 
 def read_rows(checkpoint: Checkpoint, table: TablePlan) -> NDArray[Any]:
@@ -60,21 +60,20 @@ def choose_methods(
     return tuple(chosen)
 
 
-def _rotary_choice(table: TablePlan) -> Choice | None:
+def _rotary_choice(table: TablePlan) -> MethodChoice | None:
     """Return the method of rotary settings that change, or of limits alone."""
     if not table.is_extended:
         return None
-    changes = [plan.after for plan in table.rope]
-    reasons = dict.fromkeys(change.reason for change in changes if change.reason)
-    method = changes[0].method if changes else LIMITS
-    return Choice(RopeOptions(method=method), "; ".join(reasons))
+    choices = [plan.choice for plan in table.rope] or [MethodChoice(ROTARY_METHODS[LIMITS])]
+    reasons = dict.fromkeys(choice.reason for choice in choices if choice.reason)
+    return replace(choices[0], reason="; ".join(reasons))
 
 
-def _formula_choice(table: TablePlan, options: Resize) -> Choice | None:
+def _formula_choice(table: TablePlan, options: Resize) -> MethodChoice | None:
     """Return the only method of sinusoids that transformers computes."""
     if not table.is_extended:
         return None
-    return Choice(replace(options, method=FORMULA))
+    return replace(options, method=FORMULA).choice
 
 
 def _with_rows(checkpoint: Checkpoint, table: TablePlan, options: Resize) -> TablePlan:
@@ -83,21 +82,23 @@ def _with_rows(checkpoint: Checkpoint, table: TablePlan, options: Resize) -> Tab
     untrained = find_untrained(checkpoint, table.location, rows)
     if not table.is_extended:
         return replace(table, untrained=untrained)
-    choice = _choose(rows, table, options, checkpoint.no_lm)
+    choice = _choose(rows, table, options.choice, checkpoint.no_lm)
     if _is_mostly_untrained(untrained, table):
-        choice = choice._replace(reason="")  # random rows are no reason for anything
+        choice = replace(choice, reason="")  # random rows are no reason for anything
     return replace(table, choice=choice, untrained=untrained)
 
 
-def _choose(rows: NDArray[np.generic], table: TablePlan, options: Resize, no_lm: str) -> Choice:
+def _choose(
+    rows: NDArray[Any], table: TablePlan, requested: MethodChoice, no_lm: str
+) -> MethodChoice:
     """Return the method of a stored table, with the reason for what its rows decide."""
     layout = table.location.layout
     positions = table.rows_after - table.reserved_rows
-    choice = choose_settings(rows, positions, options, layout, no_lm)
-    if not layout or choice.options.facts.name == FORMULA:
+    choice = choose_method(rows, positions, requested, layout, no_lm)
+    if not layout or choice.name == FORMULA:
         return choice
     reasons = [reason for reason in (deviation(rows, layout), choice.reason) if reason]
-    return choice._replace(reason="; ".join(reasons))
+    return replace(choice, reason="; ".join(reasons))
 
 
 def _is_mostly_untrained(untrained: UntrainedRows, table: TablePlan) -> bool:

@@ -138,7 +138,7 @@ def config_changes(
     for table in tables:
         location = replace(table.location, config=config)
         for plan in table.rope:
-            changes |= rope_changes(location, plan.before, plan.after.parameters)
+            changes |= rope_changes(location, plan.before, plan.after)
         if table.is_changed:
             changes |= _length_values(location, architecture, table)
         elif fix_limits:

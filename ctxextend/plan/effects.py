@@ -4,7 +4,7 @@ from ctxextend.families.schema import BEYOND
 from ctxextend.plan.limit_warnings import low_limits
 from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import TablePlan, same_up_to
-from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, LIMITS, Method
+from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, LIMITS
 
 UNTRAINED = "Not yet trained at {}."
 
@@ -61,19 +61,19 @@ def _effect_on_short_inputs(plan: Plan) -> str:
             kept = str(same_up_to(plan.tables[0]))
         same = f"Inputs up to {kept} tokens give identical outputs{_conditions(plan)}"
         return f"{same}; beyond that"
-    options = plan.main_choice.options
-    effect = options.facts.short_inputs
-    if options.facts.keeps_learned_rows and not options.keeps_learned_rows:
+    choice = plan.main_choice
+    effect = choice.facts.short_inputs
+    if choice.facts.keeps_learned_rows and not choice.keeps_learned_rows:
         effect = "learned rows are replaced, so outputs for short inputs change too"
     effect = effect[:1].upper() + effect[1:]
-    if options.kept_first:
-        effect += f" (the first {options.kept_first} rows are kept)"
+    if choice.keep_first:
+        effect += f" (the first {choice.keep_first} rows are kept)"
     return f"{effect}; beyond {old_lengths(plan)}"
 
 
 def _effect_on_long_inputs(plan: Plan) -> str:
     """Say what inputs beyond the old length get, as a clause."""
-    facts: Method = plan.main_choice.options.facts
+    facts = plan.main_choice.facts
     if facts.name != LIMITS:
         return facts.long_inputs
     scheme = next(table.scheme for table in plan.tables if table.choice is not None)
@@ -91,7 +91,7 @@ def old_lengths(plan: Plan) -> str:
 def suggest_kept_rows(plan: Plan) -> str:
     """Say how to keep outputs for short inputs if the default method changes them; else nothing."""
     is_mixed = len({table.has_rows for table in plan.tables}) > 1  # no method applies to all
-    is_default = plan.settings.facts.name == DEFAULT_METHOD
+    is_default = plan.settings.choice.name == DEFAULT_METHOD
     if is_mixed or plan.keeps_learned_rows or not is_default:
         return ""
     if not plan.has_rows:

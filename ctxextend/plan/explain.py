@@ -62,8 +62,8 @@ def _summarise(plan: Plan) -> str:
     """Return the methods with their settings, or what else creates the output, in a few words."""
     parts = list(dict.fromkeys(plan.methods.values())) or [plan.method]
     if plan.creates_rows:
-        if plan.settings.kept_first:
-            parts.append(f"--keep-first {plan.settings.kept_first}")
+        if plan.settings.choice.keep_first:
+            parts.append(f"--keep-first {plan.settings.choice.keep_first}")
         if plan.settings.drop_last:
             parts.append(f"--drop-last {plan.settings.drop_last}")
     return ", ".join(parts)
@@ -75,7 +75,7 @@ def _describe_table(plan: Plan, table: TablePlan) -> str:
         return f"{table.name}: {table.max_len_after} positions, unchanged"
     method = plan.method
     if table.choice is not None:
-        method = table.choice.options.facts.name
+        method = table.choice.name
     return f"{table.name}: {table.max_len_before} -> {table.max_len_after} positions, {method}"
 
 
@@ -222,7 +222,7 @@ def find_runtimes(plan: Plan) -> Mapping[str, int | None]:
     if table is None:
         return {}
     return runtime_lengths(
-        table.rope[0].after.parameters,
+        table.rope[0].after,
         length_to_state(table),
         plan.max_len_after,
         table.location.family.model_type,

@@ -88,7 +88,7 @@ def length_key_warnings(
         name = f"{model.checkpoint.config_file} {'.'.join(path)}"
         before = table.max_len_before
         after = table.max_len_after
-        is_scaled = any(plan.after.method != LIMITS for plan in table.rope)
+        is_scaled = any(plan.choice.name != LIMITS for plan in table.rope)
         if is_scaled and value > before and table.location.trained_length is None:
             yield _longer_training(
                 name, value, f"{table.config_key} is {stated_length(table)}", after

@@ -25,8 +25,8 @@ from ctxextend.plan.find_tables import (
 from ctxextend.plan.table_plan import TablePlan, scales
 from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.recipe import Resize
-from ctxextend.tables.apply import Choice, limit_kept_first
-from ctxextend.tables.method_facts import COPY, LIMITS, TRUNCATE, Method
+from ctxextend.tables.choice import MethodChoice, limit_kept_first
+from ctxextend.tables.method_facts import COPY, LIMITS, TRUNCATE
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -102,31 +102,31 @@ class Plan(Result, shows="model_type method max_len_before max_len_after"):
             if table.rope and not scales(table):
                 continue
             length = table.max_len_before
-            if table.choice.options.kept_rows(length) != length:
+            if table.choice.kept_rows(length) != length:
                 return False
         return True
 
     @property
-    def choices(self) -> dict[str, Choice]:
+    def choices(self) -> dict[str, MethodChoice]:
         """The method of each extended table, by table name."""
         return {table.name: table.choice for table in self.tables if table.choice is not None}
 
     @property
     def methods(self) -> dict[str, str]:
         """The method of each extended table with all of its settings, by table name."""
-        return {name: choice.options.full_method for name, choice in self.choices.items()}
+        return {name: choice.text for name, choice in self.choices.items()}
 
     @property
-    def main_choice(self) -> Choice:
+    def main_choice(self) -> MethodChoice:
         """The method that creates new rows.
 
         If the tables' methods differ, that of the first table whose learned rows change.
         """
         choices = list(self.choices.values())
         for choice in choices:
-            if not choice.options.keeps_learned_rows:
+            if not choice.keeps_learned_rows:
                 return choice
-        return choices[0] if choices else Choice(self.settings)
+        return choices[0] if choices else self.settings.choice
 
     @property
     def method(self) -> str:
@@ -135,16 +135,15 @@ class Plan(Result, shows="model_type method max_len_before max_len_after"):
         It is ``truncate`` when shrinking, and ``copy`` or ``limits`` if nothing changes.
         """
         if self.creates_rows:
-            facts: Method = self.main_choice.options.facts
-            return facts.name
+            return self.main_choice.name
         if self.is_changed:
             return TRUNCATE
         return COPY if self.has_rows else LIMITS
 
-    def choice_of(self, table: TablePlan) -> Choice:
+    def choice_of(self, table: TablePlan) -> MethodChoice:
         """Return the method of one of `tables`, or the requested one if it is not extended."""
         if table.choice is None:
-            return Choice(self.settings)
+            return self.settings.choice
         return table.choice
 
 
@@ -227,9 +226,10 @@ def _limit_kept_rows(
 ) -> tuple[OpenedModel, Resize]:
     """Keep at most all learned rows, and note it."""
     learned = max(table.max_len_before for table in tables)
-    given = settings.kept_first
-    settings = limit_kept_first(settings, learned)
-    if settings.kept_first < given:
+    given = settings.choice.keep_first
+    kept = limit_kept_first(settings.choice, learned).keep_first
+    if kept < given:
+        settings = replace(settings, keep_first=kept)
         note = f"--keep-first {given} is taken as {learned}: the table has {learned} learned rows."
         model = with_note(model, note)
     return model, settings

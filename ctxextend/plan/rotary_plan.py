@@ -10,13 +10,13 @@ from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.plan.table_plan import RopePlan, TablePlan
 from ctxextend.recipe import Resize
-from ctxextend.tables.apply import COUNTS, read_method
-from ctxextend.tables.method_facts import DEFAULT_METHOD, LIMITS
+from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.method_facts import COUNTS, DEFAULT_METHOD, LIMITS
 from ctxextend.tables.rotary import (
     KEPT_TYPES,
     STATES_TRAINED,
     TRAINED,
-    RopeChange,
+    Parameters,
     frequencies,
     resize_rope,
 )
@@ -97,9 +97,7 @@ def check_method(location: TableLocation, settings: Resize) -> None:
 
 def _method_name(settings: Resize) -> str | None:
     """Return the name of the requested method; None for the default one."""
-    if not settings.method:
-        return None
-    name, _, _ = read_method(settings.method)
+    name = settings.choice.name
     return None if name == DEFAULT_METHOD else name
 
 
@@ -160,19 +158,27 @@ def _plan_layers(
     _check_trained_length(location, layers)
     kind = layers.parameters["rope_type"]
     lengths = layer_lengths(location, layers)
-    change = resize_rope(
+    parameters, choice = resize_rope(
         layers.parameters,
         (lengths.served, after),
         rotary_dim(location, layers.parameters),
-        settings.method,
-        facts.methods,
-        lengths.first_trained if kind in SCALED_FROM_FIRST else None,
+        settings.choice.name,
+        settings.choice.settings.get("factor"),
+        methods=facts.methods,
+        first_trained=lengths.first_trained if kind in SCALED_FROM_FIRST else None,
         is_corrected=_is_corrected(location, layers),
     )
+    keeps_max_len = choice.facts.keeps_max_len
     if lengths.key_is_first_trained:
-        _check_served(location, kind, lengths, change, after)
-        change = change._replace(keeps_max_len=True)  # a file keeps its convention
-    return RopePlan(before=layers, after=change, scales=_scales(location, layers, change, after))
+        _check_served(location, kind, lengths, choice, after)
+        keeps_max_len = True  # a file keeps its convention
+    return RopePlan(
+        before=layers,
+        after=parameters,
+        choice=choice,
+        keeps_max_len=keeps_max_len,
+        scales=_scales(location, layers, parameters, after, keeps_max_len=keeps_max_len),
+    )
 
 
 def _check_trained_length(location: TableLocation, layers: RopeLayers) -> None:
@@ -192,11 +198,11 @@ def _check_served(
     location: TableLocation,
     kind: str,
     lengths: PositionLengths,
-    change: RopeChange,
+    choice: MethodChoice,
     after: int,
 ) -> None:
     """Raise ResizeError if only limits change, but the settings do not serve the new length."""
-    if change.method != LIMITS or after <= lengths.served:
+    if choice.name != LIMITS or after <= lengths.served:
         return
     message = (
         f"--method {LIMITS} cannot state {after} tokens: {location.effective_key} "
@@ -207,16 +213,23 @@ def _check_served(
     raise ResizeError(message, hint)
 
 
-def _scales(location: TableLocation, before: RopeLayers, after: RopeChange, length: int) -> bool:
+def _scales(
+    location: TableLocation,
+    before: RopeLayers,
+    after: Parameters,
+    length: int,
+    *,
+    keeps_max_len: bool,
+) -> bool:
     """Whether a change gives any input of up to `length` tokens other angles or attention."""
-    if after.parameters == before.parameters:
+    if after == before.parameters:
         return False
     dim = rotary_dim(location, before.parameters)
     stated = location.value(location.effective_key)
-    max_len = stated if after.keeps_max_len else length
+    max_len = stated if keeps_max_len else length
     for tokens in (1, stated, length):
         old = frequencies(before.parameters, dim, stated, tokens)
-        new = frequencies(after.parameters, dim, max_len, tokens)
+        new = frequencies(after, dim, max_len, tokens)
         if not np.allclose(old.inverse, new.inverse, rtol=FREQUENCY_TOLERANCE, atol=0):
             return True
         factors = (old.attention_factor, new.attention_factor)

@@ -8,8 +8,8 @@ from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.untrained import UntrainedRows
-from ctxextend.tables.apply import Choice
-from ctxextend.tables.rotary import RopeChange
+from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.rotary import Parameters
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,9 @@ class RopePlan:
     """The planned change to the rotary settings of all layers of one type."""
 
     before: RopeLayers
-    after: RopeChange  # with the method that changes them
+    after: Parameters
+    choice: MethodChoice  # the method that changes them
+    keeps_max_len: bool  # whether the config key of the length keeps the first trained length
     scales: bool  # whether any angle changes
 
 
@@ -42,7 +44,7 @@ class TablePlan:
     # First trained, stated and served length before the resize; None of a table of rows.
     lengths: PositionLengths | None = None
     # The method that extends it, with all settings; None if it is not extended.
-    choice: Choice | None = field(default=None, metadata=not_in_json)
+    choice: MethodChoice | None = field(default=None, metadata=not_in_json)
     # Rows that no training has changed; None if its limits do not rise.
     untrained: UntrainedRows | None = field(default=None, metadata=not_in_json)
 
@@ -90,7 +92,7 @@ def length_to_state(table: TablePlan) -> int:
         return table.max_len_after
     states_first_trained = table.lengths.key_is_first_trained
     if table.rope:
-        states_first_trained = any(plan.after.keeps_max_len for plan in table.rope)
+        states_first_trained = any(plan.keeps_max_len for plan in table.rope)
     if states_first_trained:
         return table.lengths.first_trained
     return table.max_len_after

@@ -9,9 +9,8 @@ from ctxextend.plan.find_tables import Describe, FoundTable, check_rows, tables_
 from ctxextend.plan.rotary_plan import plan_without_rows
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.recipe import Resize
-from ctxextend.tables.apply import check_source_rows
+from ctxextend.tables.method_checks import check_source_rows
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
-from ctxextend.tables.methods import METHODS
 
 
 def with_length(settings: Resize, tables: Sequence[FoundTable], describe: Describe) -> Resize:
@@ -139,9 +138,7 @@ def _check_directions(plans: Sequence[TablePlan], settings: Resize) -> None:
 
 def _check_flags(settings: Resize, plan: TablePlan) -> None:
     """Raise ResizeError if settings are given that do not apply to a table of rows."""
-    facts = settings.facts
-    is_rotary = facts.name not in METHODS
-    if is_rotary or settings.settings.keys() - facts.settings.keys():
+    if settings.choice.facts.scheme:  # a rotary method
         message = (
             f"--method {settings.method} does not apply to {plan.name}, whose positions are "
             f"{plan.scheme}."
@@ -163,17 +160,18 @@ def _check_method(settings: Resize, plan: TablePlan) -> None:
     """Raise ResizeError if the method cannot create the new rows of a table."""
     if plan.max_len_after <= plan.max_len_before:
         return
+    choice = settings.choice
     if plan.is_stored:
-        check_source_rows(plan.max_len_before, plan.max_len_after, settings)
+        check_source_rows(plan.max_len_before, plan.max_len_after, choice)
         return
-    values = set(settings.settings.values())
-    is_formula = settings.facts.name == FORMULA and values <= {None, plan.location.layout}
-    if not is_formula and settings.facts.name != DEFAULT_METHOD:
+    values = set(choice.settings.values())
+    is_formula = choice.name == FORMULA and values <= {None, plan.location.layout}
+    if not is_formula and choice.name != DEFAULT_METHOD:
         raise ResizeError(
             f"Only --method {FORMULA} applies to {plan.name}: transformers computes its sinusoids.",
             "Remove --method: the length in config.json is all that changes.",
         )
-    formula = replace(settings, method=FORMULA)
+    formula = replace(settings, method=FORMULA).choice
     check_source_rows(plan.max_len_before, plan.max_len_after, formula)
 
 

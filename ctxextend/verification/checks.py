@@ -324,7 +324,7 @@ def compare_rope(table: TablePlan, resized: Checkpoint) -> RopeComparison:
     matches = [np.ones(0, np.bool_)]
     before = table.location
     now = replace(table.location, config=resized.config)
-    changes = {plan.before.layers: plan.after for plan in table.rope}
+    changes = {plan.before.layers: plan for plan in table.rope}
     try:
         actual = (
             {item.layers: item.parameters for item in read_rope(now)} if before.table.rope else {}
@@ -334,7 +334,7 @@ def compare_rope(table: TablePlan, resized: Checkpoint) -> RopeComparison:
     for item in read_rope(before) if actual else ():
         name, change = ".".join(filter(None, (table.name, item.layers))), changes.get(item.layers)
         stated = actual[item.layers]
-        expected = change.parameters if change else item.parameters
+        expected = change.after if change else item.parameters
         for key in (key for key in {**expected, **stated} if expected.get(key) != stated.get(key)):
             is_now, should_be = (
                 _json_text(values.get(key, MISSING)) for values in (stated, expected)
@@ -350,7 +350,7 @@ def compare_rope(table: TablePlan, resized: Checkpoint) -> RopeComparison:
         matches.append(np.isclose(ours, theirs, rtol=1e-12, atol=0))
         if differ := int((~matches[-1]).sum()):
             wrong.append(
-                f"{name}: {differ} of {len(ours)} frequencies are not those of {change.method}"
+                f"{name}: {differ} of {len(ours)} frequencies are not those of {change.choice.text}"
             )
         base = frequencies(item.parameters, dim, old).inverse
         slower = np.divide(base, ours, out=np.ones_like(base), where=ours != 0)
@@ -359,7 +359,7 @@ def compare_rope(table: TablePlan, resized: Checkpoint) -> RopeComparison:
         )  # at the trained length, all are unchanged
         kept = f"{at}{np.isclose(slower, 1).sum()} of {len(base)} frequencies unchanged"
         notes.append(
-            f"{name}: {change.method}: {kept}, the others up to {slower.max():.3g}x slower"
+            f"{name}: {change.choice.text}: {kept}, the others up to {slower.max():.3g}x slower"
         )
     notes = notes or [f"{table.name}: {table.scheme} positions, no settings changed"]
     return RopeComparison(tuple(wrong), tuple(notes), np.concatenate(matches))

@@ -357,9 +357,7 @@ def _compare_frequencies(
             continue
         location = replace(table.location, config=resized.config)
         changed = {
-            rope.before.layers
-            for rope in table.rope
-            if rope.after.parameters != rope.before.parameters
+            rope.before.layers for rope in table.rope if rope.after != rope.before.parameters
         }
         for rope in read_rope(location):
             dim, max_len = (

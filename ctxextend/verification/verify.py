@@ -396,7 +396,7 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
             ]
             matches = np.concatenate([np.ones(1, np.bool_), *masks])
             if matches.all():
-                first = plan.settings.kept_first if plan.creates_rows else 0
+                first = plan.settings.choice.keep_first if plan.creates_rows else 0
                 return ExpectedResize(
                     plan, None, "detected" + f", --keep-first {first}" * bool(first), notes
                 )

@@ -374,7 +374,7 @@ def test_every_rule_is_planned_as_transformers_applies_it(
             outcome = "built" if output is None else "run"
         for table in plan.tables:
             part = reduce(getattr, table.location.path, loaded)
-            changed = any(rope.after.keeps_max_len for rope in table.rope)
+            changed = any(rope.keeps_max_len for rope in table.rope)
             length = table.location.key_value(rules.OLD if changed else rules.NEW)
             assert getattr(part, table.location.effective_key) == length
             check_rope(model, part, table)
@@ -399,7 +399,7 @@ def check_rope(model: Any, part: Any, table: TablePlan) -> None:
     modules = dict(rules.rotary_modules(model, part.model_type)) if model else {}
     assert modules or not (model and table.rope), "no module computes angles"
     for rope in table.rope:
-        name, settings = rope.before.layers, rope.after.parameters
+        name, settings = rope.before.layers, rope.after
         loaded = part.rope_parameters[name] if name else part.rope_parameters
         assert {key: loaded.get(key) for key in settings} == dict(settings)
         kind = settings["rope_type"]
