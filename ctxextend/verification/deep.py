@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.conversion.convert import Conversion, ConversionPlan
+from ctxextend.conversion.conversion import Conversion
 from ctxextend.conversion.twins import ANGLES, SOURCE_TYPES
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.families.rope import read_rope, rotary_dim
@@ -27,11 +27,11 @@ from ctxextend.models.load import (
     padded_texts,
     run_on_tokens,
 )
-from ctxextend.plan.edits import TablePlan
-from ctxextend.plan.plan import ResizePlan
+from ctxextend.plan.table_plan import TablePlan, same_up_to
 from ctxextend.recipe_file import any_layer
 from ctxextend.tables.rotary import frequencies
 from ctxextend.verification.checks import Check, ExpectedResize, make_check
+from ctxextend.verification.shim import ConversionPlan, ResizePlan
 
 NOT_DEEP_HINT = "Run verify without --deep."
 SUM_ROUNDING = {
@@ -120,7 +120,7 @@ def check_loading(expected: ExpectedResize, resized: Checkpoint) -> list[Check]:
     plan = expected.plan
     conversion = plan.conversion if isinstance(plan, ConversionPlan) else None
     base = conversion.model.checkpoint if conversion else plan.checkpoint
-    shared = min(min(table.same_up_to, table.max_len_after) for table in plan.tables)
+    shared = min(min(same_up_to(table), table.max_len_after) for table in plan.tables)
     shared = min(shared, plan.max_len_before) if conversion else shared
     lengths = sorted({max(shared // 4, 1), max(shared // 2, 1), shared})
     base_class = base.model_class

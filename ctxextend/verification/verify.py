@@ -15,11 +15,14 @@ from ctxextend.checkpoints.filenames import READABLE, VARIANT_FILE
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.json_edit import read_text
 from ctxextend.checkpoints.source import Source, has_file, resolve_source
-from ctxextend.conversion.convert import ConversionPlan, plan_conversion
 from ctxextend.families.lengths import position_lengths
 from ctxextend.json_output import Result, not_in_json
+from ctxextend.output.prepare import prepare_output
+from ctxextend.plan.explain import explain
 from ctxextend.plan.find_tables import OpenedModel, computed_shape, identify_model, open_reference
-from ctxextend.plan.plan import ResizePlan, plan_model
+from ctxextend.plan.plan import plan_model as plan_value
+from ctxextend.plan.plan import with_settings
+from ctxextend.planned import Planned, prepare_convert
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Resize, accepts_settings
 from ctxextend.recipe_file import Provenance, find_base, parse_provenance
@@ -33,6 +36,7 @@ from ctxextend.verification.checks import (
     make_check,
     run_checks,
 )
+from ctxextend.verification.shim import ConversionPlan, ResizePlan
 
 NO_OUTPUT = (
     "No output was written. Run the same command again; if it fails again, please report this "
@@ -257,13 +261,30 @@ def _failed(
     return Verification(ref.source, reference, None, None, (check,))
 
 
+def view(p):
+    e = explain(p)
+    return ResizePlan(Planned(plan=p, explanation=e, output=prepare_output(p, e)))
+
+
+def plan_model(*a, **k):
+    return view(plan_value(*a, **k))
+
+
 def check_output(plan: ResizePlan, folder: Path) -> None:
     """Verify the folder that a plan has written, before it is moved into place; raise
     VerificationError if it fails.
     """
     try:
-        resized = _open_resized(Source(str(folder), "folder", folder, folder.name), plan.checkpoint)
-        checks = run_checks(ExpectedResize(plan, None, "as planned"), resized, no_progress)
+        resized = _open_resized(
+            Source(str(folder), "folder", folder, folder.name), plan.plan.checkpoint
+        )
+        checks = run_checks(
+            ExpectedResize(
+                ConversionPlan(plan) if plan.conversion else ResizePlan(plan), None, "as planned"
+            ),
+            resized,
+            no_progress,
+        )
     except errors.CtxextendError as error:
         raise errors.VerificationError(
             f"The output could not be verified: {error.message}", NO_OUTPUT
@@ -321,10 +342,9 @@ def find_expected_resize(
         )
         try:
             if step.convert is not None:
-                conversion = plan_conversion(model, step.convert)
+                conversion = ConversionPlan(prepare_convert(model, step.convert))
                 return ExpectedResize(conversion, *recorded)
             plan = plan_model(model, step.settings, step.methods, checks_width=False)
-            _ = plan.chosen  # raises if the rows do not equal the recorded formula
         except (errors.ResizeError, errors.UnsupportedModelError) as error:
             reasons.append(f"The recipe does not apply to {model.ref.source}: {error.message}")
             continue
@@ -385,7 +405,8 @@ def _try_methods(model: OpenedModel, resized: Checkpoint, notes: tuple[str, ...]
                     if is_rotary:
                         plans.append(plan_model(model, settings, checks_width=False))
                     else:
-                        plans.append(replace(plan, settings=settings))
+                        p = with_settings(plan.planned.plan, settings)
+                        plans.append(view(p))
     best = None
     maximum = -1
     for plan in plans:
