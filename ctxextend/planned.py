@@ -41,8 +41,8 @@ class Planned(Result, shows="plan"):
 
     @property
     def model(self) -> OpenedModel:
-        """The source."""
-        return self.plan.model if self.conversion is None else self.conversion.model
+        """What the output is written from: the source or, of a conversion, its twin in memory."""
+        return self.plan.model
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -77,4 +77,4 @@ def conversion_warnings(conversion: Conversion, twin: Plan) -> Iterator[str]:
         yield f"Dropped {dropped}: {named} ({conversion.model_class} has no place for them)."
     if conversion.twin.limits:
         yield f"{conversion.twin.limits}."
-    yield from low_limits(twin)
+    yield from low_limits(twin, conversion.max_len_before)

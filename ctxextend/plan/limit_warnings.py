@@ -6,19 +6,25 @@ from ctxextend.plan.plan import Plan
 from ctxextend.plan.table_plan import keeps_padding
 
 
-def low_limits(plan: Plan) -> Iterator[str]:
-    """Yield a warning if limits below the table's old length are raised, which changes outputs."""
+def low_limits(plan: Plan, length: int | None = None) -> Iterator[str]:
+    """Yield a warning if limits below the old length are raised, which changes outputs.
+
+    Args:
+        plan: What changes.
+        length: The old length, if it is not that of the plan: a twin has its new length already.
+    """
+    before = plan.max_len_before if length is None else length
     if not (plan.creates_rows or plan.settings.fix_limits):
         return
     low = []
     for edit in plan.edits:
         is_number = edit.is_limit and isinstance(edit.before, int)
-        if is_number and edit.before < plan.max_len_before:
+        if is_number and edit.before < before:
             low.append(f"{edit.file} {edit.key} {edit.before}")
     if low:
         what = "table's" if plan.has_rows else "model's"
         yield (
-            f"Limits below the {what} {plan.max_len_before} positions are raised "
+            f"Limits below the {what} {before} positions are raised "
             f"({', '.join(low)}): inputs that were truncated there give different outputs now."
         )
 
