@@ -39,7 +39,7 @@ from ctxextend.training.training_run import (
     TrainResult,
 )
 from ctxextend.verification.checks import Check
-from ctxextend.verification.verify import Verification
+from ctxextend.verification.conclusion import Verification
 from ctxextend.version import __version__
 
 __all__ = [

@@ -1,0 +1,275 @@
+"""Compare all tensors but the position tables, byte by byte."""
+
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from io import FileIO
+from typing import Any
+
+import numpy as np
+
+from ctxextend.checkpoints.copy import open_source, reading
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.safetensors_file import METADATA, NUMPY_DTYPES, TensorEntry, TensorFile
+from ctxextend.families.schema import Buffer
+from ctxextend.plan.edits import BUFFER_AXES, BufferPlan, TablePlan, new_buffer
+from ctxextend.progress import Progress
+from ctxextend.recipe_file import any_layer
+from ctxextend.verification.expected import Expected
+
+# Bytes read at a time: two blocks stay in the CPU cache until they are compared.
+COMPARED_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class TensorForm:
+    """The dtype and shape of a tensor."""
+
+    dtype: str  # in safetensors' spelling
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class WrongForm:
+    """A tensor that is missing, or has another dtype or shape than expected."""
+
+    name: str
+    found: TensorForm | None  # None: the tensor is missing
+    expected: TensorForm
+
+
+@dataclass(frozen=True)
+class WrongBuffer:
+    """A position buffer that is not the one for the new length."""
+
+    name: str
+    form: WrongForm | None  # None: only its values are wrong
+
+
+@dataclass(frozen=True)
+class WrongMetadata:
+    """A weights file with other metadata, from which transformers reads the tensors' framework."""
+
+    file: str
+    found: Any
+    expected: Any
+
+
+@dataclass(frozen=True)
+class WrongBytes:
+    """The first difference between two tensors of the same form."""
+
+    name: str
+    byte: int
+    element: int
+
+
+@dataclass(frozen=True)
+class ComparedTensors:
+    """What was compared of a checkpoint's tensors, and what is wrong."""
+
+    wrong_forms: tuple[WrongForm, ...]
+    wrappers: tuple[str, ...]  # what wrappers added to names, such as ``_orig_mod.``
+    added: tuple[str, ...]  # tensors that the base does not have
+    outdated: tuple[str, ...]  # position buffers that the output must not have
+    wrong_buffers: tuple[WrongBuffer, ...]
+    wrong_metadata: tuple[WrongMetadata, ...]
+    wrong_bytes: tuple[WrongBytes, ...]
+    count: int  # tensors of the expected form, whose bytes were compared
+    size: int  # of these, in bytes
+    adapted: int  # tensors with adapters, whose bytes were not compared
+
+    @property
+    def are_identical(self) -> bool:
+        """Whether nothing is wrong."""
+        faults = (
+            self.wrong_forms,
+            self.wrappers,
+            self.added,
+            self.outdated,
+            self.wrong_buffers,
+            self.wrong_metadata,
+            self.wrong_bytes,
+        )
+        return not any(faults)
+
+
+def compare_tensors(expected: Expected, resized: Checkpoint, progress: Progress) -> ComparedTensors:
+    """Compare all tensors but the tables, and check position buffers.
+
+    Of tensors that adapters changed, only name, dtype and shape are compared. `progress` is called
+    with the bytes compared since the last call, and the total.
+
+    Raises:
+        CheckpointError: A file cannot be read.
+        ResizeError: A tensor of a conversion cannot be computed.
+    """
+    base = expected.base
+    kept = _kept_tensors(expected)
+    forms = {name: find_wrong_form(resized, name, form_of(entry)) for name, entry in kept.items()}
+    adapted = [name for name in kept if any_layer(name) in expected.recorded.adapted]
+    skipped = {*adapted, *(name for name, wrong in forms.items() if wrong)}
+    same = [(entry, base.names[name]) for name, entry in kept.items() if name not in skipped]
+    return ComparedTensors(
+        wrong_forms=tuple(wrong for wrong in forms.values() if wrong),
+        wrappers=tuple(resized.wrappers),
+        added=tuple(_added_tensors(expected, resized)),
+        outdated=tuple(_outdated_buffers(expected, resized)),
+        wrong_buffers=tuple(_wrong_buffers(expected, resized)),
+        wrong_metadata=tuple(_wrong_metadata(base, resized)),
+        wrong_bytes=tuple(_wrong_bytes(expected, same, resized, progress)),
+        count=len(same),
+        size=sum(entry.size for entry, _ in same),
+        adapted=len(adapted),
+    )
+
+
+def form_of(entry: TensorEntry) -> TensorForm:
+    """Return the dtype and shape of a tensor."""
+    return TensorForm(entry.dtype, entry.shape)
+
+
+def find_wrong_form(resized: Checkpoint, name: str, expected: TensorForm) -> WrongForm | None:
+    """Return how a tensor differs from the expected dtype and shape; None if it does not."""
+    found = form_of(resized.entries[name]) if name in resized.names else None
+    return None if found == expected else WrongForm(name, found, expected)
+
+
+def _kept_tensors(expected: Expected) -> dict[str, TensorEntry]:
+    """Return the tensors of the base that stay as they are, by name."""
+    changed = {
+        *(table.name for table in expected.stored),
+        *(buffer.name for buffer in expected.rebuilt_buffers),
+        *expected.dropped,
+    }
+    return {name: entry for name, entry in expected.base.entries.items() if name not in changed}
+
+
+def _added_tensors(expected: Expected, resized: Checkpoint) -> Iterator[str]:
+    """Yield the tensors that the base does not have; position buffers for the new length may be
+    added.
+    """
+    for name in resized.names:
+        if name not in expected.base.names and not _is_right_buffer(expected, resized, name):
+            yield name
+
+
+def _outdated_buffers(expected: Expected, resized: Checkpoint) -> Iterator[str]:
+    for name in expected.dropped:
+        if name in resized.names and not _is_right_buffer(expected, resized, name):
+            yield name
+
+
+def _wrong_buffers(expected: Expected, resized: Checkpoint) -> Iterator[WrongBuffer]:
+    for buffer in expected.rebuilt_buffers:
+        name = buffer.name
+        if name not in resized.names or not _is_right_buffer(expected, resized, name):
+            form = find_wrong_form(resized, name, TensorForm(buffer.dtype, buffer.shape))
+            yield WrongBuffer(name, form)
+
+
+def _is_right_buffer(expected: Expected, resized: Checkpoint, name: str) -> bool:
+    """Whether a tensor is a position buffer for the new length, in the dtype of the file."""
+    entry = resized.entries[name]
+    for table in expected.tables:
+        buffer = table.location.buffer(name)
+        if buffer is not None and entry.dtype in NUMPY_DTYPES:
+            if not _has_length(entry, BUFFER_AXES[buffer.content], _key_value(table)):
+                return False
+            values = new_buffer(_planned_buffer(table, buffer, entry))
+            return resized.names[name].read_bytes(name).tobytes() == values.tobytes()
+    return False
+
+
+def _key_value(table: TablePlan) -> int:
+    """Return the value of the config key of a table's length, which buffers have as their size."""
+    return table.location.key_value(table.max_len_after)
+
+
+def _has_length(entry: TensorEntry, axes: Sequence[int], length: int) -> bool:
+    """Whether some axes of a tensor have this length."""
+    return len(entry.shape) >= len(axes) and all(entry.shape[axis] == length for axis in axes)
+
+
+def _planned_buffer(table: TablePlan, buffer: Buffer, entry: TensorEntry) -> BufferPlan:
+    """Return the plan of a buffer in the dtype and shape of a tensor."""
+    start = table.reserved_rows
+    if table.location.table.reserved.inside_key:
+        start = 0
+    return BufferPlan(
+        name=entry.name,
+        content=buffer.content,
+        shape=entry.shape,
+        dtype=entry.dtype,
+        start=start,
+    )
+
+
+def _wrong_metadata(base: Checkpoint, resized: Checkpoint) -> Iterator[WrongMetadata]:
+    """Yield the weights files whose metadata differ from those of the base's file of that name."""
+    found = {resized.relative(file): file.header.get(METADATA) for file in resized.weights.values()}
+    for name, file in base.weights.items():
+        expected = file.header.get(METADATA)
+        if name in found and found[name] != expected:
+            yield WrongMetadata(name, found[name], expected)
+
+
+def _wrong_bytes(
+    expected: Expected,
+    tensors: Sequence[tuple[TensorEntry, TensorFile]],
+    resized: Checkpoint,
+    progress: Progress,
+) -> Iterator[WrongBytes]:
+    """Yield the first difference of each tensor, as stored in the files of the base."""
+    total = sum(entry.size for entry, _ in tensors)
+    # One thread reads while the other compares; tensors that are computed fill memory, so one at a
+    # time.
+    threads = 1 if expected.conversion else 2
+    pool = ThreadPoolExecutor(threads)
+    try:
+        found = pool.map(partial(_first_difference, resized), tensors)
+        for (entry, _), byte in zip(tensors, found, strict=True):
+            progress(entry.size, total)
+            if byte is not None:
+                element = byte * math.prod(entry.shape) // entry.size
+                yield WrongBytes(entry.name, byte, element)
+    finally:
+        pool.shutdown(cancel_futures=True)  # Ctrl-C waits for at most two tensors
+
+
+def _first_difference(resized: Checkpoint, tensor: tuple[TensorEntry, TensorFile]) -> int | None:
+    """Return the first byte at which a tensor differs in the resized checkpoint; None if equal."""
+    entry, base = tensor
+    other = resized.names[entry.name]
+    offset = base.offset(entry.name)
+    other_offset = other.offset(entry.name)
+    if offset is None or other_offset is None:
+        # Computed in memory, or in a torch file, which can store it with other strides.
+        first = base.read_bytes(entry.name)
+        second = other.read_bytes(entry.name)
+        return None if np.array_equal(first, second) else int((first != second).argmax())
+    with (
+        open_source(base.path) as base_file,
+        open_source(other.path) as other_file,
+        reading(f"{base.path} or {other.path}"),
+    ):
+        base_file.seek(offset)
+        other_file.seek(other_offset)
+        return _first_difference_of_streams(base_file, other_file, entry.size)
+
+
+def _first_difference_of_streams(first: FileIO, second: FileIO, size: int) -> int | None:
+    """Return the first byte at which the next `size` bytes of two files differ; None if equal."""
+    for start in range(0, size, COMPARED_BYTES):
+        count = min(COMPARED_BYTES, size - start)
+        left = first.read(count)
+        right = second.read(count)
+        if left == right and left:
+            continue
+        for byte, (one, other) in enumerate(zip(left, right, strict=False)):
+            if one != other:
+                return start + byte
+        return start  # a file was truncated in the meantime
+    return None
