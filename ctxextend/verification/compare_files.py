@@ -140,7 +140,7 @@ def _compared_files(expected: Expected, resized: Checkpoint) -> set[str]:
     if {resized.relative(file) for file in resized.weights.values()} != excluded:
         excluded.add(base.index_file)  # other shards need another index
     code = set(base.code) & set(resized.code)  # code files are optional in an output
-    files = {*expected.texts, *expected.copied, *code} - excluded
+    files = {*expected.files.texts, *expected.files.copied, *code} - excluded
     return {name for name in files if not _is_not_compared(name)}
 
 
@@ -157,7 +157,7 @@ def _omitted_files(resized: Checkpoint) -> Iterator[UnexpectedFile]:
 
 def _added_files(expected: Expected, resized: Checkpoint) -> Iterator[UnexpectedFile]:
     """Yield the files that are neither in the output nor created by transformers."""
-    known = {*expected.files, *expected.base.code}
+    known = {*expected.files.names, *expected.base.code}
     if not expected.base.has_config and _states_lengths(expected, resized):
         known.add(resized.config_file)  # a bare weights file needs one
     for name in (*resized.copied, *resized.code):
@@ -190,11 +190,12 @@ def _repeats_config(resized: Checkpoint, name: str) -> bool:
 def _compare_file(expected: Expected, resized: Checkpoint, name: str) -> list[FileDifference]:
     """Return how one file differs from the base's file with its edits."""
     if name not in resized.files and name not in resized.code:
-        # An omitted file is reported as unexpected.
-        return [] if name in resized.omitted else [MissingFile(name)]
+        if name in resized.omitted:  # reported as unexpected
+            return []
+        return [MissingFile(name)]
     path = resized.root / name
     base_path = expected.base.root / name
-    text = expected.texts.get(name)
+    text = expected.files.texts.get(name)
     try:
         if text is None:
             if _have_same_bytes(base_path, path):

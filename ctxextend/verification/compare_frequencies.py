@@ -55,7 +55,8 @@ def compare_frequencies(
     if not facts.methods:  # the classes ignore these settings, or read only some of them
         for name, values in after.items():
             if name in before:
-                yield ComparedBuffer(name, True, np.array_equal(values, before[name]))
+                is_equal = np.array_equal(values, before[name])
+                yield ComparedBuffer(name, with_base=True, is_equal=is_equal)
         return
     location = replace(table.location, config=resized.config)
     changed = {
@@ -65,9 +66,13 @@ def compare_frequencies(
         expected = _short_frequencies(location, layers)
         found = _buffers_of(layers, len(expected), after)
         is_changed = layers.layers in changed
-        compared = _compare_layers(found, expected, {} if is_changed else before, resized)
-        if compared is not None:
-            yield compared
+        right = _find_right(found, expected, resized)
+        if right is None and not is_changed:
+            right = _find_unchanged(found, before)
+        if right is not None:
+            yield right
+        elif found:
+            yield ComparedBuffer(next(iter(found)), with_base=False, is_equal=False)
         elif is_changed:
             yield MissingBuffer(f"{table.name} {layers.layers}".strip(), len(expected))
 
@@ -89,21 +94,21 @@ def _buffers_of(layers: RopeLayers, pairs: int, after: LoadedFrequencies) -> Loa
     }
 
 
-def _compare_layers(
-    found: LoadedFrequencies,
-    expected: NDArray[np.float64],
-    before: LoadedFrequencies,
-    resized: Checkpoint,
+def _find_right(
+    found: LoadedFrequencies, expected: NDArray[np.float64], resized: Checkpoint
 ) -> ComparedBuffer | None:
-    """Return the first buffer that is right, else the first one; None if there is none."""
+    """Return the first buffer with the frequencies of the rotary settings; None if none has."""
     for name, values in found.items():
         if _is_close(resized, name, values, expected):
             return ComparedBuffer(name, with_base=False, is_equal=True)
+    return None
+
+
+def _find_unchanged(found: LoadedFrequencies, before: LoadedFrequencies) -> ComparedBuffer | None:
+    """Return the first buffer that equals that of the base; None if none does."""
     for name, values in found.items():
         if name in before and np.array_equal(values, before[name]):
             return ComparedBuffer(name, with_base=True, is_equal=True)
-    for name in found:
-        return ComparedBuffer(name, with_base=False, is_equal=False)
     return None
 
 

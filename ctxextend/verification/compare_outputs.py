@@ -15,7 +15,6 @@ from ctxextend.verification.observe import (
     Ran,
     Tensor,
     outcomes_of,
-    why_not_run,
 )
 
 # Rounding of sums that a conversion stores, relative to outputs; measured: up to a seventh of it.
@@ -86,29 +85,16 @@ def compare_outputs(expected: Expected, before: Outcomes, after: Outcomes) -> Co
     differences: dict[str, OutputDifference] = {}
     unrun = list[UnrunTable]()
     for table in expected.tables:
-        ran = 0
-        failures = list[Failed]()
-        for text, old in outcomes_of(table, before).items():
-            if isinstance(old, Ran):
-                label = f"{text} ({table.part})" if table.part else text
-                differences[label] = _difference(table, old, after.get((table.name, text)))
-                ran += 1
-            elif isinstance(old, Failed):
-                failures.append(old)
-        reason = why_not_run(table, before)
-        if reason:
+        differences |= _differences(table, before, after)
+        reason = _why_unrun(table, before)
+        if reason is not None:
             unrun.append(UnrunTable(table, reason))
-        elif not ran:
-            unrun.append(UnrunTable(table, failures[0]))
     recorded = expected.recorded
-    tolerance = None
-    if expected.conversion and differences and not (recorded.trainable or recorded.adapted):
-        tolerance = _tolerance(expected.conversion, before)
     keeps_weights = not recorded.adapted and recorded.trainable in (None, "new")
     return ComparedOutputs(
         differences=differences,
         unrun=tuple(unrun),
-        tolerance=tolerance,
+        tolerance=_tolerance(expected, before),
         must_be_identical=expected.keeps_positions and keeps_weights,
     )
 
@@ -119,12 +105,40 @@ def stored_dtype(conversion: Conversion) -> str:
     return model.checkpoint.entries[model.tables[0].name].dtype
 
 
-def _tolerance(conversion: Conversion, before: Outcomes) -> float:
-    """Return how far rounding can move outputs, which are sums over layers, from the base's."""
-    layers = int(conversion.config["num_hidden_layers"])
-    relative = STEPS_PER_LAYER * layers * FLOAT32_STEP
-    relative += SUM_ROUNDING.get(stored_dtype(conversion), 0.0)
+def _differences(
+    table: TablePlan, before: Outcomes, after: Outcomes
+) -> dict[str, OutputDifference]:
+    """Return how outputs differ, by input, where the base has one."""
+    differences: dict[str, OutputDifference] = {}
+    for text, old in outcomes_of(table, before).items():
+        if isinstance(old, Ran):
+            label = f"{text} ({table.part})" if table.part else text
+            differences[label] = _difference(table, old, after.get((table.name, text)))
+    return differences
+
+
+def _why_unrun(table: TablePlan, before: Outcomes) -> NotRun | Failed | None:
+    """Return why the base ran on no input for a table: an error, if any; None if it ran on one."""
+    reasons = list[NotRun | Failed]()
+    for outcome in outcomes_of(table, before).values():
+        if isinstance(outcome, Ran):
+            return None
+        reasons.append(outcome)
+    errors = [reason for reason in reasons if isinstance(reason, Failed)]
+    return (errors or reasons)[0]
+
+
+def _tolerance(expected: Expected, before: Outcomes) -> float | None:
+    """Return how far rounding can move the outputs of a conversion, which are sums over layers,
+    from the base's; None if anything else does.
+    """
+    conversion = expected.conversion
+    recorded = expected.recorded
     found = [outcome.values for outcome in before.values() if isinstance(outcome, Ran)]
+    if conversion is None or recorded.trainable or recorded.adapted or not found:
+        return None
+    relative = STEPS_PER_LAYER * int(conversion.config["num_hidden_layers"]) * FLOAT32_STEP
+    relative += SUM_ROUNDING.get(stored_dtype(conversion), 0.0)
     return relative * min(float(values.nan_to_num().abs().max()) for values in found)
 
 

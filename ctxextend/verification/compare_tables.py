@@ -164,7 +164,9 @@ def _width_fault(table: TablePlan, resized: Checkpoint) -> str:
 def _has_recorded_hash(recorded: Recorded, table: TablePlan, after: TableValues) -> bool | None:
     """Whether a table has the hash with which it was written; None if the recipe has none."""
     digest = recorded.hashes.get(table.name)
-    return table_hash(after) == digest if digest else None
+    if not digest:
+        return None
+    return table_hash(after) == digest
 
 
 def _untrained_rows(recorded: Recorded, table: TablePlan, found: RecreatedTable) -> Mask:

@@ -134,7 +134,9 @@ def form_of(entry: TensorEntry) -> TensorForm:
 def find_wrong_form(resized: Checkpoint, name: str, expected: TensorForm) -> WrongForm | None:
     """Return how a tensor differs from the expected dtype and shape; None if it does not."""
     found = form_of(resized.entries[name]) if name in resized.names else None
-    return None if found == expected else WrongForm(name, found, expected)
+    if found == expected:
+        return None
+    return WrongForm(name, found, expected)
 
 
 def _kept_tensors(expected: Expected) -> dict[str, TensorEntry]:
@@ -249,7 +251,9 @@ def _first_difference(resized: Checkpoint, tensor: tuple[TensorEntry, TensorFile
         # Computed in memory, or in a torch file, which can store it with other strides.
         first = base.read_bytes(entry.name)
         second = other.read_bytes(entry.name)
-        return None if np.array_equal(first, second) else int((first != second).argmax())
+        if np.array_equal(first, second):
+            return None
+        return int((first != second).argmax())
     with (
         open_source(base.path) as base_file,
         open_source(other.path) as other_file,

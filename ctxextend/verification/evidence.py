@@ -312,7 +312,8 @@ def _unexpected_text(item: UnexpectedFile) -> str:
 
 
 def _variant_text(wrong: WrongVariant) -> str:
-    return f"the weights are variant {wrong.found}, expected {wrong.expected or 'no variant'}"
+    expected = wrong.expected or "no variant"
+    return f"the weights are variant {wrong.found}, expected {expected}"
 
 
 def _difference_text(item: FileDifference) -> str:
@@ -324,17 +325,24 @@ def _difference_text(item: FileDifference) -> str:
         case UnreadableFile():
             return item.reason
         case OtherValue():
-            text = f"{item.file}: {'.'.join(item.path)} is {json_text(item.found)}"
-            reason = " (the new length)" if item.is_length else ""
-            return f"{text}, expected {json_text(item.expected)}{reason}"
+            return _value_text(item)
+
+
+def _value_text(item: OtherValue) -> str:
+    key = ".".join(item.path)
+    text = f"{item.file}: {key} is {json_text(item.found)}, expected {json_text(item.expected)}"
+    if item.is_length:
+        text += " (the new length)"
+    return text
 
 
 def _changes_text(expected: Expected) -> str:
     """Say which values the resize or conversion has changed, and which files it has generated."""
     edits = "; ".join(f"{edit.file} {edit.key} {edit.after}" for edit in expected.edits)
+    if expected.conversion and edits:
+        return f"as the conversion writes them, {edits}"
     if expected.conversion:
-        written = "as the conversion writes them"
-        return f"{written}, {edits}" if edits else written
+        return "as the conversion writes them"
     text = "nothing changed"
     if edits:
         changed = "length limits"

@@ -49,6 +49,15 @@ class ExpectedRows:
 
 
 @dataclass(frozen=True)
+class ExpectedFiles:
+    """The files of an output, by their paths in it."""
+
+    names: Collection[str]  # all of them, with those of the weights
+    texts: Mapping[str, bytes]  # the content of those that are edited or created
+    copied: tuple[str, ...]  # those that are copied from the base
+
+
+@dataclass(frozen=True)
 class Expected:
     """The content of an output of a resize or a conversion, and what was trained afterwards."""
 
@@ -61,9 +70,7 @@ class Expected:
     dropped: tuple[str, ...]  # position buffers that are not written
     rebuilt_buffers: tuple[BufferPlan, ...]  # position buffers at the new length
     edits: tuple[Edit, ...]  # changed values in JSON files
-    texts: Mapping[str, bytes]  # files that are edited or created, by path in the output
-    copied: tuple[str, ...]  # files that are copied from the base
-    files: Collection[str]  # all files of the output, with those of the weights
+    files: ExpectedFiles
     has_other_tables: bool  # whether the model has several tables, also unchanged ones
     changes_rows: bool  # whether any table or rotary setting changes
     # Whether no position of the base changes its meaning, so that short inputs give its outputs.
@@ -101,23 +108,29 @@ def expect(
         ResizeError: The method does not apply to the values of a table.
         CheckpointError: A file of the base cannot be read.
     """
-    conversion = plan.conversion if isinstance(plan, ConversionPlan) else None
+    conversion = None
+    method: str | None = plan.method
+    if isinstance(plan, ConversionPlan):
+        conversion = plan.conversion
+        method = None
     keep_first = 0
     if found_by is FoundBy.DETECTION and plan.creates_rows:
         keep_first = plan.settings.kept_first
     return Expected(
         base=plan.checkpoint,
         conversion=conversion,
-        method=None if conversion else plan.method,
+        method=method,
         tables=plan.tables,
         rows=expected_rows(plan),
         max_len=plan.max_len_after,
         dropped=plan.dropped,
         rebuilt_buffers=plan.rebuilt_buffers,
         edits=plan.edits,
-        texts=plan.texts,
-        copied=plan.files["copied"],
-        files=plan.file_sizes.keys(),
+        files=ExpectedFiles(
+            names=plan.file_sizes.keys(),
+            texts=plan.texts,
+            copied=plan.files["copied"],
+        ),
         has_other_tables=len(plan.model.tables) > 1,
         changes_rows=plan.is_changed,
         keeps_positions=not plan.creates_rows or plan.keeps_learned_rows,

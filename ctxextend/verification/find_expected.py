@@ -28,16 +28,16 @@ def find_expected(
         ResizeError: No resize creates the tables of the checkpoint.
         CheckpointError: A file of the base is malformed.
     """
-    reasons = [unusable] if unusable else list[str]()
-    chain = recipe.chain if recipe else ()
-    hashes = recipe.written if recipe else {}
-    for index, step in enumerate(chain):
+    if recipe is None:
+        return detect_resize(model, resized, Recorded(), unusable or "No recipe found.")
+    reasons = list[str]()
+    for index, step in enumerate(recipe.chain):
         recorded = Recorded(
             trainable=step.trainable,
             adapted=step.adapted,
             unregistered=step.unregistered,
-            chain=chain[index:],
-            hashes=hashes,
+            chain=recipe.chain[index:],
+            hashes=recipe.written,
         )
         try:
             plan = _plan_step(model, step)
@@ -48,8 +48,7 @@ def find_expected(
         if other_rows is None:
             return expect(plan, FoundBy.RECIPE, recorded)
         reasons.append(f"The recipe is for a table with {other_rows} rows.")
-    reason = reasons[0] if reasons else "No recipe found."
-    return detect_resize(model, resized, Recorded(hashes=hashes), reason)
+    return detect_resize(model, resized, Recorded(hashes=recipe.written), reasons[0])
 
 
 def _plan_step(model: OpenedModel, step: Provenance) -> ResizePlan:

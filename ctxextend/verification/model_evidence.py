@@ -67,18 +67,20 @@ def _add_keys(
     for name in random.needed:
         effect = "its values are random, and outputs depend on it"
         evidence.failures.append(_key_text("missing", name, known, effect))
-    # These may be faults of the base too; if it is not loaded, that is unknown.
-    others = evidence.unchecked if isinstance(before, NotLoaded) else evidence.failures
+    # The base may have the others too; if it is not loaded, that is unknown.
+    new_faults = evidence.failures
+    if isinstance(before, NotLoaded):
+        new_faults = evidence.unchecked
     for name in random.unneeded:
-        found = evidence.findings if name in known else others
+        found = evidence.findings if name in known else new_faults
         effect = "no output that is compared depends on it"
         found.append(_key_text("missing", name, known, effect))
     for name in random.unknown:
-        found = evidence.unchecked if name in known else others
+        found = evidence.unchecked if name in known else new_faults
         effect = "the model does not run on text only, so outputs may depend on it"
         found.append(_key_text("missing", name, known, effect))
     for name in after.unexpected:
-        found = evidence.findings if name in known else others
+        found = evidence.findings if name in known else new_faults
         found.append(_key_text("unexpected", name, known))
 
 
@@ -93,7 +95,9 @@ def _key_text(kind: KeyKind, name: str, known: set[str], effect: str = "") -> st
     text = f"{kind} key: {name}"
     if name in known:
         text += " (also in the base)"
-    return f"{text}: {effect}" if effect else text
+    if effect:
+        text += f": {effect}"
+    return text
 
 
 def _add_frequencies(evidence: Evidence, compared: ComparedBuffer | MissingBuffer) -> None:

@@ -132,7 +132,9 @@ def why_not_run(table: TablePlan, outcomes: Outcomes) -> NotRun | None:
     """Return why a model ran on no input for a table; None if it ran on one, or failed."""
     found = outcomes_of(table, outcomes).values()
     reasons = [outcome for outcome in found if isinstance(outcome, NotRun)]
-    return reasons[0] if len(reasons) == len(found) else None
+    if len(reasons) < len(found):
+        return None
+    return reasons[0]
 
 
 def _run(
