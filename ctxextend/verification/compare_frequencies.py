@@ -53,10 +53,7 @@ def compare_frequencies(
     if facts is None:
         return
     if not facts.methods:  # the classes ignore these settings, or read only some of them
-        for name, values in after.items():
-            if name in before:
-                is_equal = np.array_equal(values, before[name])
-                yield ComparedBuffer(name, with_base=True, is_equal=is_equal)
+        yield from _compare_with_base(before, after)
         return
     location = replace(table.location, config=resized.config)
     changed = {
@@ -75,6 +72,16 @@ def compare_frequencies(
             yield ComparedBuffer(next(iter(found)), with_base=False, is_equal=False)
         elif is_changed:
             yield MissingBuffer(f"{table.name} {layers.layers}".strip(), len(expected))
+
+
+def _compare_with_base(
+    before: LoadedFrequencies, after: LoadedFrequencies
+) -> Iterator[ComparedBuffer]:
+    """Compare the buffers that the base has too."""
+    for name, values in after.items():
+        if name in before:
+            is_equal = np.array_equal(values, before[name])
+            yield ComparedBuffer(name, with_base=True, is_equal=is_equal)
 
 
 def _short_frequencies(location: TableLocation, layers: RopeLayers) -> NDArray[np.float64]:

@@ -1,26 +1,17 @@
-"""Compare all tensors but the position tables, byte by byte."""
+"""Compare all tensors but the position tables: names, dtypes, shapes, buffers and bytes."""
 
-import math
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from io import FileIO
 from typing import Any
 
-import numpy as np
-
-from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.safetensors_file import METADATA, NUMPY_DTYPES, TensorEntry, TensorFile
+from ctxextend.checkpoints.safetensors_file import METADATA, NUMPY_DTYPES, TensorEntry
 from ctxextend.families.schema import Buffer
 from ctxextend.plan.edits import BUFFER_AXES, BufferPlan, TablePlan, new_buffer
 from ctxextend.progress import Progress
 from ctxextend.recipe_file import any_layer
+from ctxextend.verification.compare_bytes import WrongBytes, find_wrong_bytes
 from ctxextend.verification.expected import Expected
-
-# Bytes read at a time: two blocks stay in the CPU cache until they are compared.
-COMPARED_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -55,15 +46,6 @@ class WrongMetadata:
     file: str
     found: Any
     expected: Any
-
-
-@dataclass(frozen=True)
-class WrongBytes:
-    """The first difference between two tensors of the same form."""
-
-    name: str
-    byte: int
-    element: int
 
 
 @dataclass(frozen=True)
@@ -112,6 +94,9 @@ def compare_tensors(expected: Expected, resized: Checkpoint, progress: Progress)
     adapted = [name for name in kept if any_layer(name) in expected.recorded.adapted]
     skipped = {*adapted, *(name for name, wrong in forms.items() if wrong)}
     same = [(entry, base.names[name]) for name, entry in kept.items() if name not in skipped]
+    # One thread reads while the other compares; tensors that are computed fill memory, so one at a
+    # time.
+    threads = 1 if expected.conversion else 2
     return ComparedTensors(
         wrong_forms=tuple(wrong for wrong in forms.values() if wrong),
         wrappers=tuple(resized.wrappers),
@@ -119,7 +104,7 @@ def compare_tensors(expected: Expected, resized: Checkpoint, progress: Progress)
         outdated=tuple(_outdated_buffers(expected, resized)),
         wrong_buffers=tuple(_wrong_buffers(expected, resized)),
         wrong_metadata=tuple(_wrong_metadata(base, resized)),
-        wrong_bytes=tuple(_wrong_bytes(expected, same, resized, progress)),
+        wrong_bytes=tuple(find_wrong_bytes(same, resized, threads, progress)),
         count=len(same),
         size=sum(entry.size for entry, _ in same),
         adapted=len(adapted),
@@ -216,64 +201,3 @@ def _wrong_metadata(base: Checkpoint, resized: Checkpoint) -> Iterator[WrongMeta
         expected = file.header.get(METADATA)
         if name in found and found[name] != expected:
             yield WrongMetadata(name, found[name], expected)
-
-
-def _wrong_bytes(
-    expected: Expected,
-    tensors: Sequence[tuple[TensorEntry, TensorFile]],
-    resized: Checkpoint,
-    progress: Progress,
-) -> Iterator[WrongBytes]:
-    """Yield the first difference of each tensor, as stored in the files of the base."""
-    total = sum(entry.size for entry, _ in tensors)
-    # One thread reads while the other compares; tensors that are computed fill memory, so one at a
-    # time.
-    threads = 1 if expected.conversion else 2
-    pool = ThreadPoolExecutor(threads)
-    try:
-        found = pool.map(partial(_first_difference, resized), tensors)
-        for (entry, _), byte in zip(tensors, found, strict=True):
-            progress(entry.size, total)
-            if byte is not None:
-                element = byte * math.prod(entry.shape) // entry.size
-                yield WrongBytes(entry.name, byte, element)
-    finally:
-        pool.shutdown(cancel_futures=True)  # Ctrl-C waits for at most two tensors
-
-
-def _first_difference(resized: Checkpoint, tensor: tuple[TensorEntry, TensorFile]) -> int | None:
-    """Return the first byte at which a tensor differs in the resized checkpoint; None if equal."""
-    entry, base = tensor
-    other = resized.names[entry.name]
-    offset = base.offset(entry.name)
-    other_offset = other.offset(entry.name)
-    if offset is None or other_offset is None:
-        # Computed in memory, or in a torch file, which can store it with other strides.
-        first = base.read_bytes(entry.name)
-        second = other.read_bytes(entry.name)
-        if np.array_equal(first, second):
-            return None
-        return int((first != second).argmax())
-    with (
-        open_source(base.path) as base_file,
-        open_source(other.path) as other_file,
-        reading(f"{base.path} or {other.path}"),
-    ):
-        base_file.seek(offset)
-        other_file.seek(other_offset)
-        return _first_difference_of_streams(base_file, other_file, entry.size)
-
-
-def _first_difference_of_streams(first: FileIO, second: FileIO, size: int) -> int | None:
-    """Return the first byte at which the next `size` bytes of two files differ; None if equal."""
-    for start in range(0, size, COMPARED_BYTES):
-        count = min(COMPARED_BYTES, size - start)
-        left = first.read(count)
-        right = second.read(count)
-        if left == right and left:
-            continue
-        for byte, (one, other) in enumerate(zip(left, right, strict=False)):
-            if one != other:
-                return start + byte
-        return start  # a file was truncated in the meantime
-    return None

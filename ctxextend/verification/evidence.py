@@ -5,6 +5,7 @@ from ctxextend.plan.edits import TablePlan
 from ctxextend.recipe import FROZEN, RECIPE_FILE, TRAINABLE
 from ctxextend.tables.stats import describe_rows
 from ctxextend.verification.checks import Check, Evidence
+from ctxextend.verification.compare_bytes import WrongBytes
 from ctxextend.verification.compare_files import (
     ComparedFiles,
     FileDifference,
@@ -27,17 +28,12 @@ from ctxextend.verification.compare_tables import (
     ComputedTable,
     UncheckedRows,
 )
-from ctxextend.verification.compare_tensors import (
-    ComparedTensors,
-    WrongBuffer,
-    WrongBytes,
-    WrongForm,
-)
+from ctxextend.verification.compare_tensors import ComparedTensors, WrongBuffer, WrongForm
 from ctxextend.verification.expected import Expected, FoundBy
 from ctxextend.verification.json_changes import json_text
 
 CLOSEST_METHOD = "closest of all methods"
-# By what was trained: why rows should match nevertheless.
+# Why rows should match nevertheless, for each value of `trainable` that leaves some as they are.
 UNTRAINED_ROWS = {
     None: "",
     "new": ", although only new rows were trained",

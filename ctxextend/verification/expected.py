@@ -29,7 +29,7 @@ class FoundBy(Enum):
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the recipes of a checkpoint state about its rows, beyond the settings of its resize."""
+    """What the recipes of a checkpoint state beyond the settings of its resize or conversion."""
 
     trainable: str | None = None  # what was trained: one of `TRAINABLE`, or None
     adapted: frozenset[str] = frozenset()  # tensors that adapters changed, with ``*`` for layers
