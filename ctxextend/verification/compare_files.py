@@ -86,7 +86,7 @@ class UnexpectedFile:
     """A file that the output should not have."""
 
     file: str
-    reason: str  # why it is no part of a checkpoint; empty: the base does not have it
+    reason: str  # why no checkpoint has it; empty: the base does not have it
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _is_not_compared(name: str) -> bool:
 
 
 def _omitted_files(resized: Checkpoint) -> Iterator[UnexpectedFile]:
-    """Yield the files in the folder that are no part of a checkpoint, such as other weights."""
+    """Yield the files in the folder that do not belong to a checkpoint, such as other weights."""
     for name, reason in resized.omitted.items():
         if PurePosixPath(name).name not in IGNORED_NAMES and name not in resized.code:
             yield UnexpectedFile(name, reason)

@@ -129,8 +129,9 @@ def _why_unrun(table: TablePlan, before: Outcomes) -> NotRun | Failed | None:
 
 
 def _tolerance(expected: Expected, before: Outcomes) -> float | None:
-    """Return how far rounding can move the outputs of a conversion, which are sums over layers,
-    from the base's; None if anything else does.
+    """Return how far rounding can move the outputs of a conversion, which are sums over layers.
+
+    None if training does too, or if it is a resize.
     """
     conversion = expected.conversion
     recorded = expected.recorded
@@ -163,9 +164,7 @@ def _difference(table: TablePlan, old: Ran, new: Outcome | None) -> OutputDiffer
 
 
 def _has_value_per_row(table: TablePlan, old: Tensor, new: Tensor) -> bool:
-    """Whether outputs have a value for each position of the table, whatever the input, and differ
-    only in that.
-    """
+    """Whether outputs differ only in the size that is the number of positions, for any input."""
     if not table.is_changed or old.dim() != new.dim():
         return False
     sizes = {(table.max_len_before, table.max_len_after), (table.rows_before, table.rows_after)}

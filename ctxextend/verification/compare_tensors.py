@@ -135,9 +135,7 @@ def _kept_tensors(expected: Expected) -> dict[str, TensorEntry]:
 
 
 def _added_tensors(expected: Expected, resized: Checkpoint) -> Iterator[str]:
-    """Yield the tensors that the base does not have; position buffers for the new length may be
-    added.
-    """
+    """Yield tensors that the base does not have; position buffers for the new length may be new."""
     for name in resized.names:
         if name not in expected.base.names and not _is_right_buffer(expected, resized, name):
             yield name

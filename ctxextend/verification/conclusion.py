@@ -44,9 +44,7 @@ class Verification(Result, shows="conclusion"):
 
     @property
     def passed(self) -> bool:
-        """Whether all files were checked, with ``--deep`` anything of the models, and none
-        failed.
-        """
+        """Whether no check failed, all files were checked, and some of the models if loaded."""
         models = self.model_checks
         if any(check.failed for check in models):
             return False
@@ -59,9 +57,7 @@ class Verification(Result, shows="conclusion"):
 
     @property
     def conclusion(self) -> str:
-        """The result in one sentence, and another one if something of the models was not
-        checked.
-        """
+        """The result in a sentence, and another one if models could not be checked completely."""
         verdict = _verified(self) if self.passed else _not_verified(self)
         return " ".join([verdict, *_not_checked(self)])
 

@@ -28,11 +28,10 @@ NOT_DEEP_HINT = "Run verify without --deep."
 
 
 def check_models(expected: Expected, resized: Checkpoint) -> list[Check]:
-    """Load both checkpoints, run the resized one at its new length, and compare outputs on inputs
-    that fit both.
+    """Load both checkpoints, run the resized one at its new length, and compare outputs.
 
-    Both run in float32 on the same inputs, one after the other, so only one model is in memory at a
-    time. A conversion and its base are compared without positions.
+    Both run in float32 on the same inputs, which fit both, one after the other, so only one model
+    is in memory at a time. A conversion and its base are compared without positions.
 
     Raises:
         CheckpointError: transformers can load neither checkpoint.

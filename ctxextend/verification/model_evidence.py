@@ -40,11 +40,10 @@ def loads_check(
     after: Observed,
     frequencies: Iterable[ComparedBuffer | MissingBuffer],
 ) -> Check:
-    """Return the check that transformers finds weights for all parameters on which outputs depend,
-    and the right frequencies.
+    """Return the check that all parameters on which outputs depend have weights.
 
-    A parameter with random values is wrong even if the base has the same fault. If the base cannot
-    be loaded, faults that it may have too are not judged.
+    Rotary frequencies must be right too. A parameter with random values is wrong even if the base
+    has the same fault. If the base cannot be loaded, faults that it may have too are not judged.
     """
     evidence = Evidence()
     _add_keys(evidence, expected, before, after)

@@ -54,9 +54,7 @@ Outcomes = Mapping[tuple[str, str], Outcome]  # by table and input
 
 @dataclass(frozen=True)
 class RandomParameters:
-    """Parameters whose weights are missing or have other shapes, so that transformers initialised
-    them at random.
-    """
+    """Parameters without weights of their shape, which transformers initialised at random."""
 
     mismatched: tuple[str, ...]
     needed: tuple[str, ...]  # missing, and outputs depend on them
