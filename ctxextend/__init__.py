@@ -42,7 +42,8 @@ _MODULES = {
     "training.train": "plan_training train",
     "training.training_run": "DeviceMemory TrainResult TrainingPlan",
     "verification.checks": "Check",
-    "verification.verify": "Verification verify",
+    "verification.conclusion": "Verification",
+    "verification.verify": "verify",
 }
 _MODULE_OF = {
     name: f"ctxextend.{module}" for module, names in _MODULES.items() for name in names.split()

@@ -36,7 +36,7 @@ from ctxextend.recipe import Recipe
 from ctxextend.tables.method_facts import Method
 from ctxextend.training.training_run import DeviceMemory, TrainingPlan, TrainResult
 from ctxextend.verification.checks import Check
-from ctxextend.verification.verify import Verification
+from ctxextend.verification.conclusion import Verification
 from ctxextend.version import __version__
 
 __all__ = [

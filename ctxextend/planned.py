@@ -242,10 +242,22 @@ def prepare_resize(
     Raises:
         CtxextendError: As `plan_resize`.
     """
-    plan = plan_model(model, settings, recorded)
+    return prepare_plan(plan_model(model, settings, recorded), edit_only=edit_only)
+
+
+def prepare_plan(plan: Plan, *, edit_only: bool = False) -> Planned:
+    """Prepare the output of a planned resize.
+
+    Raises:
+        CheckpointError: A file to edit cannot be read.
+        MethodError: `edit_only` is set, but the weights change too.
+    """
     explanation = explain(plan)
-    output = prepare_output(plan, explanation, edit_only=edit_only)
-    return Planned(plan=plan, explanation=explanation, output=output)
+    return Planned(
+        plan=plan,
+        explanation=explanation,
+        output=prepare_output(plan, explanation, edit_only=edit_only),
+    )
 
 
 def prepare_convert(model: OpenedModel, settings: Convert) -> Planned:

@@ -13,7 +13,7 @@ from ctxextend.families.lookup import Architecture, Keys, TableLocation, nested
 from ctxextend.families.rope import copied_length_paths, rope_changes
 from ctxextend.families.schema import Pin
 from ctxextend.plan.find_tables import OpenedModel, rewrites_model_type
-from ctxextend.plan.table_plan import TablePlan, keeps_padding, length_to_state, stated_length
+from ctxextend.plan.table_plan import TablePlan, length_to_state, stated_length
 
 
 def plan_edits(
@@ -55,9 +55,7 @@ def _tokenizer_edits(
             first.setdefault(location.tokenizer, name)
     for table in tables:
         tokenizer = table.location.tokenizer
-        if tokenizer is None or first[tokenizer] != table.name:
-            continue
-        if keeps_padding(table, fix_limits=fix_limits):
+        if tokenizer is None or first[tokenizer] != table.name or table.keeps_padding:
             continue
         yield from limit_edits(
             model.checkpoint,

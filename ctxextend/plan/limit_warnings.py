@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from ctxextend.plan.plan import Plan
-from ctxextend.plan.table_plan import keeps_padding
 
 
 def low_limits(plan: Plan, length: int | None = None) -> Iterator[str]:
@@ -41,7 +40,7 @@ def padding_warnings(plan: Plan) -> Iterator[str]:
             "short texts give the same outputs only if padded as before, for example with "
             f"padding='max_length', max_length={before}"
         )
-        if keeps_padding(table, fix_limits=plan.settings.fix_limits):
+        if table.keeps_padding:
             files = f"Tokenizer files stay as they are: for longer texts, pass max_length={after}."
         else:
             files = f"Texts padded to {after} tokens give other outputs."

@@ -41,6 +41,9 @@ class TablePlan:
     dtype: str  # in safetensors' spelling; empty if transformers computes the rows
     location: TableLocation = field(metadata=not_in_json)  # its registry entry
     rope: tuple[RopePlan, ...] = field(default=(), metadata=not_in_json)  # of rotary settings
+    # Whether the tokenizer keeps the old limits: they are also the padding length, on which the
+    # outputs of some model types depend.
+    keeps_padding: bool = field(default=False, metadata=not_in_json)
     # First trained, stated and served length before the resize; None of a table of rows.
     lengths: PositionLengths | None = None
     # The method that extends it, with all settings; None if it is not extended.
@@ -112,12 +115,3 @@ def same_up_to(table: TablePlan) -> int:
     if is_dynamic:
         return min(stated_length(table), length_to_state(table))
     return table.max_len_before
-
-
-def keeps_padding(table: TablePlan, *, fix_limits: bool) -> bool:
-    """Whether the tokenizer keeps the old limits of a table.
-
-    They are also the padding length, on which the outputs of some model types depend.
-    """
-    is_extended = table.rows_after > table.rows_before
-    return bool(table.location.family.padding_effect) and is_extended and not fix_limits

@@ -66,7 +66,7 @@ def plan_tables(
         else:
             options = replace(settings, method=recorded.get(plan.name, settings.method))
             plan = plan_without_rows(plan, options, has_others=len(selected) > 1)
-        plans.append(plan)
+        plans.append(replace(plan, keeps_padding=_keeps_padding(plan, settings)))
     _check_directions(plans, settings)
     for plan in plans:
         if plan.has_rows:  # `plan_without_rows` has checked the others
@@ -100,6 +100,13 @@ def _plan_table(
         dtype=dtype,
         location=location,
     )
+
+
+def _keeps_padding(plan: TablePlan, settings: Resize) -> bool:
+    """Whether the tokenizer keeps the old limits of a table; see `TablePlan`."""
+    if settings.fix_limits or plan.rows_after <= plan.rows_before:
+        return False
+    return bool(plan.location.family.padding_effect)
 
 
 def _check_shared_keys(

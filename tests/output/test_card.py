@@ -1,5 +1,6 @@
 import pytest
 import yaml
+
 from ctxextend.output.card import model_card
 
 SECTION = "## Context length 64\n\nWords.\n"

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from ctxextend.output.card import RECIPE_POINTER
-from ctxextend.plan.effects import UNTRAINED
 from safetensors.torch import load_file, save_file
 
 from ctxextend import convert, inspect, resize, run, verify
+from ctxextend.output.card import RECIPE_POINTER
+from ctxextend.plan.effects import UNTRAINED
 from ctxextend.training.train import LOG_POINTER
 from tests.helpers import pico
 from tests.helpers.trainings import (
