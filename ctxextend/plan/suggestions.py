@@ -1,10 +1,9 @@
-"""Suggest the position table of a model type that is not in the registry, from the names and shapes
-of its tensors.
-"""
+"""Suggest the position table of an unknown model type, from names and shapes of tensors."""
 
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
@@ -28,65 +27,117 @@ OTHER_WORD = re.compile(
 
 
 def looks_like_positions(name: str) -> bool:
-    """Whether a tensor has the name of a position table, and not that of another matrix, such as a
-    projection.
-    """
+    """Whether a tensor has the name of a position table, and not that of another matrix."""
     lowered = name.lower()
     return POSITION_WORD.search(lowered) is not None and OTHER_WORD.search(lowered) is None
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A tensor that may be the position table, and the config key from which its rows follow."""
+
+    entry: TensorEntry
+    is_named: bool  # whether it has the name of a position table
+    key: str = ""  # empty: no key states its rows
+    is_likely: bool = False  # whether the key has the name of a length
+    reserved: int = 0  # rows beyond the value of the key
+
+    @property
+    def likelihood(self) -> tuple[bool, bool, bool, bool]:
+        """What makes it likely, the most important first."""
+        return self.is_named, self.is_likely, bool(self.key), self.reserved == 0
+
+
 def suggest_tensor(checkpoint: Checkpoint, table: str | None = None) -> str:
-    """List tensors that may be the position table, with flags for the most likely one; empty if
-    there are none.
+    """List tensors that may be the position table, with flags for the most likely one.
+
+    Args:
+        checkpoint: The model.
+        table: The only tensor to consider, which the user named.
+
+    Returns:
+        A hint; empty if there are no candidates.
     """
-    candidates = []
+    candidates = list[Candidate]()
     for entry in checkpoint.entries.values():
-        if len(entry.shape) != 2 or entry.dtype not in FLOATS or table not in (None, entry.name):
+        candidate = _consider(entry, checkpoint.config)
+        # Other matrices can have as many rows by chance, unless the user named one.
+        if candidate is None or (table is None and not candidate.is_named):
             continue
-        rows, width = entry.shape
-        is_named = looks_like_positions(entry.name)
-        keys = []
-        for key, value in _integers(checkpoint.config):
-            reserved = rows - value
-            is_likely = any(word in key.lower() for word in LENGTH_WORDS)
-            is_length = is_likely and 0 <= reserved <= (MAX_RESERVED_ROWS if is_named else 0)
-            # Hidden and vocabulary sizes are not lengths.
-            if is_length or (reserved == 0 and "size" not in key and value != width):
-                keys.append((is_likely, reserved == 0, reserved, key))
-        if keys or (is_named and rows > width // 8):
-            is_likely, _, reserved, key = max(
-                keys, key=lambda item: item[:2], default=(False, True, 0, "")
-            )
-            candidates.append((is_named, is_likely, bool(key), reserved == 0, entry, key, reserved))
-    # Other matrices can have as many rows by chance, unless the user named one.
-    candidates = [item for item in candidates if item[0] or table is not None]
-    candidates = sorted(candidates, key=lambda item: item[:4], reverse=True)[:MAX_SUGGESTIONS]
+        if table in (None, entry.name):
+            candidates.append(candidate)
+    candidates.sort(key=lambda candidate: candidate.likelihood, reverse=True)
+    candidates = candidates[:MAX_SUGGESTIONS]
     if not candidates:
         return ""
-    shown = "; ".join(_describe(entry, key, reserved) for *_, entry, key, reserved in candidates)
-    *_, entry, key, reserved = candidates[0]
-    pad: Any = checkpoint.config.get("pad_token_id")
-    note = ""
-    is_roberta = "embeddings.position_embeddings" in entry.name and type(pad) is int and pad > 0
-    # RoBERTa's convention: 514 rows are 512 positions, a multiple of 8, after pad_token_id + 1
-    # reserved rows.
-    if is_roberta and not reserved and (entry.shape[0] - pad - 1) % 8 == 0:
-        reserved = pad + 1
-        note = f"Reserved rows: {reserved}, suggested by pad_token_id {pad}. "
-    if not reserved:
-        note = "If rows are reserved before position 0, add --reserved-rows K. "
+    shown = "; ".join(_describe(candidate) for candidate in candidates)
+    first = candidates[0]
+    reserved, note = _reserved_rows(first, checkpoint.config)
     flags = flag_words(
-        {"tensor": entry.name, "reserved-rows": reserved or None, "config-key": key or "KEY"}
+        {
+            "tensor": first.entry.name,
+            "reserved-rows": reserved or None,
+            "config-key": first.key or "KEY",
+        }
     )
     return f"Candidate position tables: {shown}. {note}{SPECIFY_TABLE}{shlex.join(flags)}"
 
 
-def _describe(entry: TensorEntry, key: str, reserved: int) -> str:
+def _consider(entry: TensorEntry, config: Mapping[str, Any]) -> Candidate | None:
+    """Return a tensor as a candidate with its likeliest key; None if it cannot be a table."""
+    if len(entry.shape) != 2 or entry.dtype not in FLOATS:
+        return None
+    is_named = looks_like_positions(entry.name)
+    best: Candidate | None = None
+    for key, value in _integers(config):
+        candidate = _with_key(entry, key, value, is_named=is_named)
+        if candidate is None:
+            continue
+        if best is None or candidate.likelihood > best.likelihood:
+            best = candidate
+    rows, width = entry.shape
+    if best is None and is_named and rows > width // 8:
+        return Candidate(entry, is_named)
+    return best
+
+
+def _with_key(entry: TensorEntry, key: str, value: int, *, is_named: bool) -> Candidate | None:
+    """Return a candidate whose rows follow from a config key; None if they do not."""
+    rows, width = entry.shape
+    reserved = rows - value
+    is_likely = any(word in key.lower() for word in LENGTH_WORDS)
+    maximum = MAX_RESERVED_ROWS if is_named else 0
+    is_length = is_likely and 0 <= reserved <= maximum
+    # Hidden and vocabulary sizes are not lengths.
+    is_equal = reserved == 0 and "size" not in key and value != width
+    if not is_length and not is_equal:
+        return None
+    return Candidate(entry, is_named, key=key, is_likely=is_likely, reserved=reserved)
+
+
+def _reserved_rows(candidate: Candidate, config: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the reserved rows to suggest for a candidate, and a note about them."""
+    if candidate.reserved:
+        return candidate.reserved, ""
+    rows = candidate.entry.shape[0]
+    pad: Any = config.get("pad_token_id")
+    is_roberta = "embeddings.position_embeddings" in candidate.entry.name
+    # RoBERTa's convention: 514 rows are 512 positions, a multiple of 8, after pad_token_id + 1
+    # reserved rows.
+    if is_roberta and type(pad) is int and pad > 0 and (rows - pad - 1) % 8 == 0:
+        reserved = pad + 1
+        return reserved, f"Reserved rows: {reserved}, suggested by pad_token_id {pad}. "
+    return 0, "If rows are reserved before position 0, add --reserved-rows K. "
+
+
+def _describe(candidate: Candidate) -> str:
     """Return a candidate with its shape, and the config key from which its rows follow."""
-    text = f"{entry.name} {list(entry.shape)}"
-    if not key:
+    text = f"{candidate.entry.name} {list(candidate.entry.shape)}"
+    if not candidate.key:
         return text
-    rows = f"{key} + {reserved}" if reserved else key
+    rows = candidate.key
+    if candidate.reserved:
+        rows = f"{candidate.key} + {candidate.reserved}"
     return f"{text} (rows = {rows})"
 
 
