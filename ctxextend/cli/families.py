@@ -12,7 +12,7 @@ from ctxextend.errors import UnsupportedModelError
 from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
-    from ctxextend.families.lookup import FamilyTable
+    from ctxextend.families.listing import FamilyTable
 
 
 def families(
@@ -33,7 +33,7 @@ def families(
 
     With TYPE: its tables, or why it has none. Models with a head add a prefix to table names.
     """
-    from ctxextend.families.lookup import list_families
+    from ctxextend.families.listing import list_families
     from ctxextend.families.unsupported import POSITION_SCHEMES
 
     sink, page = Output(as_json), Page.for_stdout()

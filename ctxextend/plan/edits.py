@@ -24,6 +24,7 @@ from ctxextend.families.rope import (
     rope_changes,
     rotary_dim,
 )
+from ctxextend.families.schema import LearnedTable
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.find_tables import (
     Describe,
@@ -97,7 +98,7 @@ class TablePlan:
     @property
     def has_rows(self) -> bool:
         """Whether it is a table of rows, stored or computed."""
-        return not self.location.table.scheme
+        return self.location.table.has_rows
 
     @property
     def is_changed(self) -> bool:
@@ -192,7 +193,7 @@ def plan_tables(
     plans = []
     for table in selected:
         (location, name), ((rows, hidden_size), dtype, file) = table, describe(table)
-        if not location.table.scheme:
+        if location.table.has_rows:
             check_rows(location, rows, name, has_config=has_config and not settings.fix_limits)
         key, positions = (
             location.config_key,
@@ -216,7 +217,7 @@ def plan_tables(
             location=location,
             fixes_limits=settings.fix_limits,
         )
-        if location.table.scheme:
+        if not location.table.has_rows:
             options = replace(settings, method=recorded.get(name, settings.method))
             plan = _with_rope(plan, options, has_others=len(selected) > 1)
         plans.append(plan)
@@ -441,6 +442,8 @@ def _check_length(settings: Resize, plan: TablePlan) -> None:
             before, after, settings if plan.is_stored else replace(settings, method=FORMULA)
         )
     location = plan.location
+    if not isinstance(location.table, LearnedTable):
+        return
     key, unless = location.table.multiple_of, location.table.unless
     if key is None or not plan.is_changed or (unless and location.stated(unless[0]) == unless[1]):
         return

@@ -324,7 +324,9 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         if not self.creates_rows:
             rest = (
                 "get computed rows"
-                if all(one.location.table.grows for one in self.tables)
+                if all(
+                    one.location.table.longer_inputs == "get computed rows" for one in self.tables
+                )
                 else "are not supported"
             )
             return (
