@@ -22,6 +22,7 @@ from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, writ
 from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES, read_floats
 from ctxextend.errors import MethodError, ResizeError, printable
 from ctxextend.families.rope import read_rope
+from ctxextend.families.runtimes import RuntimeLength, describe_runtimes, runtime_lengths
 from ctxextend.families.schema import BEYOND
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan import length_notes, output_files
@@ -47,7 +48,6 @@ from ctxextend.plan.find_tables import (
     with_note,
     with_type_note,
 )
-from ctxextend.plan.runtimes import describe_runtimes, runtime_lengths
 from ctxextend.plan.untrained import UntrainedRows, find_untrained
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Resize, accepts_settings, split_ref
@@ -390,21 +390,27 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             "for long ones."
         )
 
-    @cached_property
+    @property
     def runtimes(self) -> Mapping[str, int | None]:
-        """The context length that each runtime derives from new rotary settings, None if it does
-        not support them.
+        """The context length that each runtime derives from new rotary settings, None if unknown.
+
+        It is also None if the runtime does not support them.
         """
+        return {item.runtime.name: item.length for item in self._runtime_lengths}
+
+    @cached_property
+    def _runtime_lengths(self) -> tuple[RuntimeLength, ...]:
         table = next((table for table in self.tables if table.rope), None)
         if table is None:
-            return {}
+            return ()
         parameters, model_type = table.rope[0].after.parameters, table.location.family.model_type
         return runtime_lengths(parameters, table.key_length, self.max_len_after, model_type)
 
     @property
     def runtime_notes(self) -> tuple[str, ...]:
         """Which runtimes read the requested context length; empty if no rotary settings change."""
-        return (describe_runtimes(self.runtimes, self.max_len_after),) if self.runtimes else ()
+        lengths = self._runtime_lengths
+        return (describe_runtimes(lengths, self.max_len_after),) if lengths else ()
 
     @property
     def _old_lengths(self) -> str:
