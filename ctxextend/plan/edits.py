@@ -17,13 +17,8 @@ from ctxextend.errors import CheckpointError, MethodError, ResizeError, flag_nam
 from ctxextend.families.length_keys import LengthChange, generating_table, length_key_changes
 from ctxextend.families.lengths import PositionLengths, layer_lengths, position_lengths
 from ctxextend.families.lookup import Architecture, TableLocation, nested
-from ctxextend.families.rope import (
-    RopeLayers,
-    copied_length_paths,
-    read_rope,
-    rope_changes,
-    rotary_dim,
-)
+from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
+from ctxextend.families.rope_changes import copied_length_paths, rope_changes
 from ctxextend.families.schema import LearnedTable
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.find_tables import (
