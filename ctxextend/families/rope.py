@@ -13,17 +13,18 @@ from ctxextend.errors import CheckpointError, did_you_mean
 from ctxextend.families.length_keys import around
 from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.schema import RotaryFacts
-from ctxextend.tables.rotary import (
+from ctxextend.tables.rope_types import (
     ALPHA,
     FACTOR,
     LISTS,
-    NEEDS,
     NTK_ALPHA,
     PARTIAL,
+    ROPE_TYPES,
     THETA,
     TRAINED,
     TYPE,
     Parameters,
+    rope_type,
 )
 
 # Dialects.
@@ -36,7 +37,7 @@ MAX_LENGTH = 10**12  # of factors and lengths
 # Numbers; 0 means the default.
 OPTIONAL = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 # Settings that have a meaning in every class; others may be missing in a copy.
-NEEDED = {key for needed in NEEDS.values() for key in needed}
+NEEDED = set().union(*(kind.needs for kind in ROPE_TYPES.values()))
 COMPARED = {TYPE, THETA, PARTIAL, FACTOR, *OPTIONAL, *NEEDED}
 # Types whose config has rotary settings of another part next to its text config: of audio.
 OWN_SETTINGS = ("musicflamingo",)
@@ -301,7 +302,7 @@ def _complete(location: TableLocation, layers: str, stated: Parameters) -> dict[
     rope |= settings_next_to(location, layers)
     rope |= {key: value for key, value in stated.items() if key != OLD_TYPE}
     rope[TYPE] = _type_of(facts, rope, stated)
-    needed = (ALPHA,) if rope[TYPE] == NTK_ALPHA else NEEDS[rope[TYPE]]
+    needed = rope_type(rope).needs
     if TRAINED in needed:
         rope = _with_trained_length(location, layers, rope)
     optional = [key for key in OPTIONAL if rope.get(key)]
@@ -341,8 +342,8 @@ def _type_of(facts: RotaryFacts, rope: Parameters, stated: Parameters) -> str:
         )
     if kind == "dynamic" and facts.reads_alpha and rope.get(ALPHA):
         return NTK_ALPHA
-    if str(kind) not in NEEDS:
-        hint = did_you_mean(str(kind), NEEDS) or f"Use one of {', '.join(NEEDS)}."
+    if str(kind) not in ROPE_TYPES:
+        hint = did_you_mean(str(kind), ROPE_TYPES) or f"Use one of {', '.join(ROPE_TYPES)}."
         raise CheckpointError(f"config.json: unknown rope_type {kind!r:.100}.", hint)
     return str(kind)
 

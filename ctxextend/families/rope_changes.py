@@ -17,7 +17,7 @@ from ctxextend.families.rope import (
     stated_settings,
     stated_trained_length,
 )
-from ctxextend.tables.rotary import PARTIAL, STATES_TRAINED, THETA, TRAINED, TYPE, Parameters
+from ctxextend.tables.rope_types import PARTIAL, THETA, TRAINED, TYPE, Parameters, rope_type
 
 Changes = dict[Keys, Any]  # new values by path of keys; None removes a key
 
@@ -65,7 +65,7 @@ def _copy_changes(
     theta = (*copied.path, _theta_key(copied, layers))
     path = (*copied.path, OLD)
     has_theta = theta in changes or nested(location.config, theta) is not None
-    is_moved = has_theta and after[TYPE] in STATES_TRAINED and OLD in _dialects(copied)
+    is_moved = has_theta and rope_type(after).states_trained and OLD in _dialects(copied)
     if not changes or not is_moved:
         return changes
     if isinstance(changes.get(path), dict):

@@ -33,10 +33,8 @@ from ctxextend.recipe import Resize
 from ctxextend.tables.apply import COUNTS, check_source_rows, read_method
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, LIMITS
 from ctxextend.tables.methods import METHODS
+from ctxextend.tables.rope_types import KEPT_TYPES, TRAINED, rope_type
 from ctxextend.tables.rotary import (
-    KEPT_TYPES,
-    STATES_TRAINED,
-    TRAINED,
     RopeChange,
     frequencies,
     resize_rope,
@@ -298,9 +296,7 @@ def _is_corrected(location: TableLocation, layers: RopeLayers) -> bool:
     these layers.
     """
     rope, given = layers.parameters, location.trained_length
-    return (
-        given is not None and rope["rope_type"] in STATES_TRAINED and given != round(rope[TRAINED])
-    )
+    return given is not None and rope_type(rope).states_trained and given != round(rope[TRAINED])
 
 
 def _no_change_needed(

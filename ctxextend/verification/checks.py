@@ -39,7 +39,8 @@ from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import FROZEN, RECIPE_FILE, TRAINABLE
 from ctxextend.recipe_file import Provenance, any_layer, learned_before
 from ctxextend.tables.apply import equal_rows, learned_rows, nonfinite_rows
-from ctxextend.tables.rotary import THETA, frequencies
+from ctxextend.tables.rope_types import THETA
+from ctxextend.tables.rotary import frequencies
 from ctxextend.tables.stats import describe_rows
 
 Table = NDArray[Any]
