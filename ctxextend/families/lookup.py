@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mean
 from ctxextend.families.registry import FAMILIES, SIGNATURES
@@ -170,8 +170,7 @@ class TableLocation(ModelLocation):
         return None
 
 
-@dataclass(frozen=True)
-class UnsupportedPart:
+class UnsupportedPart(NamedTuple):
     """A model, or a part of one, without a position table to resize."""
 
     part: str  # name of the part; empty for the whole model

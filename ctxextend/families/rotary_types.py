@@ -1,6 +1,5 @@
 """The registry of model types whose positions are a rule, not a table of rows. Data only."""
 
-from dataclasses import replace
 from typing import Any
 
 from ctxextend.families.rows import (
@@ -66,7 +65,7 @@ PHI_KEYS = {
     "num_attention_heads": 32,
 }
 HUNYUAN = RotaryFacts(needs_dim=True, reads_alpha=True)
-HUNYUAN_VL = replace(HUNYUAN, type_names={"xdrope": "dynamic"})
+HUNYUAN_VL = HUNYUAN._replace(type_names={"xdrope": "dynamic"})
 MUSE_SPARK = RotaryFacts(defaults={"": {"rope_theta": 500_000.0}}, methods=PER_LAYER_METHODS)
 COSMOS3 = RotaryFacts(defaults={"": {"mrope_section": [24, 20, 20]}}, methods=THETA_METHOD)
 
@@ -89,8 +88,7 @@ MISTRAL4 = RotaryFacts(
     defaults=unstated("yarn", 128.0, 8192, **MISTRAL_SETTINGS),
     methods=QUERY_METHODS,
 )
-MISTRAL_LARGE4 = replace(
-    LATENT,
+MISTRAL_LARGE4 = LATENT._replace(
     defaults=unstated("yarn", 2048.0, 512, attention_factor=1.0, **BETAS),
 )
 
@@ -98,7 +96,7 @@ HALF = RotaryFacts(partial=0.5)
 QUARTER = RotaryFacts(partial=0.25)
 MOONSHINE = RotaryFacts(defaults={"": {PARTIAL: 0.8}})
 NEOX_JAPANESE = RotaryFacts(theta_keys={"": "rotary_emb_base"}, partial_key="rotary_pct")
-NEOX = replace(NEOX_JAPANESE, partial=0.25)
+NEOX = NEOX_JAPANESE._replace(partial=0.25)
 
 LAYERED = layered(reads_old=False)
 GEMMA3 = layered(
@@ -505,7 +503,7 @@ RULE_FAMILIES: tuple[Family, ...] = (
     family("phi4_multimodal", RotaryPositions(rope=PHI), length=131_072, keys=PHI_KEYS),
     family(
         "bailing_hybrid",
-        RotaryPositions(rope=replace(LATENT, theta={"": 6_000_000}), aliases=("model_max_length",)),
+        RotaryPositions(rope=LATENT._replace(theta={"": 6_000_000}), aliases=("model_max_length",)),
         length=262_144,
         keys={"qk_rope_head_dim": 64},
     ),

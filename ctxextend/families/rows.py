@@ -1,7 +1,6 @@
 """Short forms of registry entries, for what most model types have in common."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ctxextend.families.schema import (
     LENGTH,
@@ -84,7 +83,7 @@ def rotary(
     """
     if theta is not None:
         first = next(iter(facts.theta))
-        facts = replace(facts, theta={**facts.theta, first: theta})
+        facts = facts._replace(theta={**facts.theta, first: theta})
     defaults = {LENGTH: length}
     if head_dim is not None:
         defaults[facts.dim_key] = head_dim

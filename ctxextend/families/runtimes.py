@@ -4,9 +4,8 @@ Data with sources, by rope type.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 GITHUB = "https://github.com/"
 VLLM_CHANGE = f"{GITHUB}vllm-project/vllm/pull/56446"
@@ -23,8 +22,7 @@ class Derived(Enum):
     NOT_SUPPORTED = "-"  # it fails, or the settings mean something else to it
 
 
-@dataclass(frozen=True)
-class Runtime:
+class Runtime(NamedTuple):
     """How a runtime derives the context length of a checkpoint with rotary positions."""
 
     program: str
@@ -127,8 +125,7 @@ RUNTIMES = (
 )
 
 
-@dataclass(frozen=True)
-class RuntimeLength:
+class RuntimeLength(NamedTuple):
     """The context length that a runtime derives from the settings of one checkpoint."""
 
     runtime: Runtime

@@ -1,16 +1,15 @@
 """Schema of the registry; `lookup` applies its entries to the config of a checkpoint."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from ctxextend.tables.method_facts import SCALING_METHODS
 
 LENGTH = "max_position_embeddings"  # the usual key of a length
 
 
-@dataclass(frozen=True)
-class ReservedRows:
+class ReservedRows(NamedTuple):
     """The rule for reserved rows, which come before position 0."""
 
     rows: int = 0  # constant number
@@ -19,8 +18,10 @@ class ReservedRows:
     inside_key: bool = False
 
 
-@dataclass(frozen=True)
-class Buffer:
+NO_ROWS = ReservedRows()
+
+
+class Buffer(NamedTuple):
     """A buffer sized by the context length that weights files may contain.
 
     Its content: ``arange`` along the last axis, starting at the number of reserved rows if the key
@@ -56,19 +57,18 @@ BEYOND = {
 }
 
 
-@dataclass(frozen=True)
-class RotaryFacts:
+class RotaryFacts(NamedTuple):
     """How the classes of a model type read the rotary settings of their config."""
 
     # Default ``rope_theta`` by layer type; the key is empty if all layers have the same settings.
-    theta: Mapping[str, float] = field(default_factory=lambda: {"": 10_000.0})
+    theta: Mapping[str, float] = {"": 10_000.0}
     # Further settings by layer type, such as ``rope_type``, of a config that states none.
-    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    defaults: Mapping[str, Mapping[str, Any]] = {}
     # Layer types with a sliding window, which see no further and are not scaled.
     local: tuple[str, ...] = ()
     reads_old: bool = True  # whether they read ``rope_scaling`` of old configs
     # Keys of ``rope_theta`` in old configs, by layer type, if they have another name.
-    theta_keys: Mapping[str, str] = field(default_factory=dict)
+    theta_keys: Mapping[str, str] = {}
     # Whether ``rope_scaling`` of old configs applies to `local` layers too, so that it cannot state
     # other settings.
     scales_local: bool = False
@@ -76,7 +76,7 @@ class RotaryFacts:
     partial: float = 1.0
     partial_key: str = "partial_rotary_factor"  # key of old configs
     # Other names of rope types, as its files state them.
-    type_names: Mapping[str, str] = field(default_factory=dict)
+    type_names: Mapping[str, str] = {}
     # Key of the size of a head; if missing: hidden_size / num_attention_heads.
     dim_key: str = "head_dim"
     # Whether transformers needs this key for other rope types than ``default``.
@@ -98,7 +98,7 @@ class _Stated:
     part: str = ""  # its name if the model has several: encoder, decoder, text, ...
     aliases: tuple[str, ...] = ()  # other names of the key that transformers accepts
     unused_keys: tuple[str, ...] = ()  # keys of the same length that transformers no longer reads
-    reserved: ReservedRows = ReservedRows()
+    reserved: ReservedRows = NO_ROWS
     # Key and values (None: missing) with which a model has these positions.
     when: tuple[str, tuple[Any, ...]] | None = None
 
@@ -168,7 +168,7 @@ class SinusoidalTable(_Stated):
 class RotaryPositions(_Stated):
     """Rotary positions: settings in the config, and no rows."""
 
-    rope: RotaryFacts = RotaryFacts()
+    rope: RotaryFacts
     # They fail if the angles are computed once.
     longer_inputs: Literal["fail", "run"] = "run"
 
@@ -208,8 +208,7 @@ class UnlimitedPositions(_Stated):
 Positions = LearnedTable | SinusoidalTable | RotaryPositions | UnlimitedPositions
 
 
-@dataclass(frozen=True)
-class PositionScheme:
+class PositionScheme(NamedTuple):
     """What a model uses instead of a position table, and how to extend its context."""
 
     uses: str
@@ -218,8 +217,7 @@ class PositionScheme:
     reads_tokens: bool = True  # whether its input is text
 
 
-@dataclass(frozen=True)
-class Requirement:
+class Requirement(NamedTuple):
     """A value that a config key must have for the table to be used; it is also the default."""
 
     key: str
@@ -227,8 +225,7 @@ class Requirement:
     instead: PositionScheme  # used with other values
 
 
-@dataclass(frozen=True)
-class Pin:
+class Pin(NamedTuple):
     """A config key that is adjusted so that its effect does not change with the length.
 
     ``length``: values below 1 mean the length, so the key is set to the old length. ``blocks``: the
@@ -242,8 +239,7 @@ class Pin:
     block_size: int = 1  # in tokens
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A model inside a model, with its config."""
 
     name: str  # encoder, decoder, text, ...
@@ -262,8 +258,7 @@ class Part:
     is_flat: bool = False  # whether old configs have its keys in the outer config
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """The facts about one model type: an entry of the registry."""
 
     model_type: str  # as in config.json
@@ -271,7 +266,7 @@ class Family:
     prefixes: tuple[str, ...] = ("",)
     tables: tuple[Positions, ...] = ()  # the one that reads the tokens first
     # transformers' defaults for missing config keys.
-    defaults: Mapping[str, int] = field(default_factory=dict)
+    defaults: Mapping[str, int] = {}
     requires: tuple[Requirement, ...] = ()  # for the tables to be used
     parts: tuple[Part, ...] = ()  # models inside it
     limits: tuple[str, ...] = ()  # keys that also truncate inputs, and follow the length

@@ -1,7 +1,6 @@
 """Model types without a position table to resize, and the position scheme of each."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ctxextend.families.schema import PositionScheme
 
@@ -63,8 +62,7 @@ AUDIO = PositionScheme(
     name="audio",
     reads_tokens=False,
 )
-FIXED_AUDIO = replace(
-    AUDIO,
+FIXED_AUDIO = AUDIO._replace(
     advice=f"Its feature extractor fixes the input length. {NO_TOKENS}",
 )
 GRID = PositionScheme(

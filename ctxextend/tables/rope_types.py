@@ -1,8 +1,7 @@
 """The rope types of transformers, and what their settings state. Data only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 # Rotary settings as in transformers 5: ``rope_type``, ``rope_theta``, ``factor``, …
 Parameters = Mapping[str, Any]
@@ -17,8 +16,7 @@ LISTS = ("short_factor", "long_factor")
 ALPHA = "alpha"
 
 
-@dataclass(frozen=True)
-class RopeType:
+class RopeType(NamedTuple):
     """A rope type; `tables.rotary.FORMULAS` has its frequencies."""
 
     name: str
