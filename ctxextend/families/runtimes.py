@@ -176,7 +176,8 @@ def describe_runtimes(lengths: Sequence[RuntimeLength], requested: int) -> str:
     others = [item for item in lengths if item.length not in (requested, None)]
     unsupported = [item.runtime for item in lengths if item.rule is Derived.NOT_SUPPORTED]
     unknown = [item.runtime for item in lengths if item.rule is None]
-    clauses = [f"Context length {requested} in {_names(serving) or 'no runtime'}"]
+    readers = _names(serving) or "no runtime"
+    clauses = [f"Context length {requested} in {readers}"]
     if others:
         clauses.append(_other_lengths(others, requested))
     if unsupported:
