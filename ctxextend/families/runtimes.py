@@ -27,7 +27,7 @@ class Runtime(NamedTuple):
 
     program: str
     source: str  # URL
-    lengths: Mapping[str, Derived]  # by rope type; there is no rule for other types
+    lengths: Mapping[str, Derived]  # by rope type; other types have no rule
     versions: str = ""  # of the program; empty for all
     # Of its command line: another length than the derived one; empty: it derives no other.
     option: str = ""

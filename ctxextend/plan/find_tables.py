@@ -547,7 +547,11 @@ def match_tables(
             tables.append(FoundTable(location, location.usual_name))
             continue
         matches = [name for name in location.names if name in names]
-        if not matches and isinstance(location.table, SinusoidalTable) and location.table.is_computed:
+        if (
+            not matches
+            and isinstance(location.table, SinusoidalTable)
+            and location.table.is_computed
+        ):
             # transformers computes it in models with tensors next to it
             neighbors = location.table.neighbors
             prefixes = [
