@@ -26,7 +26,7 @@ _MODULES = {
     "TrainingInterrupted UnsupportedModelError VerificationError",
     "evaluation.evaluate": "EvaluationInterrupted evaluate",
     "evaluation.evaluation_result": "Evaluation",
-    "families.lookup": "FamilyTable list_families",
+    "families.listing": "FamilyTable list_families",
     "inspection.inspect": "inspect",
     "inspection.scheme_report": "RopeReport SchemeReport",
     "inspection.table_report": "Inspection LibraryLimit Limit TableReport",

@@ -23,7 +23,7 @@ from ctxextend.errors import (
 )
 from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.families.lookup import FamilyTable
+from ctxextend.families.listing import FamilyTable
 from ctxextend.inspection.scheme_report import RopeReport, SchemeReport
 from ctxextend.inspection.table_report import Inspection, LibraryLimit, Limit, TableReport
 from ctxextend.pipeline import RunInterrupted, RunResult

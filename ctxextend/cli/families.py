@@ -1,6 +1,6 @@
 """`ctxextend families`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +12,7 @@ from ctxextend.errors import UnsupportedModelError
 from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
-    from ctxextend.families.lookup import FamilyTable
+    from ctxextend.families.listing import FamilyTable
 
 
 def families(
@@ -33,49 +33,86 @@ def families(
 
     With TYPE: its tables, or why it has none. Models with a head add a prefix to table names.
     """
-    from ctxextend.families.lookup import list_families
+    from ctxextend.families.listing import list_families
     from ctxextend.families.unsupported import POSITION_SCHEMES
 
-    sink, page = Console(as_json), Page.for_stdout()
+    sink = Console(as_json)
+    page = Page.for_stdout()
     with options.usage_errors(UnsupportedModelError):
         tables = list_families(model_types)
-    others: dict[str, list[str]] = {}
-    for name in sorted(POSITION_SCHEMES) if not model_types else ():
-        others.setdefault(POSITION_SCHEMES[name].name, []).append(name)
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for name, group in groupby(tables, attrgetter("model_type")):
-        found = list(group)
-        reserved = dict.fromkeys(
-            table.reserved_rows for table in found if table.reserved_rows != "0"
-        )
-        rows = f"reserved rows: {' or '.join(reserved) or 'none'}"
-        rule = f"{found[0].scheme}; {_methods(found[0]) or rows}"
-        groups.setdefault(tuple(_details(found)) if model_types else (rule,), []).append(name)
-    for lines, names in groups.items() if model_types else sorted(groups.items()):
-        listed = ", ".join(names)
-        title, *body = (listed, *lines) if model_types else (*lines, listed)
-        page.text(title, "title")
-        for number, line in enumerate(body):
-            page.text(line, indent="  " * (1 + number % 2))
-    if others:
-        by_size = sorted(others, key=lambda name: -len(others[name]))
-        counts = ", ".join(f"{len(others[name])} {name}" for name in by_size)
-        page.text(f"Not resized; `ctxextend families TYPE` says why: {counts}.", "faint")
+    others = dict[str, list[str]]()
+    if model_types:
+        _add_types(page, tables)
+    else:
+        for name in sorted(POSITION_SCHEMES):
+            others.setdefault(POSITION_SCHEMES[name].name, []).append(name)
+        _add_rules(page, tables)
+        _add_counts(page, others)
     sink.screen(page.lines)
     sink.result("families", {"families": to_json(tables), "others": others})
 
 
-def _details(tables: Sequence["FamilyTable"]) -> Iterator[str]:
+def _add_types(page: Page, tables: Sequence["FamilyTable"]) -> None:
+    """Add the details of model types; types with the same details share them."""
+    groups = dict[tuple[str, ...], list[str]]()
+    for model_type, found in groupby(tables, attrgetter("model_type")):
+        groups.setdefault(tuple(_details(found)), []).append(model_type)
+    for details, model_types in groups.items():
+        page.text(", ".join(model_types), "title")
+        for number, line in enumerate(details):
+            page.text(line, indent="  " * (1 + number % 2))
+
+
+def _add_rules(page: Page, tables: Sequence["FamilyTable"]) -> None:
+    """Add the model types by position scheme, methods and reserved rows."""
+    groups = dict[str, list[str]]()
+    for model_type, found in groupby(tables, attrgetter("model_type")):
+        groups.setdefault(_rule(list(found)), []).append(model_type)
+    for rule, model_types in sorted(groups.items()):
+        page.text(rule, "title")
+        page.text(", ".join(model_types), indent="  ")
+
+
+def _add_counts(page: Page, others: Mapping[str, Sequence[str]]) -> None:
+    """Add how many model types are not resized, by position scheme, most first."""
+    by_size = sorted(others, key=lambda scheme: -len(others[scheme]))
+    counts = ", ".join(f"{len(others[scheme])} {scheme}" for scheme in by_size)
+    page.text(f"Not resized; `ctxextend families TYPE` says why: {counts}.", "faint")
+
+
+def _rule(tables: Sequence["FamilyTable"]) -> str:
+    """Return the position scheme of one model type, with its methods or reserved rows."""
+    first = tables[0]
+    methods = _methods(first)
+    if methods:
+        return f"{first.scheme}; {methods}"
+    counts = [table.reserved_rows for table in tables if table.reserved_rows != "0"]
+    reserved = " or ".join(dict.fromkeys(counts)) or "none"
+    return f"{first.scheme}; reserved rows: {reserved}"
+
+
+def _details(tables: Iterable["FamilyTable"]) -> Iterator[str]:
+    """Yield two lines about each table: what it is, and its peculiarities."""
     for table in tables:
-        named = f"{table.part}: {table.table}, length set by {table.config_key}".removeprefix(": ")
-        reserved = [f"reserved rows: {table.reserved_rows}"] * (table.reserved_rows != "0")
-        scheme = filter(None, (table.scheme, _methods(table)))
-        first, *more = (named, *scheme, *reserved, *table.notes) if table.table else table.notes
-        yield from (first, "; ".join(more))
+        if not table.table:
+            first, *more = table.notes
+            yield from (first, "; ".join(more))
+            continue
+        part = f"{table.part}: " if table.part else ""
+        yield f"{part}{table.table}, length set by {table.config_key}"
+        facts = [table.scheme]
+        methods = _methods(table)
+        if methods:
+            facts.append(methods)
+        if table.reserved_rows != "0":
+            facts.append(f"reserved rows: {table.reserved_rows}")
+        yield "; ".join((*facts, *table.notes))
 
 
 def _methods(table: "FamilyTable") -> str:
     """Return the methods of positions without rows; empty for a table of rows."""
     if table.methods:
         return f"methods: {', '.join(table.methods)}"
-    return "" if table.scheme in ("learned", "sinusoidal") else "only length limits change"
+    if table.scheme in ("learned", "sinusoidal"):
+        return ""
+    return "only length limits change"

@@ -166,7 +166,7 @@ def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> No
     size = f"{table.rows} rows = {' + '.join(parts)}, hidden size {table.hidden_size}"
     share = f"{100 * table.share:.3g} % of {inspection.parameters:,} parameters"
     stored = f"{table.dtype}, {size_text(table.bytes)}, {share}"
-    computed = f"not stored: transformers computes it (sinusoids, {table.location.table.layout})"
+    computed = f"not stored: transformers computes it (sinusoids, {table.location.layout})"
     where = f"{table.name} in {table.file}".removesuffix(" in ")
     page.text(f"{where}: {size}, {stored if table.file else computed}")
 

@@ -23,6 +23,7 @@ from ctxextend.errors import (
     UnsupportedModelError,
     one_line,
 )
+from ctxextend.families.schema import SinusoidalTable
 from ctxextend.held_out import Ids
 from ctxextend.inspection.stated_limits import TOKENIZER_FILES
 from ctxextend.models.devices import open_device
@@ -163,7 +164,7 @@ class ModelFiles(OpenedModel):
     @property
     def has_rows(self) -> bool:
         """Whether the first table has rows, stored or computed."""
-        return not self.tables[0].location.table.scheme
+        return self.tables[0].location.table.has_rows
 
     @property
     def max_len(self) -> int:
@@ -182,8 +183,10 @@ class ModelFiles(OpenedModel):
         """
         location = self.tables[0].location
         table = self.read_table()
-        if table is None or location.table.rotates:  # transformers computes it, or it has no rows
-            return "rotary" if location.table.rotates else location.scheme
+        if isinstance(location.table, SinusoidalTable) and location.table.rotates:
+            return "rotary"
+        if table is None:  # transformers computes it, or it has no rows
+            return location.scheme
         fit = fit_layout(table[location.reserved_rows :], location.layout)
         return (
             "none"
@@ -200,8 +203,8 @@ class ModelFiles(OpenedModel):
         (location, name), requested = self.tables[0], settings.trainable
         if settings.contrastive and not (requested or settings.lora):
             return replace(settings, trainable="all"), ()
-        if scheme := location.table.scheme:
-            reason = f"{scheme} positions have no rows to train"
+        if not location.table.has_rows:
+            reason = f"{location.scheme} positions have no rows to train"
             if requested in ("new", "positions"):
                 hint = "Remove --trainable." if settings.lora else "Use --trainable all."
                 raise TrainingError(f"--trainable {requested}: {reason}.", hint)
@@ -216,7 +219,8 @@ class ModelFiles(OpenedModel):
         reason = f"transformers does not train {name}"
         if requested == "all-but-positions":
             return settings, ()
-        if file is not None and not location.table.is_fixed:
+        is_fixed = isinstance(location.table, SinusoidalTable) and location.table.is_fixed
+        if file is not None and not is_fixed:
             rows = read_floats(file, name)[location.reserved_rows :]
             if requested or not find_formula(rows, location.layout):
                 return replace(settings, trainable=requested or "positions"), ()
@@ -331,7 +335,7 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
     check_source(checkpoint, opened.ref, hashes or {})
     check_loadable(checkpoint, "Resize it first: the output of resize can be loaded.")
     rows = describe_table(checkpoint, opened.tables[0])[0][0]
-    if not location.table.scheme:
+    if location.table.has_rows:
         check_rows(location, rows, name)
     provenance = read_provenance(checkpoint)
     requested = opened.ref.tokenizer or (provenance.base.tokenizer if provenance else None)

@@ -8,7 +8,6 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from ctxextend.errors import joined
 from ctxextend.families.lookup import Keys, TableLocation, nested, whole_number
-from ctxextend.families.schema import ALIBI, RELATIVE
 
 NO_LIMIT = 10**9  # larger values mean "no limit": transformers writes 1e30
 
@@ -115,7 +114,7 @@ def may_take(engines: Sequence[str], value: int) -> str:
 
 def agreeing_values(location: TableLocation, positions: int) -> tuple[int, ...]:
     """Return the values that agree with a number of positions, reserved rows counted or not."""
-    if location.table.scheme:
+    if not location.table.has_rows:
         return (positions, location.value(location.effective_key))
     return (positions, location.key_value(positions))
 
@@ -182,8 +181,8 @@ def _last_part(table: HasLocation) -> str:
 
 def runs_beyond(location: TableLocation) -> bool:
     """Whether longer inputs run as well, since positions are computed when they are needed."""
-    table = location.table
-    return not table.fails and (table.grows or table.scheme in (ALIBI, RELATIVE))
+    longer = location.table.longer_inputs
+    return longer == "get computed rows" or (longer == "run" and location.table.rope is None)
 
 
 def shares_positions(location: TableLocation) -> bool:

@@ -1,5 +1,6 @@
-"""How many positions a model has: its first trained, stated and served length, for every position
-scheme.
+"""How many positions a model has, for every position scheme.
+
+There are three lengths: the first trained, the stated and the served one.
 """
 
 from dataclasses import dataclass, field, replace
@@ -7,12 +8,7 @@ from dataclasses import dataclass, field, replace
 from ctxextend.families.lookup import TableLocation
 from ctxextend.families.rope import RopeLayers, read_rope, stated_trained_length
 from ctxextend.json_output import not_in_json
-from ctxextend.tables.rotary import FACTOR, STATES_TRAINED, TRAINED, TYPE
-
-# Types whose config key is the length before or after scaling, depending on who wrote the file:
-# transformers 4 asked for the length before (huggingface/transformers#24653), and many files state
-# the one after (deepseek-coder, Gemma 3).
-TWO_CONVENTIONS = ("linear", "dynamic", "proportional")
+from ctxextend.tables.rope_types import FACTOR, TRAINED, rope_type
 
 
 @dataclass(frozen=True)
@@ -36,8 +32,7 @@ class PositionLengths:
 
 
 def position_lengths(location: TableLocation) -> PositionLengths:
-    """Return the lengths of a model's positions; every count of positions without rows comes from
-    here.
+    """Return the lengths of a model's positions: every count of those without rows comes from here.
 
     Of several types of layers, those that see farthest count: layers with a sliding window are not
     scaled.
@@ -45,74 +40,91 @@ def position_lengths(location: TableLocation) -> PositionLengths:
     Raises:
         CheckpointError: The config states no valid length, or malformed rotary settings.
     """
-    stated = location.positions(location.rows(location.value(location.effective_key)))
     facts = location.table.rope
     # Without methods, the classes ignore the settings.
     settings = read_rope(location) if facts is not None and facts.methods else ()
     lengths = [layer_lengths(location, item) for item in settings if not item.is_local]
     if not lengths:
+        stated = _stated_length(location)
         return PositionLengths(first_trained=stated, stated=stated, served=stated)
     return min(lengths, key=lambda item: item.served)
 
 
 def layer_lengths(location: TableLocation, layers: RopeLayers) -> PositionLengths:
-    """Return the lengths of the layers that share rotary settings; see `position_lengths`."""
-    stated = location.positions(location.rows(location.value(location.effective_key)))
-    rope, given = layers.parameters, location.trained_length
-    kind = rope[TYPE]
+    """Return the lengths of the layers that share rotary settings; see `position_lengths`.
+
+    Raises:
+        CheckpointError: The config states no valid length.
+    """
+    stated = _stated_length(location)
+    rope = layers.parameters
+    kind = rope_type(rope)
     factor = rope.get(FACTOR) or 1.0
-    if kind in TWO_CONVENTIONS and factor > 1:
+    if kind.stated is not None and factor > 1:
         return _of_two_conventions(location, layers, stated)
-    first = given or (round(rope[TRAINED]) if kind in STATES_TRAINED else stated)
-    served = first
-    if kind == "yarn":
-        served = round(first * factor)
-    elif kind in ("longrope", "llama3"):
-        # Some models were trained further than the factor says: Llama 3.1 states 131,072 = 2 x 8 x
-        # 8,192.
-        served = max(stated, round(first * factor))
-    return PositionLengths(first_trained=first, stated=stated, served=served)
+    if location.trained_length:
+        first = location.trained_length
+    elif kind.states_trained:
+        first = round(rope[TRAINED])
+    else:
+        first = stated
+    served = {
+        "trained": first,
+        "scaled": round(first * factor),
+        "stated or scaled": max(stated, round(first * factor)),
+    }
+    return PositionLengths(first_trained=first, stated=stated, served=served[kind.serves])
+
+
+def _stated_length(location: TableLocation) -> int:
+    """Return the length that the config states, in usable positions."""
+    return location.positions(location.rows(location.value(location.effective_key)))
 
 
 def _of_two_conventions(
     location: TableLocation, layers: RopeLayers, stated: int
 ) -> PositionLengths:
     """Return the lengths of settings whose config key states the length before or after scaling."""
-    kind, factor = layers.parameters[TYPE], layers.parameters[FACTOR]
-    scaled, unscaled = round(stated * factor), round(stated / factor)
+    factor = layers.parameters[FACTOR]
+    scaled = round(stated * factor)
+    unscaled = round(stated / factor)
     before = PositionLengths(
-        first_trained=stated, stated=stated, served=scaled, key_is_first_trained=True
+        first_trained=stated,
+        stated=stated,
+        served=scaled,
+        key_is_first_trained=True,
     )
     after = PositionLengths(first_trained=unscaled, stated=stated, served=stated)
     first = location.trained_length or stated_trained_length(location, layers)
-    if first is not None and first not in (stated, unscaled):
-        return PositionLengths(
-            first_trained=first,
-            stated=stated,
-            served=round(first * factor),
-        )
-    if first is not None:
-        return before if first == stated else after
-    facts = location.table.rope
-    default = location.family.defaults.get(location.table.config_key)
-    if facts is not None and facts.releases_are_scaled and stated == default:
+    if first == stated:
+        return before
+    if first == unscaled:
         return after
+    if first is not None:
+        served = round(first * factor)
+        return PositionLengths(first_trained=first, stated=stated, served=served)
+    if _is_release_after_scaling(location, stated):
+        return after
+    kind = rope_type(layers.parameters)
     if scaled in location.seen_lengths:
         return before
-    # Of dynamic settings, transformers takes the key for the trained length: other limits may be
-    # left over.
+    # Where transformers takes the key for the trained length, other limits may be left over.
     is_seen = stated in location.seen_lengths or unscaled in location.seen_lengths
-    if is_seen and kind != "dynamic":
+    if is_seen and kind.stated == "after":
         return after
-    key = location.effective_key
-    question = (
-        f"{kind} rotary settings with factor {factor:g} do not say whether {key} {stated} is the "
-        "length "
-    )
-    found = before if kind == "dynamic" else after
     return replace(
-        found,
-        question=f"{question}before or after scaling, and no other file of the folder does",
+        before if kind.stated == "before" else after,
+        question=f"{kind.name} rotary settings with factor {factor:g} do not say whether "
+        f"{location.effective_key} {stated} is the length before or after scaling, and no other "
+        "file of the folder does",
         answer=f"--trained-length {stated} if it is the one before, --trained-length {unscaled} if "
         "the one after",
     )
+
+
+def _is_release_after_scaling(location: TableLocation, stated: int) -> bool:
+    """Whether a config is like released ones of its type, which state the length after scaling."""
+    facts = location.table.rope
+    if facts is None or not facts.releases_are_scaled:
+        return False
+    return stated == location.family.defaults.get(location.table.config_key)

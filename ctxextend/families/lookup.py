@@ -1,14 +1,23 @@
-"""Look up the position tables of a model from its config, or why it has none."""
+"""Look up the positions of a model from its config, or why it has none to resize."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 from ctxextend.errors import CheckpointError, UnsupportedModelError, did_you_mean
 from ctxextend.families.registry import FAMILIES, SIGNATURES
-from ctxextend.families.schema import Buffer, Family, Part, PositionTable, Requirement
+from ctxextend.families.schema import (
+    Buffer,
+    Family,
+    LearnedTable,
+    Part,
+    Positions,
+    Requirement,
+    SinusoidalTable,
+)
 from ctxextend.families.unsupported import FAMILIES_HINT, OTHER_TYPE, POSITION_SCHEMES
 
 Keys = tuple[str, ...]
@@ -18,25 +27,66 @@ MAX_DEPTH = 3  # no model of transformers is nested more deeply
 
 
 @dataclass(frozen=True)
-class TableLocation:
-    """A table of a registry entry, and its location in a model and its config."""
+class ModelLocation:
+    """A model, which may be inside another one, with its location in weights and config."""
 
-    table: PositionTable
     family: Family
-    part: str  # name of the part, with dots if nested; empty if it is the only table
-    prefixes: tuple[str, ...]  # possible prefixes of its tensor name
-    path: Keys  # keys of its config
-    overrides: tuple[Keys, ...]  # keys of configs that take precedence in transformers
     config: Mapping[str, Any]  # the whole config.json
-    # Folder of its tokenizer; empty: the model's tokenizer; None: a part without a table reads the
-    # tokens first.
-    tokenizer: str | None = ""
+    path: Keys = ()  # keys of its config
+    overrides: tuple[Keys, ...] = ()  # keys of configs that take precedence in transformers
+    part: str = ""  # its name inside the whole model, with dots if nested; empty for the whole
+    prefixes: tuple[str, ...] = ("",)  # possible prefixes of its tensor names
     usual_prefix: str = ""  # prefix in files that transformers saves
+    # Folder of its tokenizer; empty: the model's tokenizer; None: another part reads the tokens.
+    tokenizer: str | None = ""
+
+    @property
+    def _effective_path(self) -> Keys:
+        """Keys of the config that transformers uses: an override replaces the other one."""
+        for path in self.overrides:
+            if isinstance(nested(self.config, path), Mapping):
+                return path
+        return self.path
+
+    def stated(self, key: str) -> Any:
+        """Return the value of a key in this model's config; None if it is missing."""
+        return nested(self.config, (*self._effective_path, *key.split(".")))
+
+    def value(self, key: str) -> int:
+        """Return the integer ≥ 0 of a key in this model's config, or transformers' default.
+
+        Raises:
+            CheckpointError: It is anything else, or there is neither.
+        """
+        value = self.stated(key)
+        if value is None:
+            value = self.family.defaults.get(key)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+            path = ".".join((*self.path, key))
+            model = f"for a {self.family.model_type} model"
+            message = f"config.json: {path} must be an integer {model}, got {value!r:.100}."
+            raise CheckpointError(message, "Correct config.json.")
+        return value
+
+    def paths_of(self, key: str) -> tuple[Keys, ...]:
+        """Return the paths at which to set a key.
+
+        They are in this model's config and, last, in the one that transformers uses.
+        """
+        keys = key.split(".")
+        paths = ((*self.path, *keys), (*self._effective_path, *keys))
+        return tuple(dict.fromkeys(paths))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableLocation(ModelLocation):
+    """The positions of a model, with their location in weights and config."""
+
+    table: Positions
     # Of rotary positions: the length of the first training, as the user states it, in tokens.
     trained_length: int | None = None
-    seen_lengths: tuple[
-        int, ...
-    ] = ()  # that other files and keys state, if the settings do not tell, in tokens
+    # Lengths that other files and keys state, if the settings do not tell, in tokens.
+    seen_lengths: tuple[int, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -45,12 +95,10 @@ class TableLocation:
 
     @property
     def usual_name(self) -> str:
-        """Its tensor name in files that transformers saves."""
-        return (
-            ".".join((*self.path, self.table.name))
-            if self.table.scheme
-            else self.usual_prefix + self.table.name
-        )
+        """Its tensor name in files that transformers saves; without rows, its config key."""
+        if self.table.has_rows:
+            return self.usual_prefix + self.table.name
+        return ".".join((*self.path, self.table.name))
 
     @property
     def config_key(self) -> str:
@@ -61,79 +109,49 @@ class TableLocation:
     def reserved_rows(self) -> int:
         """The number of reserved rows before position 0."""
         rule = self.table.reserved
-        return rule.rows + (self.value(rule.config_key) if rule.config_key else 0)
+        if rule.config_key is None:
+            return rule.rows
+        return rule.rows + self.value(rule.config_key)
 
     @property
     def layout(self) -> str:
-        """The layout of the sinusoids that the model starts with; empty if it starts with learned
-        rows.
-        """
-        return (
-            self.table.layout
-            if self.table.layout_key is None or self.stated(self.table.layout_key)
-            else ""
-        )
+        """The layout of the sinusoids that the model starts with; empty if it has none."""
+        if isinstance(self.table, SinusoidalTable):
+            return self.table.layout
+        if isinstance(self.table, LearnedTable) and self.table.layout_key is not None:
+            return self.table.layout if self.stated(self.table.layout_key) else ""
+        return ""
 
     @property
     def scheme(self) -> str:
         """The position scheme: learned, sinusoidal, rotary, ALiBi or relative."""
-        return self.table.scheme or ("sinusoidal" if self.layout else "learned")
-
-    @property
-    def _effective_path(self) -> Keys:
-        """Keys of the config that transformers uses; an override replaces the other one
-        completely.
-        """
-        return next(
-            (path for path in self.overrides if isinstance(nested(self.config, path), Mapping)),
-            self.path,
-        )
-
-    def stated(self, key: str) -> Any:
-        """Return the value of a key in this model's config; None if it is missing."""
-        return nested(self.config, (*self._effective_path, *key.split(".")))
-
-    def value(self, key: str) -> int:
-        """Return the integer ≥ 0 of a key in this model's config, or transformers' default."""
-        value = self.stated(key)
-        value = self.family.defaults.get(key) if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-            path = ".".join((*self.path, key))
-            model = f"for a {self.family.model_type} model"
-            message = f"config.json: {path} must be an integer {model}, got {value!r:.100}."
-            raise CheckpointError(message, "Correct config.json.")
-        return value
+        if isinstance(self.table, LearnedTable | SinusoidalTable):
+            return "sinusoidal" if self.layout else "learned"
+        return self.table.scheme
 
     @property
     def effective_key(self) -> str:
         """The key that transformers uses: aliases take precedence if the config has them."""
-        stated = (key for key in reversed(self.table.aliases) if self.stated(key) is not None)
-        return next(stated, self.table.config_key)
-
-    def paths_of(self, key: str) -> tuple[Keys, ...]:
-        """Return the paths at which to set a key: in its config, and last in the one that
-        transformers uses.
-        """
-        return tuple(
-            dict.fromkeys((*path, *key.split(".")) for path in (self.path, self._effective_path))
-        )
+        for key in reversed(self.table.aliases):
+            if self.stated(key) is not None:
+                return key
+        return self.table.config_key
 
     @property
     def length_paths(self) -> tuple[Keys, ...]:
-        """The paths at which to set a new length: its key, and other keys of it that the config
-        has.
-        """
-        others = (*self.table.aliases, *self.table.unused_keys)
-        keys = (self.table.config_key, *(key for key in others if self.stated(key) is not None))
-        return tuple(path for key in keys for path in self.paths_of(key))
+        """The paths at which to set a new length: its key, and others of it that the config has."""
+        paths = list(self.paths_of(self.table.config_key))
+        for key in (*self.table.aliases, *self.table.unused_keys):
+            if self.stated(key) is not None:
+                paths += self.paths_of(key)
+        return tuple(paths)
 
     def key_value(self, positions: int) -> int:
         """Return the value of the key for a number of usable positions."""
-        return (
-            positions
-            + self.table.extra_rows
-            + (self.reserved_rows if self.table.reserved.inside_key else 0)
-        )
+        value = positions + self.table.extra_rows
+        if self.table.reserved.inside_key:
+            value += self.reserved_rows
+        return value
 
     def rows(self, value: int) -> int:
         """Return the number of rows for a value of the key."""
@@ -146,17 +164,13 @@ class TableLocation:
     def buffer(self, name: str) -> Buffer | None:
         """Return the buffer with exactly this tensor name, with or without a prefix, or None."""
         names = (name, re.sub(r"\b[0-9]+\b", "*", name))
-        buffers = self.table.buffers
-        matches = (
-            buffer
-            for buffer in buffers
-            if any(prefix + buffer.name in names for prefix in self.prefixes)
-        )
-        return next(matches, None)
+        for buffer in self.table.buffers:
+            if any(prefix + buffer.name in names for prefix in self.prefixes):
+                return buffer
+        return None
 
 
-@dataclass(frozen=True)
-class UnsupportedPart:
+class UnsupportedPart(NamedTuple):
     """A model, or a part of one, without a position table to resize."""
 
     part: str  # name of the part; empty for the whole model
@@ -175,17 +189,20 @@ class Architecture:
 
     def unsupported_error(self) -> UnsupportedModelError:
         """Return the error for a model without position tables to resize."""
-        parts, model_type = self.unsupported, self.family.model_type
+        parts = self.unsupported
         advice = " ".join(dict.fromkeys(part.advice for part in parts if part.advice))
         hint = f"{advice} {FAMILIES_HINT}".strip()
         if len(parts) == 1 and not parts[0].part:
             return UnsupportedModelError(parts[0].message, hint)
-        reasons = "; ".join(
-            f"its {part.part}: {part.message[0].lower()}{part.message[1:-1]}" for part in parts
-        )
-        return UnsupportedModelError(
-            f"This {model_type} model has nothing to resize: {reasons}.", hint
-        )
+        reasons = "; ".join(_as_clause(part) for part in parts)
+        message = f"This {self.family.model_type} model has nothing to resize: {reasons}."
+        return UnsupportedModelError(message, hint)
+
+
+def _as_clause(part: UnsupportedPart) -> str:
+    """Return the message of a part, a sentence, as a clause."""
+    start = part.message[0].lower()
+    return f"its {part.part}: {start}{part.message[1:-1]}"
 
 
 def whole_number(value: Any) -> int | None:
@@ -208,245 +225,221 @@ def find_architecture(
 ) -> Architecture:
     """Return the architecture of a model, assembled from the registry entries of its parts.
 
-    `where` is the config's path for messages; `model_type` overrides the config. Raises
-    CheckpointError if neither states a model type, UnsupportedModelError if it is unknown or no
-    part has a position table.
+    Args:
+        config: The content of config.json.
+        where: The path of the config, for messages.
+        model_type: Its model type; by default that of the config.
+
+    Raises:
+        CheckpointError: Neither states a model type.
+        UnsupportedModelError: The model type is unknown, or no part has positions to resize.
     """
     model_type = model_type or config.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(
             f"{where} has no model_type.", "Pass it, for example --model-type gpt2."
         )
-    root = TableLocation(PositionTable("", ""), Family(model_type), "", ("",), (), (), config)
-    locations, unsupported = list[TableLocation](), list[UnsupportedPart]()
-    for item in _search(model_type, root):
+    family = FAMILIES.get(model_type) or Family(model_type)
+    locations = list[TableLocation]()
+    unsupported = list[UnsupportedPart]()
+    for item in _search(model_type, ModelLocation(family, config)):
         if isinstance(item, UnsupportedPart):
             unsupported.append(item)
-            continue
-        is_read = not item.tokenizer and any(
-            part.reads_tokens for part in unsupported
-        )  # that part reads the tokens
-        locations.append(replace(item, tokenizer=None) if is_read else item)
-    architecture = Architecture(
-        FAMILIES.get(model_type, root.family), tuple(locations), tuple(unsupported)
-    )
+        elif not item.tokenizer and any(part.reads_tokens for part in unsupported):
+            locations.append(replace(item, tokenizer=None))  # that part reads the tokens
+        else:
+            locations.append(item)
+    architecture = Architecture(family, tuple(locations), tuple(unsupported))
     if not locations:
         raise architecture.unsupported_error()
     return architecture
 
 
-def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """Return the model types whose table, length and `SIGNATURES` match a model's config and tensor
-    shapes.
+def _search(
+    name: str, outer: ModelLocation, within: Part | None = None
+) -> Iterator[TableLocation | UnsupportedPart]:
+    """Yield the tables of a model and of its parts, and the parts without one.
 
-    If `architectures` in the config is a class of one of them, only this one is returned.
+    Args:
+        name: Its model type.
+        outer: The location of the model that it is a part of, with its own part, path and prefixes.
+        within: The part of another model that it is.
     """
+    family = FAMILIES.get(name)
+    if family is None:
+        yield _without_entry(name, outer)
+        return
+    if len(outer.path) > MAX_DEPTH:
+        message = f"This {name} model is nested too deeply."
+        yield UnsupportedPart(outer.part, message, advice="")
+        return
+    usual = family.prefixes[0]
+    if within is not None and within.is_head and len(family.prefixes) > 1:
+        usual = family.prefixes[1]
+    here = replace(
+        outer,
+        family=family,
+        prefixes=_combined(outer.prefixes, family.prefixes),
+        usual_prefix=outer.usual_prefix + usual,
+    )
+    yield from _tables_of(here, within.only if within else "")
+    for part in family.parts:
+        inner = _inside(here, part)
+        stated = nested(here.config, (*here.path, part.config_key, "model_type"))
+        if part.is_any and isinstance(stated, str) and stated:
+            yield from _search(stated, inner, part)
+        else:
+            yield from _search(part.model_type, inner, part)
 
-    def matches(signature: str, prefix: str) -> bool:
-        key = signature.lstrip("!")
-        return (
-            key in config or any(name.startswith(prefix + key) for name in shapes)
-        ) != signature.startswith("!")
 
+def _without_entry(name: str, model: ModelLocation) -> UnsupportedPart:
+    """Return why a model type that has no entry in the registry cannot be resized."""
+    scheme = POSITION_SCHEMES.get(name)
+    if scheme is None:
+        similar = did_you_mean(name, (*FAMILIES, *POSITION_SCHEMES))
+        return UnsupportedPart(model.part, f"Unknown model type {name!r}.", similar)
+    missing = "to resize" if scheme.reads_tokens else "for tokens"
+    return UnsupportedPart(
+        model.part,
+        message=f"This {name} model has no position table {missing}; it uses {scheme.uses}.",
+        advice=scheme.advice,
+        reads_tokens=scheme.reads_tokens and model.tokenizer is not None,
+    )
+
+
+def _tables_of(model: ModelLocation, only: str) -> Iterator[TableLocation | UnsupportedPart]:
+    """Yield the tables of one model that its config selects, or why it has none.
+
+    Args:
+        model: Its location.
+        only: The name of the one table that is used; empty for all.
+    """
+    used = [table for table in model.family.tables if _is_selected(model, table)]
+    unmet = _unmet_requirement(model, used)
+    for table in used or model.family.tables[:1]:
+        if only and table.part not in ("", only):
+            continue
+        part = model.part if only else _joined_parts(model.part, table.part)
+        if unmet is not None:
+            value = model.stated(unmet.key)
+            yield UnsupportedPart(
+                part,
+                message=f"This {model.family.model_type} model with {unmet.key} {value!r} has no "
+                f"position table to resize; it uses {unmet.instead.uses}.",
+                advice=unmet.instead.advice,
+                reads_tokens=True,
+            )
+            return
+        yield TableLocation(
+            table=table,
+            family=model.family,
+            config=model.config,
+            path=model.path,
+            overrides=model.overrides,
+            part=part,
+            prefixes=model.prefixes,
+            usual_prefix=model.usual_prefix,
+            tokenizer=model.tokenizer,
+        )
+
+
+def _is_selected(model: ModelLocation, table: Positions) -> bool:
+    """Whether the config of a model has the value with which the model has these positions."""
+    if table.when is None:
+        return True
+    key, values = table.when
+    return model.stated(key) in values
+
+
+def _unmet_requirement(model: ModelLocation, used: Sequence[Positions]) -> Requirement | None:
+    """Return the first requirement that the config does not meet, if the tables need it."""
+    if not all(table.has_rows for table in used):
+        return None
+    requirements = model.family.requires
+    for rule in (*requirements, ABSOLUTE):
+        if model.stated(rule.key) not in (None, rule.value):
+            return rule
+    return requirements[0] if requirements and not used else None
+
+
+def _inside(model: ModelLocation, part: Part) -> ModelLocation:
+    """Return the location of a part of a model."""
+    path = (*model.path, part.config_key)
+    is_missing = nested(model.config, path) is None
+    if part.is_flat and is_missing and model.stated("hidden_size") is not None:
+        path = model.path
+    return replace(
+        model,
+        part=_joined_parts(model.part, part.name),
+        prefixes=_combined(model.prefixes, part.prefixes),
+        path=path,
+        overrides=tuple((*model.path, key) for key in part.overrides),
+        tokenizer=model.tokenizer if part.tokenizer == "" else part.tokenizer,
+        usual_prefix=model.usual_prefix + part.prefixes[0],
+    )
+
+
+def _joined_parts(outer: str, inner: str) -> str:
+    """Return the name of a part inside another one; either may be empty."""
+    return f"{outer}.{inner}".strip(".")
+
+
+def _combined(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
+    """Return each of the first prefixes with each of the second ones."""
+    return tuple("".join(pair) for pair in product(first, second))
+
+
+def matching_types(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """Return the model types that a config without ``model_type`` and tensor shapes can be of.
+
+    Table, length and `SIGNATURES` of these types match. If `architectures` in the config is a class
+    of one of them, only this one is returned.
+    """
     matching = list[str]()
     for model_type in FAMILIES:
         with suppress(CheckpointError, UnsupportedModelError):
-            for location in find_architecture(config, model_type=model_type).locations:
-                length = location.stated(location.effective_key)
-                table = location.table.name
-                rows = location.rows(length) if type(length) is int else -1
-                prefixes = [
-                    prefix
-                    for prefix in location.prefixes
-                    if shapes.get(prefix + table, ())[:1] == (rows,)
-                ]
-                if any(
-                    all(matches(key, prefix) for key in SIGNATURES.get(model_type, ()))
-                    for prefix in prefixes
-                ):
-                    matching.append(model_type)
+            locations = find_architecture(config, model_type=model_type).locations
+            if any(_matches(location, model_type, config, shapes) for location in locations):
+                matching.append(model_type)
     classes = config.get("architectures")
     stated = str(classes[0]) if isinstance(classes, list) and classes else ""
-    named = [
-        name for name in matching if re.match(rf"(?i:{re.sub('[-_]', '', name)})(?![a-z])", stated)
-    ]
-    return [max(named, key=len)] if named else list(dict.fromkeys(matching))
+    named = [name for name in matching if _is_named_after(stated, name)]
+    return [max(named, key=len)] if named else matching
 
 
-def _search(
-    name: str, outer: TableLocation, within: Part | None = None
-) -> Iterator[TableLocation | UnsupportedPart]:
-    """Yield the tables of the model at `outer`, which is the part `within` of another, and the
-    parts without one.
-    """
-    if name not in FAMILIES:
-        scheme = POSITION_SCHEMES.get(name)
-        if scheme is None:
-            unknown = f"Unknown model type {name!r}."
-            yield UnsupportedPart(
-                outer.part, unknown, did_you_mean(name, (*FAMILIES, *POSITION_SCHEMES))
-            )
-            return
-        missing = "to resize" if scheme.reads_tokens else "for tokens"
-        message = f"This {name} model has no position table {missing}; it uses {scheme.uses}."
-        yield UnsupportedPart(
-            outer.part, message, scheme.advice, scheme.reads_tokens and outer.tokenizer is not None
-        )
-        return
-    if len(outer.path) > MAX_DEPTH:
-        yield UnsupportedPart(outer.part, f"This {name} model is nested too deeply.", "")
-        return
-    family, (is_head, only) = (
-        FAMILIES[name],
-        (within.is_head, within.only) if within else (False, ""),
-    )
-    prefixes = tuple(first + second for first in outer.prefixes for second in family.prefixes)
-    usual = outer.usual_prefix + family.prefixes[1 if is_head and len(family.prefixes) > 1 else 0]
-    here = replace(outer, family=family, prefixes=prefixes, usual_prefix=usual)
-    tables = [
-        table
-        for table in family.tables
-        if not table.when or here.stated(table.when[0]) in table.when[1]
-    ]
-    unmet = [
-        rule
-        for rule in (*family.requires, ABSOLUTE)
-        if here.stated(rule.key) not in (None, rule.value)
-    ]
-    unmet = (
-        []
-        if any(table.scheme for table in tables)
-        else unmet or list(family.requires if not tables else ())
-    )
-    for table in tables or family.tables[:1]:
-        if only and table.part not in ("", only):
-            continue
-        location = replace(
-            here, table=table, part=here.part if only else f"{here.part}.{table.part}".strip(".")
-        )
-        if unmet:
-            key, scheme = unmet[0].key, unmet[0].instead
-            reason = (
-                f"This {name} model with {key} {location.stated(key)!r} has no position table to "
-                "resize"
-            )
-            yield UnsupportedPart(
-                location.part, f"{reason}; it uses {scheme.uses}.", scheme.advice, reads_tokens=True
-            )
-            break
-        yield location
-    for part in family.parts:
-        inside = (*here.path, part.config_key)
-        is_flat = (
-            part.is_flat
-            and nested(here.config, inside) is None
-            and here.stated("hidden_size") is not None
-        )
-        inner = replace(
-            here,
-            part=f"{here.part}.{part.name}".strip("."),
-            prefixes=tuple(first + second for first in prefixes for second in part.prefixes),
-            path=here.path if is_flat else inside,
-            overrides=tuple((*here.path, key) for key in part.overrides),
-            tokenizer=here.tokenizer if part.tokenizer == "" else part.tokenizer,
-            usual_prefix=usual + part.prefixes[0],
-        )
-        stated = nested(here.config, (*inside, "model_type"))
-        is_stated = part.is_any and isinstance(stated, str) and stated
-        yield from _search(stated if is_stated else part.model_type, inner, part)
+def _is_named_after(model_class: str, model_type: str) -> bool:
+    """Whether a class is one of a model type, by its name."""
+    letters = re.sub("[-_]", "", model_type)
+    return re.match(rf"(?i:{letters})(?![a-z])", model_class) is not None
 
 
-@dataclass(frozen=True)
-class FamilyTable:
-    """A position table of a model type, or its position scheme if there is nothing to resize."""
-
-    model_type: str  # as in config.json
-    part: str  # name of the table if there are several (encoder, decoder, text, …); else empty
-    # Tensor name in the base class; parts of any model type are listed with transformers' default
-    # type.
-    table: str  # empty if there is nothing to resize
-    config_key: str  # key of its length, with dots if configs are nested
-    reserved_rows: str  # the rule for reserved rows before position 0
-    # learned, sinusoidal, rotary, ALiBi, relative, none, images, audio, time series or other
-    scheme: str
-    methods: tuple[
-        str, ...
-    ]  # of rotary positions; empty: those of tables or, with another scheme, only limits change
-    notes: tuple[
-        str, ...
-    ]  # other peculiarities, as text; without a table: what it uses, and how to extend it
-
-
-def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:
-    """Return the position tables of model types, sorted by model type; one entry for a type without
-    a table.
-
-    Args:
-        model_types: As in config.json, or parts of such names; by default, all model types with a
-            table.
+def _matches(
+    location: TableLocation,
+    model_type: str,
+    config: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> bool:
+    """Whether tensors contain a table with as many rows as the config states, and the signature.
 
     Raises:
-        UnsupportedModelError: A model type is unknown.
+        CheckpointError: The config states no valid number of reserved rows.
     """
-    listed, names = list[FamilyTable](), set[str]()
-    for text in model_types or FAMILIES:
-        known = (*FAMILIES, *POSITION_SCHEMES)
-        names.update([name for name in known if text in name and text not in known] or [text])
-    for name in sorted(names):
-        if other := POSITION_SCHEMES.get(name):
-            uses = f"not resized: it uses {other.uses}"
-            listed.append(FamilyTable(name, "", "", "", "0", other.name, (), (uses, other.advice)))
-            continue
-        conditions = dict.fromkeys(
-            table.when for table in FAMILIES.get(name, Family(name)).tables
-        ) or (None,)
-        configs = [
-            {"model_type": name} | ({when[0]: when[1][-1]} if when else {}) for when in conditions
-        ]
-        for location in (one for config in configs for one in find_architecture(config).locations):
-            rule = location.table.reserved
-            count = f"{rule.config_key} + {rule.rows}" if rule.config_key else str(rule.rows)
-            reserved = (
-                "0"
-                if count == "0"
-                else f"{count} ({'' if rule.inside_key else 'not '}counted in the config)"
-            )
-            notes = tuple(_notes(FAMILIES[name], location))
-            table = location.usual_name
-            methods = location.table.rope.methods if location.table.rope else ()
-            details = table, location.config_key, reserved, location.scheme, methods, notes
-            listed.append(FamilyTable(name, location.part, *details))
-    return listed
+    length = location.stated(location.effective_key)
+    if type(length) is not int:
+        return False
+    rows = location.rows(length)
+    for prefix in location.prefixes:
+        has_table = shapes.get(prefix + location.table.name, ())[:1] == (rows,)
+        signatures = SIGNATURES.get(model_type, ())
+        if has_table and all(_has_sign(sign, prefix, config, shapes) for sign in signatures):
+            return True
+    return False
 
 
-def _notes(outer: Family, location: TableLocation) -> Iterator[str]:
-    if (key := location.table.layout_key) or location.layout:
-        yield f"sinusoidal with {key}=true" if key else f"layout {location.layout}"
-    if location.table.width_key:
-        yield "computed, unless the file has the table"
-    for part in outer.parts:
-        if part.is_any and location.path[:1] == (part.config_key,):
-            yield (
-                f"{part.config_key} may be of any model type (default: "
-                f"{location.family.model_type})"
-            )
-    if kept := [buffer.name for buffer in location.table.buffers if buffer.is_kept]:
-        yield f"rebuilds {', '.join(kept)}"
-    for requirement in location.family.requires:
-        yield f"requires {requirement.key}={str(requirement.value).lower()}"
-    if location.table.multiple_of:
-        yield f"length must be a multiple of {location.table.multiple_of}"
-    if location.table.extra_rows:
-        yield (
-            f"{location.table.extra_rows} extra row{'s' * (location.table.extra_rows > 1)} after "
-            "the last position"
-        )
-    if location.table.clamps:
-        yield "longer inputs do not fail: excess tokens share the last position"
-    if location.table.grows:
-        yield "longer inputs do not fail: more rows are computed"
-    if (when := location.table.when) and not location.family.requires:
-        yield f"with {when[0]}={str(when[1][-1]).lower()}"
-    yield from (f"keeps the effect of {pin.key}" for pin in location.family.pins)
-    yield from (f"also sets {key}" for key in outer.limits)
-    yield from filter(None, (location.family.padding_effect, location.family.note))
+def _has_sign(
+    sign: str, prefix: str, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> bool:
+    """Whether one entry of `SIGNATURES` is true of a model."""
+    name = sign.lstrip("!")
+    has_name = name in config or any(tensor.startswith(prefix + name) for tensor in shapes)
+    return has_name != sign.startswith("!")

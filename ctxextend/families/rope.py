@@ -1,5 +1,4 @@
-"""Rotary settings of a config: read them in either dialect, and write changes in the dialect of the
-file.
+"""Rotary settings of a config, in either dialect.
 
 Files of transformers 5 have ``rope_parameters``; older ones have ``rope_scaling`` and keys next to
 it. Source of the rules: ``RotaryEmbeddingConfigMixin`` and ``convert_rope_params_to_dict`` of
@@ -14,32 +13,31 @@ from ctxextend.errors import CheckpointError, did_you_mean
 from ctxextend.families.length_keys import around
 from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.schema import RotaryFacts
-from ctxextend.tables.rotary import (
+from ctxextend.tables.rope_types import (
     ALPHA,
     FACTOR,
     LISTS,
-    NEEDS,
     NTK_ALPHA,
     PARTIAL,
-    STATES_TRAINED,
+    ROPE_TYPES,
     THETA,
     TRAINED,
     TYPE,
     Parameters,
+    rope_type,
 )
 
-NEW, OLD = "rope_parameters", "rope_scaling"  # dialects
+# Dialects.
+NEW = "rope_parameters"
+OLD = "rope_scaling"
+
+OLD_TYPE = "type"  # the first name of `TYPE`
 MAX_NUMBER = 1e30  # of any setting; larger ones overflow in formulas
 MAX_LENGTH = 10**12  # of factors and lengths
-OPTIONAL = (
-    "attention_factor",
-    "beta_fast",
-    "beta_slow",
-    "mscale",
-    "mscale_all_dim",
-)  # numbers; 0: the default
+# Numbers; 0 means the default.
+OPTIONAL = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 # Settings that have a meaning in every class; others may be missing in a copy.
-NEEDED = {key for needed in NEEDS.values() for key in needed}
+NEEDED = set().union(*(kind.needs for kind in ROPE_TYPES.values()))
 COMPARED = {TYPE, THETA, PARTIAL, FACTOR, *OPTIONAL, *NEEDED}
 # Types whose config has rotary settings of another part next to its text config: of audio.
 OWN_SETTINGS = ("musicflamingo",)
@@ -57,53 +55,68 @@ class RopeLayers:
 def read_rope(location: TableLocation) -> tuple[RopeLayers, ...]:
     """Return the rotary settings in a model's config, those of local layers last.
 
-    Raises CheckpointError if a setting is malformed, if both dialects are used and disagree, or if
-    a config around the model's own states other settings.
+    Raises:
+        CheckpointError: A setting is malformed, both dialects are used and disagree, or a config
+            around the model's own states other settings.
     """
-    facts, found = _facts(location), list[RopeLayers]()
+    facts = rotary_facts(location)
+    found = list[RopeLayers]()
     for layers in sorted(facts.theta, key=lambda name: name in facts.local):
-        stated = [
-            values for dialect in (OLD, NEW) if (values := _stated(location, dialect, layers))
-        ]
-        stated = stated or [
-            {THETA: facts.theta[layers], **facts.defaults[layers]}
-            if layers in facts.defaults
-            else {}
-        ]
-        first, *others = (_complete(location, layers, values) for values in stated)
-        for other in (*others, first | _next_to(location, layers)):
-            if unequal := [key for key in first | other if first.get(key) != other.get(key)]:
-                name = min(unequal, key=TYPE.__ne__)  # the type explains what else differs
-                used, stated_too = first.get(name), other.get(name)
-                message = (
-                    f"config.json: {name}{layers and f' of {layers}'} is {used!r:.100} in "
-                    "transformers"
-                )
-                hint = (
-                    f"Remove the wrong value: {OLD}, {NEW} and the keys next to them must mean "
-                    "the same."
-                )
-                raise CheckpointError(
-                    f"{message}, but the file also states {stated_too!r:.100}.", hint
-                )
-        for copied in _copies(location):
-            _check_copy(location, copied, layers, first)
-        found.append(RopeLayers(layers, first, layers in facts.local))
+        used = _read_layers(location, layers)
+        for copied in copies(location):
+            _check_copy(location, copied, layers, used)
+        found.append(RopeLayers(layers, used, is_local=layers in facts.local))
     return tuple(found)
 
 
-def stated_trained_length(location: TableLocation, layers: RopeLayers) -> int | None:
-    """Return the length of the first training that the config states for these layers, in tokens;
-    None if it does not.
+def _read_layers(location: TableLocation, layers: str) -> dict[str, Any]:
+    """Return the settings that layers of one type have in transformers.
 
-    A type's own default counts as stated, since max_position_embeddings does not change it.
+    Raises:
+        CheckpointError: A setting is malformed, or the dialects disagree.
     """
-    facts = _facts(location)
+    in_dialects = [stated_settings(location, dialect, layers) for dialect in (OLD, NEW)]
+    stated = [settings for settings in in_dialects if settings]
+    if not stated:
+        stated.append(_unstated_settings(location, layers))
+    used, *others = [_complete(location, layers, values) for values in stated]
+    others.append(used | settings_next_to(location, layers))
+    for other in others:
+        unequal = [key for key in used | other if used.get(key) != other.get(key)]
+        if unequal:
+            name = TYPE if TYPE in unequal else unequal[0]  # the type explains what else differs
+            raise CheckpointError(
+                f"config.json: {_with_layers(name, layers)} is {used.get(name)!r:.100} in "
+                f"transformers, but the file also states {other.get(name)!r:.100}.",
+                f"Remove the wrong value: {OLD}, {NEW} and the keys next to them must mean the "
+                "same.",
+            )
+    return used
+
+
+def _unstated_settings(location: TableLocation, layers: str) -> dict[str, Any]:
+    """Return the settings of layers of a config that states none."""
+    facts = rotary_facts(location)
+    if layers not in facts.defaults:
+        return {}
+    return {THETA: facts.theta[layers], **facts.defaults[layers]}
+
+
+def stated_trained_length(location: TableLocation, layers: RopeLayers) -> int | None:
+    """Return the length of the first training that the config states for these layers, in tokens.
+
+    It is None if the config states none. A type's own default counts as stated, since
+    max_position_embeddings does not change it.
+
+    Raises:
+        CheckpointError: The settings are malformed, or the length is not a number.
+    """
     stated: list[Mapping[str, Any]] = [
-        _stated(location, dialect, layers.layers) for dialect in (OLD, NEW)
+        stated_settings(location, OLD, layers.layers),
+        stated_settings(location, NEW, layers.layers),
     ]
     if not any(stated):
-        stated.append(facts.defaults.get(layers.layers, {}))
+        stated.append(rotary_facts(location).defaults.get(layers.layers, {}))
     for settings in stated:
         if TRAINED in settings:
             return int(settings[TRAINED])
@@ -124,54 +137,30 @@ def rotary_dim(location: TableLocation, parameters: Parameters) -> int:
     """Return the number of rotated values per head, with those that ``proportional`` does not move.
 
     Source: ``ROPE_INIT_FUNCTIONS`` of transformers 5.23.
+
+    Raises:
+        CheckpointError: The config states no valid size of a head.
     """
-    key = _facts(location).dim_key
+    key = rotary_facts(location).dim_key
     if location.stated(key) is None and key not in location.family.defaults:
-        head_dim = location.value("hidden_size") // max(location.value("num_attention_heads"), 1)
+        hidden_size = location.value("hidden_size")
+        head_dim = hidden_size // max(location.value("num_attention_heads"), 1)
     else:
         head_dim = location.value(key)
-    return int(head_dim * (1 if parameters[TYPE] == "proportional" else parameters.get(PARTIAL, 1)))
+    if parameters[TYPE] == "proportional":
+        return head_dim
+    return int(head_dim * parameters.get(PARTIAL, 1))
 
 
-def rope_changes(location: TableLocation, layers: RopeLayers, after: Parameters) -> dict[Keys, Any]:
-    """Return the config values, by path of keys, that give these layers other settings, in the
-    file's dialect.
-
-    Files that use both dialects keep both, and copies of the settings around the model's config
-    change too. The type is also written as ``type``, its first name, in files that have this key,
-    and in a new ``rope_scaling`` (vllm-project/vllm#10293).
-    """
-    changes = _own_changes(location, layers, after)
-    for copied in _copies(location):
-        changes |= _copy_changes(location, copied, layers, after)
-    return changes
-
-
-def copied_length_paths(location: TableLocation) -> list[Keys]:
-    """Return the paths of the length next to copies of the rotary settings, which must follow that
-    of the model.
-
-    A copy without a length gets one, since transformers asks for it next to scaled settings.
-    """
-    key = location.effective_key
-    paths = list[Keys]()
-    for copied in _copies(location):
-        path = (*copied.path, key)
-        if nested(location.config, path) in (None, location.stated(key)):
-            paths.append(path)
-    return paths
-
-
-def _copies(location: TableLocation) -> Iterator[TableLocation]:
-    """Yield the configs around a text config that state its rotary settings, or its sizes, once
-    more.
+def copies(location: TableLocation) -> Iterator[TableLocation]:
+    """Yield the configs around a text config that state its rotary settings, or its sizes, again.
 
     Transformers reads none of them; other readers may. What they do not state is that of the text
     config.
     """
     if location.config.get("model_type") in OWN_SETTINGS:
         return
-    facts = _facts(location)
+    facts = rotary_facts(location)
     keys = {OLD, NEW, THETA, facts.partial_key, *facts.theta_keys.values()}
     own = nested(location.config, location.path)
     if not isinstance(own, Mapping):
@@ -200,245 +189,199 @@ def _with_missing(
 def _check_copy(
     location: TableLocation, copied: TableLocation, layers: str, used: Parameters
 ) -> None:
-    """Raise CheckpointError if a copy of the settings of one type of layers differs from those that
-    are used.
+    """Check that a copy of the settings of one type of layers equals those that are used.
+
+    Raises:
+        CheckpointError: It differs.
     """
-    next_to = _next_to(copied, layers)
+    next_to = settings_next_to(copied, layers)
     shared = {key: used[key] for key in {THETA, PARTIAL, TRAINED} & used.keys() - next_to.keys()}
     found = [{**used, **next_to}]
     for dialect in (OLD, NEW):
-        if stated := _stated(copied, dialect, layers):
+        stated = stated_settings(copied, dialect, layers)
+        if stated:
             found.append(_complete(copied, layers, {**shared, **stated}))
     for other in found:
-        keys = (used.keys() & other.keys()) | ((used.keys() ^ other.keys()) & COMPARED)
+        in_both = used.keys() & other.keys()
+        in_one = used.keys() ^ other.keys()
+        keys = in_both | (in_one & COMPARED)
         unequal = [key for key in keys if used.get(key) != other.get(key)]
         if unequal:
             name = TYPE if TYPE in unequal else min(unequal)  # the type explains what else differs
             where = ".".join(location.path)
             outer = ".".join(copied.path) or "the top level"
-            name_and_layers = f"{name} of {layers}" if layers else name
-            message = f"config.json: {name_and_layers} is {used.get(name)!r:.100} in {where}"
-            message = (
-                f"{message}, which transformers reads, but {other.get(name)!r:.100} at {outer}."
+            raise CheckpointError(
+                f"config.json: {_with_layers(name, layers)} is {used.get(name)!r:.100} in {where}, "
+                f"which transformers reads, but {other.get(name)!r:.100} at {outer}.",
+                f"Remove {OLD}, {NEW} and the keys next to them at {outer}, or make them mean the "
+                f"same as {where}.",
             )
-            hint = f"Remove {OLD}, {NEW} and the keys next to them at {outer}"
-            raise CheckpointError(message, f"{hint}, or make them mean the same as {where}.")
 
 
-def _copy_changes(
-    location: TableLocation, copied: TableLocation, layers: RopeLayers, after: Parameters
-) -> dict[Keys, Any]:
-    """Return the values that give a copy of the settings of these layers other settings.
-
-    Transformers does not load types with a trained length next to ``rope_theta`` outside of a text
-    config: it moves into the settings.
-    """
-    changes = _own_changes(copied, layers, after)
-    theta = (*copied.path, _facts(copied).theta_keys.get(layers.layers, THETA))
-    path = (*copied.path, OLD)
-    has_theta = theta in changes or nested(location.config, theta) is not None
-    is_moved = has_theta and after[TYPE] in STATES_TRAINED and OLD in _dialects(copied)
-    if not changes or not is_moved:
-        return changes
-    if isinstance(changes.get(path), dict):
-        changes[path] = {**changes[path], THETA: after[THETA]}
-    else:
-        changes[(*path, THETA)] = after[THETA]
-    return changes | {theta: None}
+def _with_layers(key: str, layers: str) -> str:
+    """Return a setting with the type of layers that it applies to."""
+    return f"{key} of {layers}" if layers else key
 
 
-def _own_changes(location: TableLocation, layers: RopeLayers, after: Parameters) -> dict[Keys, Any]:
-    facts = _facts(location)
-    name = layers.layers
-    before = layers.parameters
-    changes = dict[Keys, Any]()
-    # Yarn settings without the trained length take max_position_embeddings for it, which is about
-    # to change.
-    is_pinned = TRAINED in after and stated_trained_length(location, layers) is None
-    if after == before and not is_pinned:
-        return changes
-    if facts.needs_dim and location.stated(facts.dim_key) is None:
-        changes[location.paths_of(facts.dim_key)[-1]] = rotary_dim(location, {**before, PARTIAL: 1})
-    is_rescaled = {**before, THETA: after[THETA]} != after
-    dialects, old = _dialects(location), _stated(location, OLD, name)
-    if after[THETA] != before[THETA] and (
-        THETA in _next_to(location, name) or (OLD in dialects and THETA not in old)
-    ):
-        changes[location.paths_of(facts.theta_keys.get(name, THETA))[-1]] = after[THETA]
-    trained = location.stated(TRAINED) or location.family.defaults.get(TRAINED)
-    if not name and trained and after.get(TRAINED, trained) != trained:
-        changes[location.paths_of(TRAINED)[-1]] = after[TRAINED]
-    if OLD in dialects and facts.scales_local and is_rescaled:  # it would scale local layers too
-        dialects = (NEW,)
-        changes = changes | ({location.paths_of(OLD)[-1]: None} if old else {})
-    for dialect in dialects:
-        stated = _stated(location, dialect, name)
-        is_old = dialect == OLD
-        outside = (
-            {THETA, PARTIAL} - stated.keys() if is_old else set()
-        )  # settings that are stated next to it
-        settings = {key: value for key, value in after.items() if key not in outside}
-        if (
-            is_old
-            and not is_rescaled
-            and THETA in outside
-            and settings.keys() - stated.keys() <= {TYPE}
-        ):
-            continue
-        if "type" in stated or (is_old and not stated):
-            settings["type"] = (
-                stated["type"] if "type" in stated and after[TYPE] == before[TYPE] else after[TYPE]
-            )
-        path = location.paths_of(_key(dialect, name))[-1]
-        if stated and stated.keys() <= settings.keys():
-            changes |= {
-                (*path, key): value for key, value in settings.items() if stated.get(key) != value
-            }
-            continue
-        changes[path] = settings
-        if not is_old and location.stated(NEW) is None:
-            local = (item for item in read_rope(location) if item.is_local)
-            changes |= {
-                location.paths_of(_key(NEW, item.layers))[-1]: dict(item.parameters)
-                for item in local
-            }
-    return changes
-
-
-def _facts(location: TableLocation) -> RotaryFacts:
+def rotary_facts(location: TableLocation) -> RotaryFacts:
+    """Return how the classes of rotary positions read their settings."""
     assert location.table.rope is not None
     return location.table.rope
 
 
-def _key(dialect: str, layers: str) -> str:
+def settings_key(dialect: str, layers: str) -> str:
     """Return the key of the settings of layers of one type, with a dot if it is nested."""
     return f"{dialect}.{layers}" if layers and dialect == NEW else dialect
 
 
-def _stated(location: TableLocation, dialect: str, layers: str) -> dict[str, Any]:
-    """Return the settings that a dialect states for layers of one type; empty if none."""
-    facts, whole = _facts(location), location.stated(dialect)
-    if whole is None or (dialect == OLD and layers in facts.local and not facts.scales_local):
-        return {}
-    stated = location.stated(_key(dialect, layers))
-    is_layered = bool(layers) and dialect == NEW
-    has_layers = isinstance(whole, Mapping) and any(
-        isinstance(value, Mapping) for value in whole.values()
-    )
-    if dialect == OLD and not facts.reads_old and whole:
-        expected = f"null: these models read only {NEW}"
-    elif (
-        isinstance(whole, Mapping)
-        and isinstance(stated, Mapping | None)
-        and (has_layers == is_layered or not whole)
-    ):
-        return {key: value for key, value in (stated or {}).items() if value is not None}
-    else:
-        expected = (
-            f"one object for each of {', '.join(facts.theta)}"
-            if is_layered
-            else "an object of settings"
-        )
-    message = (
-        f"config.json: {'.'.join((*location.path, dialect))} must be {expected}, got "
-        f"{whole!r:.100}."
-    )
-    raise CheckpointError(message, "Correct config.json.")
+def stated_settings(location: TableLocation, dialect: str, layers: str) -> dict[str, Any]:
+    """Return the settings that a dialect states for layers of one type; empty if none.
 
-
-def _next_to(location: TableLocation, layers: str) -> dict[str, Any]:
-    """Return the settings that the old dialect states next to ``rope_scaling``."""
-    facts = _facts(location)
-    keys = {THETA: facts.theta_keys.get(layers, THETA), PARTIAL: facts.partial_key}
-    keys = keys if facts.reads_old or not layers else {}
-    return {
-        name: value for name, key in keys.items() if (value := location.stated(key)) is not None
-    }
-
-
-def _dialects(location: TableLocation) -> tuple[str, ...]:
-    """Return the dialects that a config uses; without settings, that of the transformers version
-    that wrote it.
+    Raises:
+        CheckpointError: They are no object of settings, or the classes do not read the dialect.
     """
-    if used := tuple(dialect for dialect in (OLD, NEW) if location.stated(dialect)):
-        return used
-    facts = _facts(location)
-    path = location.paths_of(OLD)[-1][:-1]
-    keys = {OLD, *(facts.theta_keys.get(layers, THETA) for layers in facts.theta)}
-    version = str(location.config.get("transformers_version")).partition(".")[0]
-    is_new = (
-        version.isdigit()
-        and int(version) >= 5
-        and keys.isdisjoint(nested(location.config, path) or {})
-    )
-    return (NEW,) if is_new or facts.defaults or not facts.reads_old else (OLD,)
+    facts = rotary_facts(location)
+    whole = location.stated(dialect)
+    is_skipped = dialect == OLD and layers in facts.local and not facts.scales_local
+    if whole is None or is_skipped:
+        return {}
+    if dialect == OLD and not facts.reads_old and whole:
+        raise _malformed(location, dialect, f"null: these models read only {NEW}")
+    stated = location.stated(settings_key(dialect, layers))
+    is_layered = bool(layers) and dialect == NEW
+    if _is_object(whole, stated, is_layered=is_layered):
+        return {key: value for key, value in (stated or {}).items() if value is not None}
+    if is_layered:
+        raise _malformed(location, dialect, f"one object for each of {', '.join(facts.theta)}")
+    raise _malformed(location, dialect, "an object of settings")
+
+
+def _is_object(whole: Any, stated: Any, *, is_layered: bool) -> bool:
+    """Whether a dialect has the form of settings.
+
+    Args:
+        whole: The value of the dialect.
+        stated: The settings of one type of layers in it.
+        is_layered: Whether it must contain one object for each type of layers.
+    """
+    if not isinstance(whole, Mapping) or not isinstance(stated, Mapping | None):
+        return False
+    has_layers = any(isinstance(value, Mapping) for value in whole.values())
+    return has_layers == is_layered or not whole
+
+
+def _malformed(location: TableLocation, dialect: str, expected: str) -> CheckpointError:
+    """Return the error for a dialect that is not what the classes read."""
+    path = ".".join((*location.path, dialect))
+    message = f"config.json: {path} must be {expected}, got {location.stated(dialect)!r:.100}."
+    return CheckpointError(message, "Correct config.json.")
+
+
+def settings_next_to(location: TableLocation, layers: str) -> dict[str, Any]:
+    """Return the settings that the old dialect states next to ``rope_scaling``."""
+    facts = rotary_facts(location)
+    if layers and not facts.reads_old:
+        return {}
+    stated = {
+        THETA: location.stated(facts.theta_keys.get(layers, THETA)),
+        PARTIAL: location.stated(facts.partial_key),
+    }
+    return {name: value for name, value in stated.items() if value is not None}
 
 
 def _complete(location: TableLocation, layers: str, stated: Parameters) -> dict[str, Any]:
-    """Return stated settings with transformers' defaults; raise CheckpointError if they are
-    malformed.
+    """Return stated settings with transformers' defaults.
+
+    Raises:
+        CheckpointError: They are malformed.
     """
-    facts = _facts(location)
-    share = {} if facts.partial == 1 else {PARTIAL: facts.partial}
-    rope = {
-        TYPE: stated.get("type", "default"),
-        THETA: facts.theta[layers],
-        **share,
-        **_next_to(location, layers),
-    }
-    rope |= {key: value for key, value in stated.items() if key != "type"}
-    kind = rope[TYPE] = facts.type_names.get(str(rope[TYPE]), rope[TYPE])
-    if (old_kind := stated.get("type", kind)) not in (kind, "mrope") and facts.type_names.get(
-        str(old_kind)
-    ) != kind:
+    facts = rotary_facts(location)
+    rope = {TYPE: stated.get(OLD_TYPE, "default"), THETA: facts.theta[layers]}
+    if facts.partial != 1:
+        rope[PARTIAL] = facts.partial
+    rope |= settings_next_to(location, layers)
+    rope |= {key: value for key, value in stated.items() if key != OLD_TYPE}
+    rope[TYPE] = _type_of(facts, rope, stated)
+    needed = rope_type(rope).needs
+    if TRAINED in needed:
+        rope = _with_trained_length(location, layers, rope)
+    optional = [key for key in OPTIONAL if rope.get(key)]
+    for key in (THETA, PARTIAL, FACTOR, TRAINED, *needed, *optional):
+        if key in LISTS:
+            expected = _list_fault(rope.get(key), rotary_dim(location, rope) // 2)
+        elif key in needed or key in rope:
+            expected = _number_fault(rope.get(key), least=1 if key in (FACTOR, TRAINED) else 0)
+        else:
+            continue
+        if expected:
+            raise CheckpointError(
+                f"config.json: {key} of {rope[TYPE]} rotary positions must be {expected}, got "
+                f"{rope.get(key)!r:.100}.",
+                "Correct config.json.",
+            )
+    return rope
+
+
+def _type_of(facts: RotaryFacts, rope: Parameters, stated: Parameters) -> str:
+    """Return the rope type of settings, by its name in transformers.
+
+    Args:
+        facts: How the classes read the settings.
+        rope: The settings, with defaults.
+        stated: Those that the config states.
+
+    Raises:
+        CheckpointError: The type is unknown, or the settings name two.
+    """
+    kind = facts.type_names.get(str(rope[TYPE]), rope[TYPE])
+    old_kind = stated.get(OLD_TYPE, kind)
+    if old_kind not in (kind, "mrope") and facts.type_names.get(str(old_kind)) != kind:
         message = f"config.json: rope_type is {kind!r:.100}, but type is {old_kind!r:.100}."
         raise CheckpointError(
             message, "Remove the wrong one: both name the type of the rotary settings."
         )
-    needed = NEEDS.get(str(kind), ())
     if kind == "dynamic" and facts.reads_alpha and rope.get(ALPHA):
-        kind = rope[TYPE] = NTK_ALPHA
-        needed = (ALPHA,)
-    elif str(kind) not in NEEDS:
-        hint = did_you_mean(str(kind), NEEDS) or f"Use one of {', '.join(NEEDS)}."
+        return NTK_ALPHA
+    if str(kind) not in ROPE_TYPES:
+        hint = did_you_mean(str(kind), ROPE_TYPES) or f"Use one of {', '.join(ROPE_TYPES)}."
         raise CheckpointError(f"config.json: unknown rope_type {kind!r:.100}.", hint)
-    if TRAINED in needed:
-        trained = (
-            None if layers else location.stated(TRAINED) or location.family.defaults.get(TRAINED)
-        )
-        default = {TRAINED: location.value(location.effective_key)} if kind == "yarn" else {}
-        rope = default | rope | ({TRAINED: trained} if trained else {})
-    for key in (
-        THETA,
-        PARTIAL,
-        FACTOR,
-        TRAINED,
-        *needed,
-        *(key for key in OPTIONAL if rope.get(key)),
-    ):
-        value = rope.get(key)
-        least = 1 if key in (FACTOR, TRAINED) else 0
-        if key in LISTS:
-            pairs = rotary_dim(location, rope) // 2
-            is_valid = (
-                isinstance(value, list) and len(value) == pairs and all(map(_is_number, value))
-            )
-            expected = f"a list of {pairs} numbers above 0, one for each pair of rotated values"
-        else:
-            maximum = MAX_LENGTH if least else MAX_NUMBER
-            is_valid = key not in (*needed, *rope) or (
-                _is_number(value, maximum) and rope[key] >= least
-            )
-            expected = f"a number {'of at least 1' if least else 'above 0'}"
-            if isinstance(value, int | float) and value > maximum:
-                expected = f"a number of at most {maximum:,.0f}"
-        if not is_valid:
-            message = (
-                f"config.json: {key} of {kind} rotary positions must be {expected}, got "
-                f"{value!r:.100}."
-            )
-            raise CheckpointError(message, "Correct config.json.")
-    return rope
+    return str(kind)
+
+
+def _with_trained_length(
+    location: TableLocation, layers: str, rope: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return settings with the length of the first training, if the config states one.
+
+    Raises:
+        CheckpointError: It states neither this one nor the length of the model.
+    """
+    completed = dict(rope)
+    if rope[TYPE] == "yarn":
+        completed = {TRAINED: location.value(location.effective_key), **rope}
+    if layers:  # settings of one type of layers do not read the key next to them
+        return completed
+    trained = location.stated(TRAINED) or location.family.defaults.get(TRAINED)
+    if trained:
+        completed[TRAINED] = trained
+    return completed
+
+
+def _list_fault(value: Any, pairs: int) -> str:
+    """Return what a list of settings must be; empty if it is so."""
+    if isinstance(value, list) and len(value) == pairs and all(map(_is_number, value)):
+        return ""
+    return f"a list of {pairs} numbers above 0, one for each pair of rotated values"
+
+
+def _number_fault(value: Any, *, least: int) -> str:
+    """Return what a setting must be; empty if it is so. With `least` 0, it must be above 0."""
+    maximum = MAX_LENGTH if least else MAX_NUMBER
+    if _is_number(value, maximum) and value >= least:
+        return ""
+    if isinstance(value, int | float) and value > maximum:
+        return f"a number of at most {maximum:,.0f}"
+    return f"a number of at least {least}" if least else "a number above 0"
 
 
 def _is_number(value: Any, maximum: float = MAX_NUMBER) -> bool:

@@ -1,25 +1,27 @@
 """Schema of the registry; `lookup` applies its entries to the config of a checkpoint."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from ctxextend.tables.method_facts import SCALING_METHODS
 
+LENGTH = "max_position_embeddings"  # the usual key of a length
 
-@dataclass(frozen=True)
-class ReservedRows:
+
+class ReservedRows(NamedTuple):
     """The rule for reserved rows, which come before position 0."""
 
     rows: int = 0  # constant number
     config_key: str | None = None  # its value is added to `rows`, such as ``pad_token_id``
-    inside_key: bool = (
-        False  # whether the length in the config includes them (514 for 512 positions)
-    )
+    # Whether the length in the config includes them (514 for 512 positions).
+    inside_key: bool = False
 
 
-@dataclass(frozen=True)
-class Buffer:
+NO_ROWS = ReservedRows()
+
+
+class Buffer(NamedTuple):
     """A buffer sized by the context length that weights files may contain.
 
     Its content: ``arange`` along the last axis, starting at the number of reserved rows if the key
@@ -29,57 +31,56 @@ class Buffer:
 
     name: str  # without the model's prefix; ``*`` matches a layer index
     content: Literal["arange", "zeros", "causal", "rows"]
-    is_kept: bool = (
-        False  # whether it is persistent, and so rebuilt at the new size; others are dropped
-    )
+    # Whether it is persistent, and so rebuilt at the new size; others are dropped.
+    is_kept: bool = False
 
 
-ROTARY, ALIBI, RELATIVE = "rotary", "ALiBi", "relative"  # schemes without a table of rows
+# Schemes without a table of rows.
+ROTARY: Literal["rotary"] = "rotary"
+ALIBI: Literal["ALiBi"] = "ALiBi"
+RELATIVE: Literal["relative"] = "relative"
+
 # What to expect of them beyond the trained length if only length limits change, as a clause.
 BEYOND = {
-    ROTARY: "positions continue beyond the trained angles, and quality falls soon "
-    "(Chen et al. 2023, "
-    "arXiv:2306.15595)",
-    ALIBI: "biases continue: the loss hardly grows, but far tokens count little "
-    "(Press et al. 2022, "
-    "arXiv:2108.12409)",
-    RELATIVE: "all far tokens share a bias: quality falls slowly, unless the task "
-    "needs their order "
-    "(arXiv:1910.10683)",
+    ROTARY: (
+        "positions continue beyond the trained angles, and quality falls soon "
+        "(Chen et al. 2023, arXiv:2306.15595)"
+    ),
+    ALIBI: (
+        "biases continue: the loss hardly grows, but far tokens count little "
+        "(Press et al. 2022, arXiv:2108.12409)"
+    ),
+    RELATIVE: (
+        "all far tokens share a bias: quality falls slowly, unless the task needs their order "
+        "(arXiv:1910.10683)"
+    ),
 }
 
 
-@dataclass(frozen=True)
-class RotaryFacts:
+class RotaryFacts(NamedTuple):
     """How the classes of a model type read the rotary settings of their config."""
 
     # Default ``rope_theta`` by layer type; the key is empty if all layers have the same settings.
-    theta: Mapping[str, float] = field(default_factory=lambda: {"": 10_000.0})
+    theta: Mapping[str, float] = {"": 10_000.0}
     # Further settings by layer type, such as ``rope_type``, of a config that states none.
-    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    local: tuple[
-        str, ...
-    ] = ()  # layer types with a sliding window, which see no further and are not scaled
+    defaults: Mapping[str, Mapping[str, Any]] = {}
+    # Layer types with a sliding window, which see no further and are not scaled.
+    local: tuple[str, ...] = ()
     reads_old: bool = True  # whether they read ``rope_scaling`` of old configs
-    theta_keys: Mapping[str, str] = field(
-        default_factory=dict
-    )  # keys of old configs, by layer type; else rope_theta
+    # Keys of ``rope_theta`` in old configs, by layer type, if they have another name.
+    theta_keys: Mapping[str, str] = {}
     # Whether ``rope_scaling`` of old configs applies to `local` layers too, so that it cannot state
     # other settings.
     scales_local: bool = False
-    partial: float = (
-        1.0  # default ``partial_rotary_factor``: the share of each head that is rotated
-    )
+    # Default ``partial_rotary_factor``: the share of each head that is rotated.
+    partial: float = 1.0
     partial_key: str = "partial_rotary_factor"  # key of old configs
-    type_names: Mapping[str, str] = field(
-        default_factory=dict
-    )  # other names of rope types, as its files state them
-    dim_key: str = (
-        "head_dim"  # key of the size of a head; if missing: hidden_size / num_attention_heads
-    )
-    needs_dim: bool = (
-        False  # whether transformers needs this key for other rope types than ``default``
-    )
+    # Other names of rope types, as its files state them.
+    type_names: Mapping[str, str] = {}
+    # Key of the size of a head; if missing: hidden_size / num_attention_heads.
+    dim_key: str = "head_dim"
+    # Whether transformers needs this key for other rope types than ``default``.
+    needs_dim: bool = False
     methods: tuple[str, ...] = SCALING_METHODS  # that the classes apply; none: limits only
     # Whether ``alpha`` makes the base of ``dynamic`` settings a fixed one: the same for inputs of
     # every length.
@@ -89,58 +90,125 @@ class RotaryFacts:
     releases_are_scaled: bool = False
 
 
-@dataclass(frozen=True)
-class PositionTable:
-    """The positions of a model: a table of rows (learned, or sinusoids that are stored or
-    computed), or a rule.
+@dataclass(frozen=True, kw_only=True)
+class _Stated:
+    """What every kind of positions states."""
 
-    A rule, such as rotary positions, has no tensor: `name` is the config key of its settings.
-    """
+    config_key: str = LENGTH  # key of its length
+    part: str = ""  # its name if the model has several: encoder, decoder, text, ...
+    aliases: tuple[str, ...] = ()  # other names of the key that transformers accepts
+    unused_keys: tuple[str, ...] = ()  # keys of the same length that transformers no longer reads
+    reserved: ReservedRows = NO_ROWS
+    # Key and values (None: missing) with which a model has these positions.
+    when: tuple[str, tuple[Any, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class LearnedTable(_Stated):
+    """A table of learned rows."""
 
     name: str  # tensor name without the model's prefix
-    config_key: str  # key of its length
-    aliases: tuple[str, ...] = ()  # other names of that key that transformers accepts
-    unused_keys: tuple[str, ...] = ()  # keys of the same length that transformers no longer reads
-    reserved: ReservedRows = ReservedRows()
     buffers: tuple[Buffer, ...] = ()
-    part: str = ""  # name of the table if the model has several: encoder, decoder, text, ...
-    # of its sinusoids (`tables.sinusoids.LAYOUTS`), unless the file has learned rows; empty:
-    # learned
-    layout: str = ""
-    layout_key: str | None = (
-        None  # key that is true if the model starts with these sinusoids, else with learned rows
-    )
-    width_key: str | None = (
-        None  # key of its hidden size if transformers computes the rows that the file lacks
-    )
-    # a module next to that of a computed table, whose tensors only models with the table have
-    next_to: str = ""
-    clamps: bool = False  # whether transformers clamps positions past the end to the last one
-    rotates: bool = False  # whether its sinusoids are rotary angles
-    grows: bool = False  # whether transformers computes more rows for longer inputs
-    # whether longer inputs fail, although there are no rows: angles or biases are computed once
-    fails: bool = False
-    # whether transformers reads stored rows without gradients, so that none can be trained
-    is_fixed: bool = False
     extra_rows: int = 0  # rows after the last position, which are not usable positions
-    multiple_of: str | None = None  # key whose value (or largest list item) must divide the length
+    longer_inputs: Literal["fail", "share the last position"] = "fail"
+    # Key whose value (or largest list item) must divide the length.
+    multiple_of: str | None = None
     unless: tuple[str, str] | None = None  # key and value that lift this requirement
-    scheme: str = ""  # ``rotary``, ``ALiBi`` or ``relative``; empty: a table of rows
-    rope: RotaryFacts | None = None  # of rotary positions
-    when: tuple[str, tuple[Any, ...]] | None = (
-        None  # key and values (None: missing) with which a model has these
-    )
+    # Key that is true if the model starts with sinusoids of `layout`, else with learned rows.
+    layout_key: str | None = None
+    layout: str = ""
+
+    has_rows: ClassVar = True
+    rope: ClassVar[None] = None
+    is_computed: ClassVar = False
+    ignores_stored_rows: ClassVar = False
+
+
+@dataclass(frozen=True)
+class SinusoidalTable(_Stated):
+    """A table of sinusoids, computed or stored, unless the file has learned rows."""
+
+    name: str  # tensor name without the model's prefix
+    layout: str  # one of `tables.sinusoids.LAYOUTS`
+    buffers: tuple[Buffer, ...] = ()
+    longer_inputs: Literal["fail", "get computed rows"] = "fail"
+    # Key of its hidden size if transformers computes the rows that the file lacks.
+    width_key: str | None = None
+    # A module next to that of a computed table, whose tensors only models with the table have.
+    next_to: str = ""
+    # Whether transformers reads stored rows without gradients, so that none can be trained.
+    is_fixed: bool = False
+    rotates: bool = False  # whether the sinusoids are rotary angles
+
+    has_rows: ClassVar = True
+    extra_rows: ClassVar = 0
+    rope: ClassVar[None] = None
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether transformers computes the rows that the file lacks."""
+        return self.width_key is not None
 
     @property
     def ignores_stored_rows(self) -> bool:
-        """Whether transformers computes the rows even if a file has them: they are no part of its
-        state dict.
+        """Whether transformers computes the rows even if a file has them.
+
+        They are no part of its state dict.
         """
-        return self.width_key is not None and not self.is_fixed
+        return self.is_computed and not self.is_fixed
+
+    @property
+    def neighbors(self) -> str:
+        """The start of the names, after the model's prefix, of tensors that come with the table."""
+        module = self.name.rsplit(".", 2)[:-2]
+        return "".join(module) + self.next_to
 
 
 @dataclass(frozen=True)
-class PositionScheme:
+class RotaryPositions(_Stated):
+    """Rotary positions: settings in the config, and no rows."""
+
+    rope: RotaryFacts
+    # They fail if the angles are computed once.
+    longer_inputs: Literal["fail", "run"] = "run"
+
+    name: ClassVar = "rope_parameters"  # key of the settings
+    scheme: ClassVar = ROTARY
+    has_rows: ClassVar = False
+    extra_rows: ClassVar = 0
+    buffers: ClassVar[tuple[Buffer, ...]] = ()
+    is_computed: ClassVar = False
+    ignores_stored_rows: ClassVar = False
+
+
+@dataclass(frozen=True)
+class UnlimitedPositions(_Stated):
+    """Positions that exist at every length, without settings: only limits change."""
+
+    scheme: Literal["ALiBi", "relative"]
+    # They fail if the biases are computed once.
+    longer_inputs: Literal["fail", "run"] = "run"
+
+    has_rows: ClassVar = False
+    extra_rows: ClassVar = 0
+    buffers: ClassVar[tuple[Buffer, ...]] = ()
+    rope: ClassVar[None] = None
+    is_computed: ClassVar = False
+    ignores_stored_rows: ClassVar = False
+
+    @property
+    def name(self) -> str:
+        """The key of the length, since there are no settings."""
+        return self.config_key
+
+
+# The positions of a model. Code about any kind reads what all have: name, config_key, aliases,
+# unused_keys, part, reserved, when, buffers, extra_rows, longer_inputs, has_rows, rope (of rotary
+# positions, else None), is_computed and ignores_stored_rows. Other facts belong to one kind.
+Positions = LearnedTable | SinusoidalTable | RotaryPositions | UnlimitedPositions
+
+
+class PositionScheme(NamedTuple):
     """What a model uses instead of a position table, and how to extend its context."""
 
     uses: str
@@ -149,8 +217,7 @@ class PositionScheme:
     reads_tokens: bool = True  # whether its input is text
 
 
-@dataclass(frozen=True)
-class Requirement:
+class Requirement(NamedTuple):
     """A value that a config key must have for the table to be used; it is also the default."""
 
     key: str
@@ -158,8 +225,7 @@ class Requirement:
     instead: PositionScheme  # used with other values
 
 
-@dataclass(frozen=True)
-class Pin:
+class Pin(NamedTuple):
     """A config key that is adjusted so that its effect does not change with the length.
 
     ``length``: values below 1 mean the length, so the key is set to the old length. ``blocks``: the
@@ -173,46 +239,38 @@ class Pin:
     block_size: int = 1  # in tokens
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A model inside a model, with its config."""
 
     name: str  # encoder, decoder, text, ...
     config_key: str  # contains its config; empty if it uses the outer one
     prefixes: tuple[str, ...]  # possible prefixes of its tensor names
     model_type: str  # its model type if its config has none
-    overrides: tuple[
-        str, ...
-    ] = ()  # keys of another copy of its config, which transformers prefers
-    # whether its config may state another model type; otherwise `model_type` always applies
+    # Keys of another copy of its config, which transformers prefers.
+    overrides: tuple[str, ...] = ()
+    # Whether its config may state another model type; otherwise `model_type` always applies.
     is_any: bool = False
-    is_head: bool = (
-        False  # whether it has a head, so its tensor names have the prefix of its base model
-    )
-    tokenizer: str | None = (
-        ""  # its tokenizer folder; empty: the model's tokenizer; None: no text input
-    )
+    # Whether it has a head, so its tensor names have the prefix of its base model.
+    is_head: bool = False
+    # Its tokenizer folder; empty: the model's tokenizer; None: no text input.
+    tokenizer: str | None = ""
     only: str = ""  # the table part of its model type that it uses; empty: all
     is_flat: bool = False  # whether old configs have its keys in the outer config
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """The facts about one model type: an entry of the registry."""
 
     model_type: str  # as in config.json
-    prefixes: tuple[str, ...] = (
-        "",
-    )  # of tensor names: first in the base class, then in classes with a head
-    tables: tuple[PositionTable, ...] = ()  # the one that reads the tokens first
-    defaults: Mapping[str, int] = field(
-        default_factory=dict
-    )  # transformers' defaults for missing config keys
+    # Of tensor names: first in the base class, then in classes with a head.
+    prefixes: tuple[str, ...] = ("",)
+    tables: tuple[Positions, ...] = ()  # the one that reads the tokens first
+    # transformers' defaults for missing config keys.
+    defaults: Mapping[str, int] = {}
     requires: tuple[Requirement, ...] = ()  # for the tables to be used
     parts: tuple[Part, ...] = ()  # models inside it
     limits: tuple[str, ...] = ()  # keys that also truncate inputs, and follow the length
     pins: tuple[Pin, ...] = ()  # keys whose effect must not change
-    padding_effect: str = (
-        ""  # how outputs depend on the padding length, even with an attention mask, as a clause
-    )
+    # How outputs depend on the padding length, even with an attention mask, as a clause.
+    padding_effect: str = ""
     note: str = ""  # a caveat for users, as a clause

@@ -78,7 +78,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     )
     reports = {
         table.name: report_scheme(table, recipe)
-        if table.location.table.scheme
+        if not table.location.table.has_rows
         else _report(checkpoint, table, recipe, parameters)
         for table in model.tables
     }
@@ -152,9 +152,7 @@ def _report(
         )
         raise CheckpointError(message, "Correct config.json.")
     else:  # as transformers computes it, with zeros for padding
-        values = sinusoidal_rows(np.arange(rows), hidden_size, location.table.layout).astype(
-            np.float32
-        )
+        values = sinusoidal_rows(np.arange(rows), hidden_size, location.layout).astype(np.float32)
         values[max(first - 1, 0) : first] = 0
     stats, repetition = measure(values[first:]), find_repetition(values[first:])
     fit = None if stats.nonfinite else fit_layout(values[first:], location.layout)

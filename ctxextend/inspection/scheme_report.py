@@ -17,7 +17,8 @@ from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import FoundTable
 from ctxextend.recipe_file import Provenance
 from ctxextend.tables.method_parser import parse_method
-from ctxextend.tables.rotary import NTK_ALPHA, Parameters, frequencies, ntk_base
+from ctxextend.tables.rope_types import NTK_ALPHA, Parameters
+from ctxextend.tables.rotary import frequencies, ntk_base
 
 ROUNDING = 1e-9  # relative
 

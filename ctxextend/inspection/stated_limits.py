@@ -66,6 +66,11 @@ ANY_LENGTH = "any length"
 # What happens to inputs of more tokens than positions (see `LibraryLimit`): without a table of
 # rows, and as a clause.
 SCHEMES = {ROTARY: "untrained", **dict.fromkeys((ALIBI, RELATIVE), ANY_LENGTH)}
+LONGER_INPUTS = {
+    "fail": "fails",
+    "share the last position": "last position",
+    "get computed rows": "more rows",
+}
 EFFECTS = {
     "last position": "share the last position",
     "more rows": "get computed rows",
@@ -143,7 +148,7 @@ def _config_limits(model: OpenedModel, table: PositionReport) -> Iterator[Limit]
         tokens = location.positions(location.rows(value)) if type(value) is int else None
         if library == UNUSED:
             reason = "not used by any library"
-        elif location.table.scheme:
+        elif not location.table.has_rows:
             reason = f"the settings serve {table.positions} tokens, but engines read this length"
         else:
             reason = f"{table.name} has {location.rows(table.key_value)} rows: {NOT_LOADED}"
@@ -290,7 +295,7 @@ def _consequence(tokens: int | None, table: PositionReport) -> str:
     """
     positions = table.positions
     beyond = _beyond(table)
-    model = "model" if table.location.table.scheme else "table"
+    model = "model" if not table.location.table.has_rows else "table"
     effect = EFFECTS[beyond]
     count = f"the {model} has {positions} positions"
     is_free = beyond == ANY_LENGTH and table.location.stated(table.location.effective_key) is None
@@ -316,9 +321,8 @@ def served_length(table: PositionReport) -> int:
 
 def _beyond(table: PositionReport) -> str:
     """Return what happens to longer inputs that are not truncated; see `LibraryLimit`."""
-    entry = table.location.table
-    by_table = "last position" if entry.clamps else "more rows" if entry.grows else "fails"
-    return by_table if entry.fails else SCHEMES.get(entry.scheme, by_table)
+    location = table.location
+    return LONGER_INPUTS.get(location.table.longer_inputs) or SCHEMES[location.scheme]
 
 
 def _sentence_config(checkpoint: Checkpoint) -> str | None:

@@ -34,7 +34,7 @@ def _conditions(plan: Plan) -> str:
 
 
 def _effect_of_shrinking(plan: Plan) -> str:
-    if all(table.location.table.grows for table in plan.tables):
+    if all(table.location.table.longer_inputs == "get computed rows" for table in plan.tables):
         longer = "get computed rows"
     else:
         longer = "are not supported"

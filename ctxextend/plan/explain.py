@@ -1,9 +1,10 @@
 """Explain a plan in words: notes, warnings, and what to expect of the output."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ctxextend.families.rope import read_rope
+from ctxextend.families.runtimes import RuntimeLength, describe_runtimes, runtime_lengths
 from ctxextend.plan.effects import describe_effects, suggest_kept_rows
 from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.find_tables import ignored_tensors
@@ -15,7 +16,6 @@ from ctxextend.plan.length_notes import (
 )
 from ctxextend.plan.limit_warnings import low_limits, padding_warnings
 from ctxextend.plan.plan import Plan
-from ctxextend.plan.runtimes import describe_runtimes, runtime_lengths
 from ctxextend.plan.table_plan import TablePlan, length_to_state
 
 
@@ -31,8 +31,8 @@ class Explanation:
     choices: tuple[str, ...]  # what a method chose from a table's values, and why
     effects: str  # what to expect of the model's outputs before any training
     keep_hint: str  # how to keep outputs for short inputs, or the next command; may be empty
-    # The context length that each runtime derives from new rotary settings (None: it reads none).
-    # None of a conversion.
+    # The context length that each runtime derives from new rotary settings (None: not supported, or
+    # no rule). None of a conversion.
     runtimes: Mapping[str, int | None] | None
     runtime_notes: tuple[str, ...]  # which runtimes read the requested context length
 
@@ -53,7 +53,7 @@ def explain(plan: Plan) -> Explanation:
         choices=tuple(_describe_choices(plan)),
         effects=describe_effects(plan),
         keep_hint=suggest_kept_rows(plan),
-        runtimes=runtimes,
+        runtimes={item.runtime.name: item.length for item in runtimes},
         runtime_notes=runtime_notes(plan, runtimes),
     )
 
@@ -216,11 +216,11 @@ def _other_tables(plan: Plan) -> Iterator[str]:
 # ---- runtimes
 
 
-def find_runtimes(plan: Plan) -> Mapping[str, int | None]:
+def find_runtimes(plan: Plan) -> tuple[RuntimeLength, ...]:
     """Return the context length that each runtime derives from new rotary settings."""
     table = next((table for table in plan.tables if table.rope), None)
     if table is None:
-        return {}
+        return ()
     return runtime_lengths(
         table.rope[0].after,
         length_to_state(table),
@@ -229,7 +229,7 @@ def find_runtimes(plan: Plan) -> Mapping[str, int | None]:
     )
 
 
-def runtime_notes(plan: Plan, runtimes: Mapping[str, int | None]) -> tuple[str, ...]:
+def runtime_notes(plan: Plan, runtimes: Sequence[RuntimeLength]) -> tuple[str, ...]:
     """Return which runtimes read the new length; empty if no rotary settings change."""
     if not runtimes:
         return ()

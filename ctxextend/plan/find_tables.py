@@ -31,7 +31,7 @@ from ctxextend.families.lookup import (
     whole_number,
 )
 from ctxextend.families.registry import FAMILIES
-from ctxextend.families.schema import Family, PositionTable, ReservedRows
+from ctxextend.families.schema import Family, LearnedTable, ReservedRows, SinusoidalTable
 from ctxextend.families.unsupported import FAMILIES_HINT, POSITION_SCHEMES
 from ctxextend.plan.own_code import (
     ANGLES,
@@ -192,7 +192,7 @@ def _without_prefix(checkpoint: Checkpoint, architecture: Architecture) -> Check
     added.
     """
     names = checkpoint.names
-    tables = [location for location in architecture.locations if not location.table.scheme]
+    tables = [location for location in architecture.locations if location.table.has_rows]
     expected = {name for location in tables for name in location.names}
     if checkpoint.adapter_of or not expected.isdisjoint(names):
         return checkpoint
@@ -365,7 +365,7 @@ def _types_of_class(model_class: str) -> list[str]:
     """
     named = list[str]()
     for name, family in FAMILIES.items():
-        has_rows = any(not table.scheme for table in family.tables)
+        has_rows = any(table.has_rows for table in family.tables)
         pattern = rf"(?i:{re.escape(re.sub('[-_]', '', name))})(?=[A-Z])"
         if not has_rows and re.match(pattern, model_class):
             named.append(name)
@@ -381,7 +381,7 @@ def _is_usable(checkpoint: Checkpoint, model_type: str) -> bool:
         tables = find_tables(architecture, checkpoint.names, "")
         for table in tables:
             (rows, _), _, _ = describe_table(checkpoint, table)
-            if not table.location.table.scheme:
+            if table.location.table.has_rows:
                 check_rows(table.location, rows, table.name, has_config=checkpoint.has_config)
         _check_model_type(checkpoint, tables, model_type)
     except CtxextendError:
@@ -397,7 +397,7 @@ def _check_model_type(
     """
     config = checkpoint.config
     flag = f"--model-type {model_type}"
-    rules = [table.location for table in tables if table.location.table.scheme]
+    rules = [table.location for table in tables if not table.location.table.has_rows]
     if not rules or config.get("model_type") == model_type:
         return
     if not checkpoint.has_config:
@@ -543,18 +543,21 @@ def match_tables(
     """
     tables = list[FoundTable]()
     for location in architecture.locations:
-        if location.table.scheme:
+        if not location.table.has_rows:
             tables.append(FoundTable(location, location.usual_name))
             continue
         matches = [name for name in location.names if name in names]
         if (
-            not matches and location.table.width_key
-        ):  # transformers computes it in models with tensors next to it
-            container = "".join(location.table.name.rsplit(".", 2)[:-2]) + location.table.next_to
+            not matches
+            and isinstance(location.table, SinusoidalTable)
+            and location.table.is_computed
+        ):
+            # transformers computes it in models with tensors next to it
+            neighbors = location.table.neighbors
             prefixes = [
                 p
                 for p in location.prefixes
-                if any(name.startswith(p + container) for name in names)
+                if any(name.startswith(p + neighbors) for name in names)
             ]
             usual = [location.usual_name] * (
                 len(architecture.locations) == 1
@@ -656,13 +659,14 @@ def ignored_tensors(checkpoint: Checkpoint, tables: Sequence[FoundTable]) -> Ite
 
 def computed_shape(location: TableLocation) -> TableShape:
     """Return the shape that transformers computes from the config, and an empty dtype and file."""
-    if location.table.scheme:
+    if not location.table.has_rows:
         length = position_lengths(location).context
         if length < 1:
             message = f"config.json: {location.config_key} must be at least 1, got {length}."
             raise CheckpointError(message, "Correct config.json.")
         return (location.rows(location.key_value(length)), 0), "", ""
     rows = location.rows(location.value(location.effective_key))
+    assert isinstance(location.table, SinusoidalTable)
     return (rows, location.value(str(location.table.width_key))), "", ""
 
 
@@ -794,12 +798,13 @@ def _from_flags(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
     else:
         *path, last = (key or "max_position_embeddings").split(".")
         family = Family(str(checkpoint.config.get("model_type") or "unknown"))
-        entry = PositionTable(
-            table, last, reserved=ReservedRows(reserved, inside_key=stated == rows)
+        entry = LearnedTable(
+            table, config_key=last, reserved=ReservedRows(reserved, inside_key=stated == rows)
         )
-        return Architecture(
-            family, (TableLocation(entry, family, "", ("",), tuple(path), (), checkpoint.config),)
+        location = TableLocation(
+            family=family, config=checkpoint.config, path=tuple(path), table=entry
         )
+        return Architecture(family, (location,))
     is_known = not shape and checkpoint.config.get("model_type") in FAMILIES
     hint = (
         "Remove --tensor: the tables of this type are known."

@@ -12,14 +12,8 @@ from ctxextend.plan.table_plan import RopePlan, TablePlan
 from ctxextend.recipe import Resize
 from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import COUNTS, DEFAULT_METHOD, LIMITS
-from ctxextend.tables.rotary import (
-    KEPT_TYPES,
-    STATES_TRAINED,
-    TRAINED,
-    Parameters,
-    frequencies,
-    resize_rope,
-)
+from ctxextend.tables.rope_types import KEPT_TYPES, TRAINED, Parameters, rope_type
+from ctxextend.tables.rotary import frequencies, resize_rope
 
 # Rope types whose settings state the first trained length as part of their formula.
 FIXED_TRAINED_LENGTH = ("longrope", "llama3")
@@ -121,7 +115,7 @@ def _corrects_any(location: TableLocation) -> bool:
 def _is_corrected(location: TableLocation, layers: RopeLayers) -> bool:
     """Whether the user states another first trained length than these rotary settings."""
     given = location.trained_length
-    if given is None or layers.parameters["rope_type"] not in STATES_TRAINED:
+    if given is None or not rope_type(layers.parameters).states_trained:
         return False
     return bool(given != round(layers.parameters[TRAINED]))
 

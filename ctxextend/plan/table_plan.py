@@ -9,7 +9,7 @@ from ctxextend.families.rope import RopeLayers
 from ctxextend.json_output import not_in_json
 from ctxextend.plan.untrained import UntrainedRows
 from ctxextend.tables.choice import MethodChoice
-from ctxextend.tables.rotary import Parameters
+from ctxextend.tables.rope_types import Parameters
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class TablePlan:
     @property
     def has_rows(self) -> bool:
         """Whether it is a table of rows, stored or computed."""
-        return not self.location.table.scheme
+        return self.location.table.has_rows
 
     @property
     def is_changed(self) -> bool:

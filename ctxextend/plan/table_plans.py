@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.errors import MethodError, ResizeError
+from ctxextend.families.schema import LearnedTable
 from ctxextend.plan.find_tables import Describe, FoundTable, check_rows, tables_of_part
 from ctxextend.plan.rotary_plan import plan_without_rows
 from ctxextend.plan.table_plan import TablePlan
@@ -184,9 +185,12 @@ def _check_method(settings: Resize, plan: TablePlan) -> None:
 
 def _check_multiple(plan: TablePlan) -> None:
     """Raise ResizeError if the new length is no multiple of what the model pads inputs to."""
-    key = plan.location.table.multiple_of
-    if key is None or not plan.is_changed or _is_lifted(plan):
+    table = plan.location.table
+    if not isinstance(table, LearnedTable) or table.multiple_of is None:
         return
+    if not plan.is_changed or _is_lifted(plan, table):
+        return
+    key = table.multiple_of
     step = max(_positive_numbers(_stated_or_default(plan, key)), default=1)
     after = plan.max_len_after
     below = after // step * step
@@ -201,12 +205,11 @@ def _check_multiple(plan: TablePlan) -> None:
     raise ResizeError(message, f"Use --to {allowed}.")
 
 
-def _is_lifted(plan: TablePlan) -> bool:
+def _is_lifted(plan: TablePlan, table: LearnedTable) -> bool:
     """Whether a config value lifts the requirement of a multiple."""
-    unless = plan.location.table.unless
-    if unless is None:
+    if table.unless is None:
         return False
-    key, value = unless
+    key, value = table.unless
     return bool(plan.location.stated(key) == value)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ctxextend.json_output import not_in_json
+from ctxextend.tables.rope_types import KEPT_TYPES
 
 # The default method of a longer table, and those that it chooses by rule.
 DEFAULT_METHOD, COPY, FORMULA = "auto", "copy", "formula"
@@ -23,7 +24,7 @@ SCALING_METHODS = (
     "dynamic",
     "theta",
 )  # of unscaled rotary positions, the default first
-ROTARY_METHOD_NAMES = (*SCALING_METHODS, "longrope", "llama3", "proportional")
+ROTARY_METHOD_NAMES = tuple(dict.fromkeys((*SCALING_METHODS, *KEPT_TYPES)))
 
 # Effects on inputs up to the old length: of methods that keep learned rows, and of all others.
 UNCHANGED = "inputs up to the old length give identical outputs if padded as before"

@@ -24,38 +24,19 @@ from ctxextend.tables.method_facts import (
     Setting,
     method,
 )
+from ctxextend.tables.rope_types import (
+    ALPHA,
+    FACTOR,
+    NTK_ALPHA,
+    PARTIAL,
+    ROPE_TYPES,
+    THETA,
+    TRAINED,
+    TYPE,
+    Parameters,
+)
 
-Parameters = Mapping[
-    str, Any
-]  # rotary settings as in transformers 5: ``rope_type``, ``rope_theta``, ``factor``, …
 Lengths = tuple[int, int]  # context length before and after, in tokens
-
-# keys of settings
-TYPE = "rope_type"
-THETA = "rope_theta"
-FACTOR = "factor"
-PARTIAL = "partial_rotary_factor"
-TRAINED = "original_max_position_embeddings"  # the length of the first training, before any scaling
-LISTS = ("short_factor", "long_factor")
-ALPHA = "alpha"
-# ``dynamic`` settings with ``alpha``, in classes that read it; transformers calls them so, and
-# files do not.
-NTK_ALPHA = "ntk_alpha"
-NEEDS: dict[str, tuple[str, ...]] = {  # the settings that each rope type needs
-    "default": (),
-    "linear": (FACTOR,),
-    "dynamic": (FACTOR,),
-    "yarn": (FACTOR, TRAINED),
-    "longrope": (TRAINED, *LISTS),
-    "llama3": (FACTOR, TRAINED, "low_freq_factor", "high_freq_factor"),
-    "proportional": (),
-}
-KEPT_TYPES = tuple(NEEDS)[1:]  # scaled models keep their type
-STATES_TRAINED = (
-    "yarn",
-    "longrope",
-    "llama3",
-)  # types whose settings state the length of the first training
 
 
 class Frequencies(NamedTuple):
@@ -145,9 +126,15 @@ def _proportional(rope: Parameters, dim: int, *_: int) -> Frequencies:
     return Frequencies(inverse)
 
 
-FORMULAS: dict[str, Callable[..., Frequencies]] = dict(
-    zip(NEEDS, (_default, _linear, _dynamic, _yarn, _longrope, _llama3, _proportional), strict=True)
-)
+FORMULAS: dict[str, Callable[..., Frequencies]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "llama3": _llama3,
+    "proportional": _proportional,
+}
 
 
 def trained_length(rope: Parameters, max_len: int) -> int:
@@ -380,7 +367,7 @@ def resize_rope(
         _check_factor(name, factor)
         settings[FACTOR] = factor
     first = first_trained or trained_length(rope, before)
-    if TRAINED in rope and name in STATES_TRAINED:
+    if TRAINED in rope and name in ROPE_TYPES and ROPE_TYPES[name].states_trained:
         rope = {**rope, TRAINED: first}
     # Methods state `from_length` as the trained length if the settings state none.
     from_length = before if TRAINED in rope else first

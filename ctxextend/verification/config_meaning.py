@@ -7,7 +7,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.rope import NEW, OLD
 from ctxextend.plan.table_plan import TablePlan
-from ctxextend.tables.rotary import THETA
+from ctxextend.tables.rope_types import THETA
 from ctxextend.verification.json_changes import (
     INFORMATIONAL_KEYS,
     MISSING,

@@ -14,6 +14,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from ctxextend import Inspection, inspect, plan_resize, resize, verify
 from ctxextend.families.lookup import find_architecture
 from ctxextend.families.registry import FAMILIES
+from ctxextend.families.schema import SinusoidalTable
 from ctxextend.json_output import to_json
 from ctxextend.plan.find_tables import stated_width
 from tests.helpers import rules, tiny
@@ -76,10 +77,11 @@ def write(folder: Path, model_type: str) -> None:
     tensors: dict[str, Any] = {"other.weight": np.zeros((2, 2), np.float32)}
     for location in find_architecture(config).locations:
         table = location.table
-        if table.width_key:
-            container = "".join(table.name.rsplit(".", 2)[:-2]) + table.next_to
-            tensors[f"{location.usual_prefix}{container}.weight"] = np.zeros((2, 2), np.float32)
-        elif not table.scheme:
+        if isinstance(table, SinusoidalTable) and table.is_computed:
+            tensors[f"{location.usual_prefix}{table.neighbors}.weight"] = np.zeros(
+                (2, 2), np.float32
+            )
+        elif table.has_rows:
             rows = location.rows(location.value(location.effective_key))
             stated = stated_width(location, tiny.WIDTH)
             width = stated[1] if stated else tiny.WIDTH

@@ -255,7 +255,7 @@ def check_family(model_type: str, built: list[tiny.Built], folder: Path) -> dict
             name for location in locations for name in location.names if name in one.names
         )
         is_known = tables in conforming or (
-            all(location.table.width_key for location in locations)
+            all(location.table.is_computed for location in locations)
             and any(tables <= known for known in conforming)
         )
         if not tables or is_known:
@@ -285,7 +285,7 @@ def check_class(
     check_rows(small)
     if small.waves:
         return check_waves_resize(small, folder, all_methods=all_methods)
-    assert not any(location.table.width_key for location, _ in small.found), (
+    assert not any(location.table.is_computed for location, _ in small.found), (
         "its rows are not sinusoids"
     )
     check_resize(small, unused, folder)
@@ -316,7 +316,7 @@ class SmallModel:
         parameters = {name for name, _ in self.model.named_parameters()}
         others = {name for name, _ in (*tiny.tensors(self.model), *self.model.named_modules())}
         found = find_tables(self.architecture, parameters | others, model_type)
-        computed = {name for location, name in found if location.table.width_key}
+        computed = {name for location, name in found if location.table.is_computed}
         assert computed <= parameters | others, f"{model_class.__name__} has no such table"
         self.found = [table for table in found if table.name in parameters | others]
 
@@ -646,7 +646,7 @@ def check_beyond_the_old_length(
     """Check that the base model fails on longer inputs, or, if transformers clamps positions,
     differs.
     """
-    if location.table.clamps:
+    if location.table.longer_inputs == "share the last position":
         assert not torch.equal(*overlap(reader.run(small.model, length), new))
         return
     with pytest.raises((IndexError, RuntimeError, ValueError)):
@@ -726,7 +726,7 @@ def check_beyond(
     assert tiny.find_tensor(model, name) is table, (
         f"{name}: an input of {length} tokens does not fit"
     )
-    if location.table.grows:
+    if location.table.longer_inputs == "get computed rows":
         assert reader.run(model, length + 1).isfinite().all()
     elif re.search(ONE_CALL, f"{model.config.model_type} {name}"):
         embed = model.get_submodule(name.rpartition(".")[0])

@@ -12,7 +12,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import TableLocation, find_architecture, nested
-from ctxextend.families.rope import RopeLayers, read_rope, rope_changes, rotary_dim
+from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
+from ctxextend.families.rope_changes import rope_changes
 from ctxextend.tables.rotary import frequencies
 
 Config = dict[str, Any]

@@ -38,8 +38,8 @@ from ctxextend.cli.app import build_app, help_sections, summary
 from ctxextend.cli.console import styled
 from ctxextend.cli.inspect import add_inspections
 from ctxextend.cli.tables import Page
+from ctxextend.families.runtimes import RUNTIMES
 from ctxextend.inspection.inspect import inspect
-from ctxextend.plan.runtimes import RUNTIMES
 from ctxextend.recipe_file import parse_recipe
 from ctxextend.tables.method_facts import DEFAULT_METHOD, ROTARY_METHODS
 from ctxextend.tables.methods import METHODS
@@ -160,7 +160,7 @@ def runtimes_table() -> str:
     """Return the context length that each runtime derives, by rope type, as a Markdown table."""
     types = ("default", "yarn", "linear", "dynamic", "longrope", "llama3")
     body = "".join(
-        f"| {runtime.name} | {' | '.join(runtime.lengths.get(name, '-') for name in types)} "
+        f"| {runtime.name} | {' | '.join(runtime.lengths[name].value for name in types)} "
         f"| {runtime.option and f'`{runtime.option}`'} | [source]({runtime.source}) |\n"
         for runtime in RUNTIMES
     )
@@ -522,7 +522,7 @@ def test_design_examples_pass_their_tests(tmp_path: Path) -> None:
         (tmp_path / path).write_text(text if new in text else changed)
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     commands = re.findall(r"`python (-m pytest\s[^`]*)`", PAGES["design.md"].read_text())
-    assert len(commands) == 3
+    assert len(commands) == 4
     for command in commands:
         subprocess.run(
             [sys.executable, *shlex.split(command)], cwd=tmp_path, env=environment, check=True

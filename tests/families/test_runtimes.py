@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ctxextend.plan.runtimes import RUNTIMES, runtime_lengths
+from ctxextend.families.runtimes import RUNTIMES, describe_runtimes, runtime_lengths
 
 K = 1024
 FIRST_32K: dict[str, Any] = {
@@ -53,17 +53,54 @@ def test_runtime_lengths_follow_the_rules_of_each_runtime(
     served = expected[0]
     assert served is not None
     lengths = runtime_lengths(rope, max_len, served * K)
-    assert list(lengths) == [runtime.name for runtime in RUNTIMES]
-    assert [length and length / K for length in lengths.values()] == expected
+    assert [item.runtime for item in lengths] == [*RUNTIMES]
+    assert [item.length and item.length / K for item in lengths] == expected
 
 
 def test_runtime_lengths_rounds_a_factor_that_is_not_exact() -> None:
     rope = {"rope_type": "yarn", "factor": 1001 / 1000, "original_max_position_embeddings": 1000}
-    assert set(runtime_lengths(rope, 1001, 1001).values()) == {1001}
+    assert {item.length for item in runtime_lengths(rope, 1001, 1001)} == {1001}
 
 
 def test_runtime_lengths_of_gemma3_are_never_multiplied() -> None:
     lengths = runtime_lengths(
         {"rope_type": "linear", "factor": 16.0}, 256 * K, 256 * K, "gemma3_text"
     )
-    assert set(lengths.values()) == {256 * K}
+    assert {item.length for item in lengths} == {256 * K}
+
+
+def test_all_runtimes_have_rules_for_the_same_rope_types() -> None:
+    assert len({tuple(runtime.lengths) for runtime in RUNTIMES}) == 1
+
+
+def test_runtime_lengths_says_that_it_has_no_rule_for_a_type() -> None:
+    lengths = runtime_lengths({"rope_type": "spiral"}, 64, 64)
+    assert {(item.rule, item.length) for item in lengths} == {(None, None)}
+    assert describe_runtimes(lengths, 64) == (
+        "Context length 64 in no runtime; no rule for this rope type in transformers, vLLM, "
+        "SGLang, llama.cpp."
+    )
+
+
+@pytest.mark.parametrize(
+    ("rope", "max_len", "expected"),
+    [
+        ({"rope_type": "default"}, 64, "transformers, vLLM, SGLang, llama.cpp."),
+        (
+            {"rope_type": "dynamic", "factor": 4.0},
+            16,
+            "transformers, SGLang; not supported by vLLM, llama.cpp.",
+        ),
+        (
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+            16,
+            "transformers, vLLM up to 0.29; other lengths: vLLM after 0.29 16, SGLang 16, "
+            "llama.cpp 16 (set --max-model-len 64 or --context-length 64).",
+        ),
+    ],
+)
+def test_describe_runtimes_says_what_each_runtime_does(
+    rope: dict[str, Any], max_len: int, expected: str
+) -> None:
+    described = describe_runtimes(runtime_lengths(rope, max_len, 64), 64)
+    assert described == f"Context length 64 in {expected}"

@@ -1,0 +1,183 @@
+"""List the positions of model types, as `ctxextend families` prints them."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from ctxextend.families.lookup import TableLocation, find_architecture
+from ctxextend.families.registry import FAMILIES
+from ctxextend.families.schema import (
+    Family,
+    LearnedTable,
+    Positions,
+    PositionScheme,
+    ReservedRows,
+    SinusoidalTable,
+)
+from ctxextend.families.unsupported import POSITION_SCHEMES
+
+
+@dataclass(frozen=True)
+class FamilyTable:
+    """A position table of a model type, or its position scheme if there is nothing to resize."""
+
+    model_type: str  # as in config.json
+    part: str  # name of the table if there are several (encoder, decoder, text, …); else empty
+    # Tensor name in the base class; parts of any model type are listed with transformers' default
+    # type. Empty if there is nothing to resize.
+    table: str
+    config_key: str  # key of its length, with dots if configs are nested
+    reserved_rows: str  # the rule for reserved rows before position 0
+    # learned, sinusoidal, rotary, ALiBi, relative, none, images, audio, time series or other
+    scheme: str
+    # Of rotary positions; empty: those of tables or, with another scheme, only limits change.
+    methods: tuple[str, ...]
+    # Other peculiarities, as text; without a table: what it uses, and how to extend it.
+    notes: tuple[str, ...]
+
+
+def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:
+    """Return the positions of model types, sorted by model type.
+
+    A type without positions to resize has one entry.
+
+    Args:
+        model_types: As in config.json, or parts of such names; by default, all model types with a
+            table.
+
+    Raises:
+        UnsupportedModelError: A model type is unknown.
+    """
+    names = set[str]()
+    for text in model_types or FAMILIES:
+        names.update(_known_names(text))
+    listed = list[FamilyTable]()
+    for name in sorted(names):
+        scheme = POSITION_SCHEMES.get(name)
+        if scheme is not None:
+            listed.append(_unsupported_entry(name, scheme))
+            continue
+        for location in _possible_locations(name):
+            listed.append(_family_entry(name, location))
+    return listed
+
+
+def _known_names(text: str) -> list[str]:
+    """Return the model types that contain a text; only the text itself if it is one, or unknown."""
+    known = (*FAMILIES, *POSITION_SCHEMES)
+    if text in known:
+        return [text]
+    return [name for name in known if text in name] or [text]
+
+
+def _possible_locations(model_type: str) -> Iterator[TableLocation]:
+    """Yield the positions that a model type has with different values of its config.
+
+    Raises:
+        UnsupportedModelError: The model type is unknown.
+    """
+    family = FAMILIES.get(model_type) or Family(model_type)
+    conditions = dict.fromkeys(table.when for table in family.tables) or {None: None}
+    for condition in conditions:
+        config = {"model_type": model_type}
+        if condition is not None:
+            key, values = condition
+            config[key] = values[-1]
+        yield from find_architecture(config).locations
+
+
+def _unsupported_entry(model_type: str, scheme: PositionScheme) -> FamilyTable:
+    """Return the entry of a model type without positions to resize."""
+    return FamilyTable(
+        model_type,
+        part="",
+        table="",
+        config_key="",
+        reserved_rows="0",
+        scheme=scheme.name,
+        methods=(),
+        notes=(f"not resized: it uses {scheme.uses}", scheme.advice),
+    )
+
+
+def _family_entry(model_type: str, location: TableLocation) -> FamilyTable:
+    """Return the entry of positions of a model type."""
+    rope = location.table.rope
+    return FamilyTable(
+        model_type,
+        part=location.part,
+        table=location.usual_name,
+        config_key=location.config_key,
+        reserved_rows=_reserved_text(location.table.reserved),
+        scheme=location.scheme,
+        methods=() if rope is None else rope.methods,
+        notes=tuple(_notes(FAMILIES[model_type], location)),
+    )
+
+
+def _reserved_text(rule: ReservedRows) -> str:
+    """Return the rule for reserved rows as text."""
+    count = str(rule.rows)
+    if rule.config_key:
+        count = f"{rule.config_key} + {rule.rows}"
+    if count == "0":
+        return "0"
+    if rule.inside_key:
+        return f"{count} (counted in the config)"
+    return f"{count} (not counted in the config)"
+
+
+def _notes(outer: Family, location: TableLocation) -> Iterator[str]:
+    """Yield the peculiarities of positions, and of the whole model `outer` that they are in."""
+    family = location.family
+    table = location.table
+    yield from _layout_notes(table)
+    yield from _part_notes(outer, location)
+    kept = [buffer.name for buffer in table.buffers if buffer.is_kept]
+    if kept:
+        yield f"rebuilds {', '.join(kept)}"
+    for requirement in family.requires:
+        yield f"requires {requirement.key}={str(requirement.value).lower()}"
+    yield from _row_notes(table)
+    if table.longer_inputs == "share the last position":
+        yield "longer inputs do not fail: excess tokens share the last position"
+    if table.longer_inputs == "get computed rows":
+        yield "longer inputs do not fail: more rows are computed"
+    if table.when is not None and not family.requires:
+        key, values = table.when
+        yield f"with {key}={str(values[-1]).lower()}"
+    for pin in family.pins:
+        yield f"keeps the effect of {pin.key}"
+    for key in outer.limits:
+        yield f"also sets {key}"
+    if family.padding_effect:
+        yield family.padding_effect
+    if family.note:
+        yield family.note
+
+
+def _layout_notes(table: Positions) -> Iterator[str]:
+    """Yield how the sinusoids of a table are laid out, and whether files contain them."""
+    if isinstance(table, LearnedTable) and table.layout_key is not None:
+        yield f"sinusoidal with {table.layout_key}=true"
+    if isinstance(table, SinusoidalTable):
+        yield f"layout {table.layout}"
+    if table.is_computed:
+        yield "computed, unless the file has the table"
+
+
+def _part_notes(outer: Family, location: TableLocation) -> Iterator[str]:
+    """Yield which part of a model may be of any type."""
+    for part in outer.parts:
+        if part.is_any and location.path[:1] == (part.config_key,):
+            default = location.family.model_type
+            yield f"{part.config_key} may be of any model type (default: {default})"
+
+
+def _row_notes(table: Positions) -> Iterator[str]:
+    """Yield what is special about the number of rows."""
+    if isinstance(table, LearnedTable) and table.multiple_of is not None:
+        yield f"length must be a multiple of {table.multiple_of}"
+    if table.extra_rows == 1:
+        yield "1 extra row after the last position"
+    if table.extra_rows > 1:
+        yield f"{table.extra_rows} extra rows after the last position"

@@ -1,0 +1,180 @@
+"""Short forms of registry entries, for what most model types have in common."""
+
+from collections.abc import Mapping
+
+from ctxextend.families.schema import (
+    LENGTH,
+    Family,
+    Part,
+    Pin,
+    Positions,
+    Requirement,
+    RotaryFacts,
+    RotaryPositions,
+)
+
+# Prefixes of a language model of any type inside a model.
+LANGUAGE_PREFIXES = ("language_model.", "model.language_model.")
+STANDARD = RotaryFacts()
+
+
+def family(
+    model_type: str,
+    *positions: Positions,
+    length: int | None = None,
+    keys: Mapping[str, int] | None = None,
+    with_head: tuple[str, ...] = (),
+    parts: tuple[Part, ...] = (),
+    requires: tuple[Requirement, ...] = (),
+    limits: tuple[str, ...] = (),
+    pins: tuple[Pin, ...] = (),
+    padding_effect: str = "",
+    note: str = "",
+) -> Family:
+    """Return the entry of a model type whose base class adds no prefix to tensor names.
+
+    Args:
+        model_type: As in config.json.
+        *positions: Those that read the tokens first.
+        length: transformers' default of the config key of the first positions, in tokens.
+        keys: transformers' defaults of other config keys.
+        with_head: Prefixes of tensor names in classes with a head.
+        parts, requires, limits, pins, padding_effect, note: As in `Family`.
+    """
+    defaults = dict(keys or {})
+    if length is not None:
+        defaults[positions[0].config_key] = length
+    return Family(
+        model_type,
+        prefixes=("", *with_head),
+        tables=positions,
+        defaults=defaults,
+        requires=requires,
+        parts=parts,
+        limits=limits,
+        pins=pins,
+        padding_effect=padding_effect,
+        note=note,
+    )
+
+
+def rotary(
+    model_type: str,
+    *,
+    length: int,
+    head_dim: int | None = None,
+    hidden: int | None = None,
+    heads: int | None = None,
+    theta: float | None = None,
+    facts: RotaryFacts = STANDARD,
+) -> Family:
+    """Return the entry of a language model with rotary positions.
+
+    All numbers are transformers' defaults.
+
+    Args:
+        model_type: As in config.json.
+        length: Of the context, in tokens.
+        head_dim: Size of a rotated head; by default hidden / heads.
+        hidden: The hidden size.
+        heads: The number of attention heads.
+        theta: ``rope_theta`` of the layers with full attention; by default that of the facts.
+        facts: How its classes read the rotary settings.
+    """
+    if theta is not None:
+        first = next(iter(facts.theta))
+        facts = facts._replace(theta={**facts.theta, first: theta})
+    defaults = {LENGTH: length}
+    if head_dim is not None:
+        defaults[facts.dim_key] = head_dim
+    if hidden is not None and heads is not None:
+        defaults["hidden_size"] = hidden
+        defaults["num_attention_heads"] = heads
+    return Family(model_type, tables=(RotaryPositions(rope=facts),), defaults=defaults)
+
+
+def with_any_text(model_type: str, *, default: str, is_flat: bool = False) -> Family:
+    """Return the entry of a multimodal model whose language model may be of any type.
+
+    Args:
+        model_type: As in config.json.
+        default: The model type of its language model if the config states none.
+        is_flat: Whether old configs have no ``text_config``.
+    """
+    return Family(model_type, parts=(language_model(default, is_flat=is_flat),))
+
+
+def with_own_text(model_type: str, *, text: str, is_flat: bool = False) -> Family:
+    """Return the entry of a multimodal model whose text model is always of the type `text`.
+
+    Args:
+        model_type: As in config.json.
+        text: The model type of its text model.
+        is_flat: Whether old configs have no ``text_config``.
+    """
+    return Family(model_type, parts=(own_part("text", "text_config", text, is_flat=is_flat),))
+
+
+def language_model(
+    model_type: str,
+    *,
+    name: str = "text",
+    config_key: str = "text_config",
+    is_flat: bool = False,
+) -> Part:
+    """Return the part for a language model of any type; `model_type` is the default."""
+    return Part(
+        name,
+        config_key=config_key,
+        prefixes=LANGUAGE_PREFIXES,
+        model_type=model_type,
+        is_any=True,
+        is_head=True,
+        is_flat=is_flat,
+    )
+
+
+def own_part(name: str, config_key: str, model_type: str, *, is_flat: bool = False) -> Part:
+    """Return the part for a model of one type, whose tensors need no prefix: it has no table."""
+    return Part(name, config_key=config_key, prefixes=("",), model_type=model_type, is_flat=is_flat)
+
+
+def text_model(
+    model_type: str,
+    *,
+    prefixes: tuple[str, ...] = ("text_model.",),
+    overrides: tuple[str, ...] = (),
+    is_any: bool = False,
+    is_head: bool = False,
+) -> Part:
+    """Return the part for the text model of a multimodal model, with a table of rows."""
+    return Part(
+        "text",
+        config_key="text_config",
+        prefixes=prefixes,
+        model_type=model_type,
+        overrides=overrides,
+        is_any=is_any,
+        is_head=is_head,
+    )
+
+
+def submodel(
+    name: str,
+    model_type: str,
+    *,
+    only: str = "",
+    tokenizer: str | None = "",
+    is_head: bool = False,
+) -> Part:
+    """Return the part for a model of any type inside another; `model_type` is the default."""
+    return Part(
+        name,
+        config_key=name,
+        prefixes=(f"{name}.",),
+        model_type=model_type,
+        is_any=True,
+        is_head=is_head,
+        tokenizer=tokenizer,
+        only=only,
+    )

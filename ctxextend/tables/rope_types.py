@@ -1,0 +1,68 @@
+"""The rope types of transformers, and what their settings state. Data only."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+# Rotary settings as in transformers 5: ``rope_type``, ``rope_theta``, ``factor``, …
+Parameters = Mapping[str, Any]
+
+# Keys of settings.
+TYPE = "rope_type"
+THETA = "rope_theta"
+FACTOR = "factor"
+PARTIAL = "partial_rotary_factor"
+TRAINED = "original_max_position_embeddings"  # the length of the first training, before any scaling
+LISTS = ("short_factor", "long_factor")
+ALPHA = "alpha"
+
+
+class RopeType(NamedTuple):
+    """A rope type; `tables.rotary.FORMULAS` has its frequencies."""
+
+    name: str
+    needs: tuple[str, ...] = ()  # settings without a default
+    # Up to which length the settings need no further scaling: the trained one, the scaled one, or
+    # what the config key states if that is longer.
+    serves: Literal["trained", "scaled", "stated or scaled"] = "trained"
+    # Of types whose config key states the length before or after scaling, depending on who wrote
+    # the file: which of them if nothing tells.
+    stated: Literal["before", "after"] | None = None
+
+    @property
+    def states_trained(self) -> bool:
+        """Whether the settings state the length of the first training."""
+        return TRAINED in self.needs
+
+
+_ROPE_TYPES = (
+    RopeType("default"),
+    # transformers 4 asked for the length before scaling (huggingface/transformers#24653), and many
+    # files state the one after (deepseek-coder, Gemma 3).
+    RopeType("linear", needs=(FACTOR,), stated="after"),
+    # transformers takes the key for the trained length.
+    RopeType("dynamic", needs=(FACTOR,), stated="before"),
+    RopeType("yarn", needs=(FACTOR, TRAINED), serves="scaled"),
+    # Some models were trained further than the factor says: Llama 3.1 states 131,072 = 2 x 8 x
+    # 8,192.
+    RopeType("longrope", needs=(TRAINED, *LISTS), serves="stated or scaled"),
+    RopeType(
+        "llama3",
+        needs=(FACTOR, TRAINED, "low_freq_factor", "high_freq_factor"),
+        serves="stated or scaled",
+    ),
+    RopeType("proportional", stated="after"),
+)
+ROPE_TYPES = {row.name: row for row in _ROPE_TYPES}
+KEPT_TYPES = tuple(name for name in ROPE_TYPES if name != "default")  # scaled models keep theirs
+
+# ``dynamic`` settings with ``alpha``, in classes that read it; transformers calls them so, and
+# files do not.
+NTK_ALPHA = "ntk_alpha"
+_WITH_ALPHA = RopeType(NTK_ALPHA, needs=(ALPHA,))
+
+
+def rope_type(parameters: Parameters) -> RopeType:
+    """Return the type of valid settings."""
+    if parameters[TYPE] == NTK_ALPHA:
+        return _WITH_ALPHA
+    return ROPE_TYPES[parameters[TYPE]]
