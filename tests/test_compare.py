@@ -11,8 +11,9 @@ import torch
 
 import ctxextend
 from ctxextend.comparison import compare as compare_module
-from ctxextend.comparison.compare import Compare, ComparisonRun, open_comparison
-from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK
+from ctxextend.comparison.compare import ComparisonRun, open_comparison
+from ctxextend.comparison.comparison_settings import Compare
+from ctxextend.comparison.metrics import LOSS, RECIPROCAL_RANK
 from ctxextend.errors import DataError, ResizeError, TrainingError
 from ctxextend.evaluation.eval_model import load_eval_model
 from ctxextend.evaluation.evaluation_result import Evaluation
@@ -208,7 +209,7 @@ def test_comparison_run_restores_weights_after_each_method(
     # The same method under two names: leftovers of the first training would change the second.
     methods = ("linear", "linear:keep-first=0")
     found = open_run(source, *methods, steps=2, folder=tmp_path, trainable=trainable, **QUICK)
-    model = found.resized.model.model
+    model = found.resizer.model.model
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found.measure(lambda *call: None)
     after = model.state_dict()

@@ -14,7 +14,8 @@ import torch
 
 import ctxextend
 from ctxextend.comparison import compare as compare_module
-from ctxextend.comparison.comparison_result import COSINE, Comparison
+from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.comparison.metrics import COSINE
 from ctxextend.errors import CtxextendError, DataError, ResizeError
 from ctxextend.evaluation.evaluation_result import HeldOutRows
 from ctxextend.tables.methods import METHODS

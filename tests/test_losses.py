@@ -15,7 +15,8 @@ from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, check_vocabulary, open_eval_model
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
-from ctxextend.evaluation.losses import LossTask, ScoredWindow, Scorer, open_scorer, plan_losses
+from ctxextend.evaluation.losses import LossTask, plan_losses
+from ctxextend.evaluation.scorer import ScoredWindow, Scorer, open_scorer
 from ctxextend.plan.plan import resize
 from ctxextend.recipe import CheckpointRef
 from tests.pico import Pico, add_tensors, edit_json, make_bart

@@ -29,9 +29,9 @@ MIN_SAMPLES = 8
 
 Bounds = tuple[float, float]  # the smallest and the largest possible value of a mean
 UNBOUNDED: Bounds = (-math.inf, math.inf)  # differences of losses
-LOSS: Bounds = (0.0, math.inf)
-SHARE: Bounds = (0.0, 1.0)  # reciprocal ranks, nDCG, recall and accuracy
-COSINE: Bounds = (-1.0, 1.0)
+LOSS_BOUNDS: Bounds = (0.0, math.inf)
+SHARE_BOUNDS: Bounds = (0.0, 1.0)  # reciprocal ranks, nDCG, recall and accuracy
+COSINE_BOUNDS: Bounds = (-1.0, 1.0)
 
 
 def difference_bounds(bounds: Bounds) -> Bounds:
@@ -102,7 +102,7 @@ class Estimate:
 class LossEstimate(Estimate):
     """A mean loss; its JSON includes the perplexity."""
 
-    bounds: Bounds = field(default=LOSS, compare=False, metadata=not_in_json)
+    bounds: Bounds = field(default=LOSS_BOUNDS, compare=False, metadata=not_in_json)
 
     json_properties: ClassVar[tuple[str, ...]] = ("ci95", "interval", "perplexity")
 
@@ -164,7 +164,7 @@ def estimate(windows: Sequence[NDArray[np.float64]], bounds: Bounds = UNBOUNDED)
 
 def estimate_loss(windows: Sequence[NDArray[np.float64]]) -> LossEstimate:
     """Return `estimate` of losses."""
-    return LossEstimate(**vars(estimate(windows, LOSS)))
+    return LossEstimate(**vars(estimate(windows, LOSS_BOUNDS)))
 
 
 @dataclass(frozen=True)

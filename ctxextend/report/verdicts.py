@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from ctxextend.comparison.comparison_result import LOSS, NDCG, Comparison, Row
+from ctxextend.comparison.comparison_result import Comparison, Row
+from ctxextend.comparison.metrics import LOSS, NDCG
 from ctxextend.errors import joined
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Evaluation, Shift
 from ctxextend.report.numbers import LOSS_UNIT, ONE_WINDOW, NumberFormat
