@@ -211,7 +211,7 @@ def write_text(text: str, reactions: str, folder: Path) -> Path:
 
 def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Compare the methods of a part, and pair each with `copy` by window, text or query."""
-    from ctxextend.comparison.compare import open_comparison
+    from ctxextend.comparison.comparison_run import open_comparison
     from ctxextend.comparison.comparison_settings import Compare
     from ctxextend.models.devices import torch_threads
     from ctxextend.plan.find_tables import open_model

@@ -71,7 +71,7 @@ def measure(
     times: int, model: str, data: tuple[str, ...], held_out: tuple[str, ...]
 ) -> dict[str, Any]:
     """Compare the methods at a multiple of the trained length."""
-    from ctxextend.comparison.compare import open_comparison
+    from ctxextend.comparison.comparison_run import open_comparison
     from ctxextend.comparison.comparison_settings import Compare
     from ctxextend.evaluation.losses import LossTask
     from ctxextend.models.devices import torch_threads

@@ -96,9 +96,10 @@ def plan_methods(files: ModelFiles, settings: Compare) -> MethodPlans:
                 skipped[spec.name] = error.message
         else:
             plans[spec.name] = plan
-    to: int | str = next(iter(plans.values())).max_len_after
+    max_len = next(iter(plans.values())).max_len_after
+    to: int | str = max_len
     if settings.hold_out:
-        to = original_length(files, to, settings.hold_out)
+        to = original_length(files, max_len, settings.hold_out)
     return MethodPlans(plans=plans, skipped=skipped, to=to, auto=method_of_auto(files, to))
 
 

@@ -2,17 +2,17 @@
 
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from ctxextend.comparison.compare import compare_model
 from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.comparison.comparison_run import compare_model
 from ctxextend.comparison.comparison_settings import Compare
 from ctxextend.comparison.python_text import default_documents, write_documents
-from ctxextend.errors import ResizeError
+from ctxextend.errors import ResizeError, flag_name
 from ctxextend.evaluation.evaluation_result import TEXT_LIMITS
 from ctxextend.plan.find_tables import OpenedModel
 from ctxextend.plan.plan import ResizePlan, plan_model
@@ -25,6 +25,20 @@ QUICK_METHODS = ("copy", "linear", "stretch", "bands", "bands:keep-first={}", "f
 SECONDS = 35.0  # for reading text, so that loading and all else fit a minute too
 MORE_WINDOWS = 20  # to suggest if the time is enough for fewer than a choice needs
 NEXT_STEPS = 200  # of training, to suggest if the base in pieces is better
+# Settings of a full comparison only.
+NOT_QUICK = ("steps", "methods", "length", "measure", "hold_out", "corpus")
+
+
+def check_quick(given: Mapping[str, Any]) -> None:
+    """Check that the settings, by name, are those of a quick comparison.
+
+    Raises:
+        ResizeError: One is of a full comparison.
+    """
+    for name in NOT_QUICK:
+        if given.get(name):
+            flag = "--method" if name == "methods" else flag_name(name)
+            raise ResizeError(f"--quick cannot be used with {flag}.", "Remove one of them.")
 
 
 def compare_quickly(

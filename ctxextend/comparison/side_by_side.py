@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.comparison.candidates import Candidate
-from ctxextend.comparison.compare import ComparisonInterrupted
 from ctxextend.comparison.comparison_result import CheckpointFacts, Comparison, Row
+from ctxextend.comparison.comparison_run import ComparisonInterrupted
 from ctxextend.comparison.comparison_settings import with_ranking
 from ctxextend.comparison.costs import measure_cost
 from ctxextend.comparison.metrics import choose_metric

@@ -299,8 +299,9 @@ def _classes_with_head(stated: str | None, model_type: str) -> list[tuple[str, s
     # The config may still state a decoder-only class of an encoder-decoder model type.
     is_seq2seq = model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
     if is_seq2seq and stated not in causal.values():
+        name = stated or model_type
         message = (
-            f"{stated or model_type} is an encoder-decoder model; only decoders, masked "
+            f"{name} is an encoder-decoder model; only decoders, masked "
             "language models and encoders are supported here."
         )
         raise UnsupportedModelError(message, "Use verify --deep to test it.")

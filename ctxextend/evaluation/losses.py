@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ctxextend.evaluation import evaluation_result as results
-from ctxextend.evaluation.eval_model import MASKED, batches
+from ctxextend.evaluation.eval_model import MASKED, EvalModel, batches
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
@@ -89,6 +89,11 @@ class ReadingMode:
     share: float  # of a chunk that is scored, at most
 
     @property
+    def is_base(self) -> bool:
+        """Whether the base reads the text."""
+        return self.name != MODEL
+
+    @property
     def is_masked(self) -> bool:
         """Whether the model is a masked language model."""
         return self.scorer.model.kind == MASKED
@@ -141,6 +146,19 @@ class ReadingMode:
                 )
 
 
+def scored_ranges(model: EvalModel, length: int) -> dict[str, tuple[int, int]]:
+    """Return the range of scored tokens of a window by measure: the first one, and the end."""
+    tokens = length - model.tokenizer.num_special
+    count = max(int(tokens * SCORED_SHARE), 1)
+    if model.kind == MASKED:
+        first = 0
+        start = (tokens - count) // 2
+    else:
+        first = 0 if model.tokenizer.before else 1
+        start = tokens - count
+    return {"position": (first, tokens), "context": (start, start + count)}
+
+
 @dataclass
 class LossTask:
     """Scores windows of one text in several modes, and keeps the losses so far."""
@@ -159,22 +177,19 @@ class LossTask:
     @property
     def tokens(self) -> int:
         """The number of tokens that the model reads."""
-        own = [mode for mode in self.modes if mode.name == MODEL]
+        own = [mode for mode in self.modes if not mode.is_base]
         return self._tokens_per_window(own) * len(self.texts)
 
     @property
     def base_tokens(self) -> int:
         """The number of tokens that the base reads."""
-        return self._tokens_per_window(self._base_modes) * len(self.texts)
-
-    @property
-    def _base_modes(self) -> list[ReadingMode]:
-        return [mode for mode in self.modes if mode.name != MODEL]
+        base = [mode for mode in self.modes if mode.is_base]
+        return self._tokens_per_window(base) * len(self.texts)
 
     def _tokens_per_window(self, modes: Sequence[ReadingMode]) -> int:
         """Return how many tokens modes read per window, over all chunks."""
         size = self.length - self.scorer.model.tokenizer.num_special
-        ranges = self._ranges
+        ranges = scored_ranges(self.scorer.model, self.length)
         count = 0
         for mode in modes:
             count += sum(span.stop - span.start for span in mode.spans(ranges[mode.measure], size))
@@ -182,13 +197,11 @@ class LossTask:
 
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Score the base, whose losses are reused for each model."""
-        self._read(self._base_modes, advance)
+        self._read([mode for mode in self.modes if mode.is_base], advance)
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Score the model, and the base if it was not scored yet."""
-        self.measured = {
-            mode: losses for mode, losses in self.measured.items() if mode.name != MODEL
-        }
+        self.measured = {mode: losses for mode, losses in self.measured.items() if mode.is_base}
         self._read([mode for mode in self.modes if mode not in self.measured], advance)
 
     def _read(self, modes: Sequence[ReadingMode], advance: Callable[[int], None]) -> None:
@@ -197,29 +210,17 @@ class LossTask:
             targets = [self.targets(i) for i in batch]
             for mode in modes:
                 indices = [by_measure[mode.measure] for by_measure in targets]
-                losses = mode.losses(texts, indices, self._ranges[mode.measure])
+                losses = mode.losses(
+                    texts, indices, scored_ranges(self.scorer.model, self.length)[mode.measure]
+                )
                 self.measured.setdefault(mode, []).extend(losses)
             advance(self._tokens_per_window(modes) * len(batch))
-
-    @property
-    def _ranges(self) -> dict[str, tuple[int, int]]:
-        """The range of scored tokens by measure: the first one, and the end."""
-        model = self.scorer.model
-        tokens = self.length - model.tokenizer.num_special
-        count = max(int(tokens * SCORED_SHARE), 1)
-        if model.kind == MASKED:
-            first = 0
-            start = (tokens - count) // 2
-        else:
-            first = 0 if model.tokenizer.before else 1
-            start = tokens - count
-        return {"position": (first, tokens), "context": (start, start + count)}
 
     def targets(self, number: int) -> dict[str, Ids]:
         """Return the indices of a window's target tokens by measure: all, or a share if masked."""
         generator = np.random.default_rng([self.seed, number])
         targets = dict[str, Ids]()
-        for measure, (first, stop) in self._ranges.items():
+        for measure, (first, stop) in scored_ranges(self.scorer.model, self.length).items():
             indices = np.arange(first, stop)
             if self.scorer.model.kind == MASKED:
                 indices = choose_masked(indices, generator)
@@ -246,7 +247,7 @@ class LossTask:
         longest = (MODEL, self.length)
         if measure == "context" and longest not in losses_of:
             # The losses by position include them.
-            start, stop = self._ranges[measure]
+            start, stop = scored_ranges(self.scorer.model, self.length)[measure]
             by_position = self.measured[self.modes[0]][:count]
             losses_of[longest] = [losses[start - stop :] for losses in by_position]
         return losses_of
@@ -261,57 +262,57 @@ class LossTask:
             "tokens": self.length * self.windows,
             "across_documents": self.across_documents,
             "warnings": warnings,
-            "positions": self._positions() if "position" in measured else None,
-            "contexts": self._contexts() if "context" in measured else None,
+            "positions": _position_losses(self) if "position" in measured else None,
+            "contexts": _context_losses(self) if "context" in measured else None,
         }
 
-    def _positions(self) -> results.PositionLosses:
-        by_name = {name: losses for (name, _), losses in self.losses("position").items()}
-        before = len(self.scorer.model.tokenizer.before)
-        positions = [self.targets(i)["position"] + before for i in range(self.windows)]
-        changes = dict[str, Estimate]()
-        for name, losses in by_name.items():
-            if name != MODEL:
-                changes[name] = _difference(by_name[MODEL], losses)
-        return results.PositionLosses(
-            length=self.length,
-            windows=self.windows,
-            losses={name: estimate_loss(losses) for name, losses in by_name.items()},
-            changes=changes,
-            buckets=tuple(loss_buckets(positions, by_name, self.length)),
-        )
 
-    def _contexts(self) -> results.ContextLosses:
-        by_model = dict[int, list[Losses]]()
-        by_base = dict[int, list[Losses]]()
-        for (name, context), losses in self.losses("context").items():
-            if name == MODEL:
-                by_model[context] = losses
-            else:
-                by_base[context] = losses
-        reference = self.base_length
-        if reference is None or reference not in by_model:
-            reference = min(by_model)
-        points = []
-        for context, losses in by_model.items():
-            base = None
-            if context in by_base:
-                base = estimate_loss(by_base[context])
-            against_base = None
-            if by_base:
-                against_base = _difference(losses, by_base[max(by_base)])
-            points.append(
-                results.ContextPoint(
-                    context=context,
-                    loss=estimate_loss(losses),
-                    change=_difference(losses, by_model[reference]),
-                    base=base,
-                    against_base=against_base,
-                )
+def _position_losses(task: LossTask) -> results.PositionLosses:
+    by_name = {name: losses for (name, _), losses in task.losses("position").items()}
+    before = len(task.scorer.model.tokenizer.before)
+    positions = [task.targets(i)["position"] + before for i in range(task.windows)]
+    changes = dict[str, Estimate]()
+    for name, losses in by_name.items():
+        if name != MODEL:
+            changes[name] = _difference(by_name[MODEL], losses)
+    return results.PositionLosses(
+        length=task.length,
+        windows=task.windows,
+        losses={name: estimate_loss(losses) for name, losses in by_name.items()},
+        changes=changes,
+        buckets=tuple(loss_buckets(positions, by_name, task.length)),
+    )
+
+
+def _context_losses(task: LossTask) -> results.ContextLosses:
+    by_model = dict[int, list[Losses]]()
+    by_base = dict[int, list[Losses]]()
+    for (name, context), losses in task.losses("context").items():
+        if name == MODEL:
+            by_model[context] = losses
+        else:
+            by_base[context] = losses
+    reference = task.base_length
+    if reference is None or reference not in by_model:
+        reference = min(by_model)
+    points = []
+    for context, losses in by_model.items():
+        base = None
+        if context in by_base:
+            base = estimate_loss(by_base[context])
+        against_base = None
+        if by_base:
+            against_base = _difference(losses, by_base[max(by_base)])
+        points.append(
+            results.ContextPoint(
+                context=context,
+                loss=estimate_loss(losses),
+                change=_difference(losses, by_model[reference]),
+                base=base,
+                against_base=against_base,
             )
-        return results.ContextLosses(
-            reference=reference, windows=self.windows, points=tuple(points)
         )
+    return results.ContextLosses(reference=reference, windows=task.windows, points=tuple(points))
 
 
 def choose_masked(indices: Ids, generator: np.random.Generator) -> Ids:

@@ -123,9 +123,9 @@ class PasskeyTask(Task):
             output = length - 1
         size = length - len(tokenizer.before) - len(hidden) - len(end)
         before, after = self._around(length, depth, trial, size)
-        parts = [tokenizer.before, before, hidden, after, end]
+        ids = np.concatenate([tokenizer.before, before, hidden, after, end])
         return ScoredWindow(
-            input_ids=np.concatenate(parts).astype(np.int64),
+            input_ids=ids.astype(np.int64),
             outputs=np.full(NUMBERS, output),
             labels=numbers,
         )

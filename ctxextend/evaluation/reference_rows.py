@@ -5,7 +5,7 @@ texts, which fit the original table, with the reference rows and with the new on
 measurement has a known best value.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from ctxextend.evaluation.evaluation_result import (
     REFERENCE,
     SHARE_BOUNDS,
     AgainstReference,
+    Bucket,
     HeldOutRows,
     difference_bounds,
     estimate,
@@ -60,12 +61,13 @@ from ctxextend.text_data import empty_files
 # rows in the cut tables.
 BEYOND = "beyond"
 SHORT = "short"
-# Fields of `Recall` by score.
+# Scores of queries by field of `HeldOutRows.scores`.
 RANKING_FIELDS = {"recall": RECALL_AT_1, "reciprocal_rank": MRR}
 COSINE_DECIMALS = 6  # embeddings are in float32
 
 # Kept of each text: a language model's losses, (targets,), or an encoder's embedding, (d,).
 KeptOfTexts = list[NDArray[Any]]
+KeptByPart = dict[str, KeptOfTexts]  # by `BEYOND` and `SHORT`
 
 
 class HeldOutText(NamedTuple):
@@ -76,43 +78,148 @@ class HeldOutText(NamedTuple):
     warnings: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class LossReader:
+    """Reads texts with a language model: what is kept are losses."""
+
+    scorer: Scorer
+    texts: tuple[Ids, ...]  # without special tokens
+    hold_out: int  # the first held-out row
+    seed: int  # for the masks of a masked model
+
+    def read(self, numbers: Sequence[int], texts: Sequence[Ids]) -> KeptOfTexts:
+        """Return the losses of the targets of equally long texts, given their numbers."""
+        size = len(texts[0])
+        context = size + self.scorer.model.tokenizer.num_special
+        mode = ReadingMode("position", MODEL, self.scorer, context=context, share=1)
+        targets = []
+        for number in numbers:
+            indices = self._targets(number)
+            targets.append(indices[indices < size])
+        return mode.losses(texts, targets, (self._first_target, size))
+
+    @property
+    def _first_target(self) -> int:
+        """The first token of a text that the model can predict."""
+        model = self.scorer.model
+        return 0 if model.kind == MASKED or model.tokenizer.before else 1
+
+    @property
+    def _first_beyond(self) -> int:
+        """The first token of a text at a held-out position."""
+        return self.hold_out - len(self.scorer.model.tokenizer.before)
+
+    def _targets(self, number: int) -> Ids:
+        """Return the indices of a text's target tokens, of its short text first.
+
+        These are all tokens or, for a masked model, a share of each part.
+        """
+        short_size = self.hold_out - self.scorer.model.tokenizer.num_special
+        short = np.arange(self._first_target, short_size)
+        beyond = np.arange(self._first_beyond, len(self.texts[number]))
+        if self.scorer.model.kind == MASKED:
+            generator = np.random.default_rng([self.seed, number])
+            short = choose_masked(short, generator)
+            beyond = choose_masked(beyond, generator)
+        return np.concatenate([short, beyond])
+
+    def scores(self, read: KeptByPart, reference: KeptByPart) -> KeptByPart:
+        """Return the losses at held-out positions, and those of short texts, each of shape (k,)."""
+        beyond = []
+        for number, losses in enumerate(read[BEYOND]):
+            beyond.append(losses[self._targets(number) >= self._first_beyond])
+        return {BEYOND: beyond, SHORT: read[SHORT]}
+
+    def compare(self, name: str, new: KeptOfTexts, old: KeptOfTexts) -> AgainstReference:
+        """Return losses with the new rows, and with the reference rows."""
+        differences = [losses - others for losses, others in zip(new, old, strict=True)]
+        return AgainstReference(
+            model=estimate_loss(new),
+            reference=estimate_loss(old),
+            change=estimate(differences),
+        )
+
+    def buckets(self, read: KeptByPart, reference: KeptByPart, length: int) -> tuple[Bucket, ...]:
+        """Return losses by position, of `length` positions."""
+        before = len(self.scorer.model.tokenizer.before)
+        positions = [self._targets(number) + before for number in range(len(self.texts))]
+        losses_of = {MODEL: read[BEYOND], REFERENCE: reference[BEYOND]}
+        return tuple(loss_buckets(positions, losses_of, length))
+
+
+@dataclass(frozen=True)
+class EmbeddingReader:
+    """Reads texts with an encoder: what is kept are embeddings."""
+
+    embedder: Embedder
+    texts: tuple[Ids, ...]  # without special tokens
+    hold_out: int  # the first held-out row
+    # embeddings of the queries of each text, (queries, d), with the reference rows
+    queries: KeptOfTexts = field(default_factory=list)
+
+    def read(self, numbers: Sequence[int], texts: Sequence[Ids]) -> KeptOfTexts:
+        """Return the embeddings of equally long texts."""
+        return [*self.embedder.embed(texts)]
+
+    def read_queries(self) -> None:
+        """Embed queries that are cut from beyond the first rows of each text."""
+        tokenizer = self.embedder.model.tokenizer
+        first_beyond = self.hold_out - len(tokenizer.before)
+        count = min(QUERY_TOKENS, self.hold_out - tokenizer.num_special)
+        self.queries.clear()
+        for text in self.texts:
+            starts = query_starts(first_beyond, len(text), len(text) - count)
+            queries = [text[start : start + count] for start in starts]
+            self.queries.append(self.embedder.embed(queries) if queries else np.empty(0))
+
+    def scores(self, read: KeptByPart, reference: KeptByPart) -> KeptByPart:
+        """Return cosines to the reference embeddings, and scores of queries, each (k,)."""
+        scores = {part: _cosines_of_texts(read[part], reference[part]) for part in (BEYOND, SHORT)}
+        counts = [len(queries) for queries in self.queries]
+        if not any(counts):
+            return scores
+        queries = np.concatenate([queries for queries in self.queries if len(queries)])
+        texts = np.repeat(np.arange(len(counts)), counts).tolist()
+        relevant = [{text: 1} for text in texts]
+        found = score_rankings(cosines(queries, np.stack(read[BEYOND])), relevant)
+        for name, score in RANKING_FIELDS.items():
+            scores[name] = np.split(found[score], np.cumsum(counts)[:-1])
+        return scores
+
+    def compare(self, name: str, new: KeptOfTexts, old: KeptOfTexts) -> AgainstReference:
+        """Return a score with the new rows, and with the reference rows."""
+        bounds = SHARE_BOUNDS if name in RANKING_FIELDS else COSINE_BOUNDS
+        differences = [values - others for values, others in zip(new, old, strict=True)]
+        return AgainstReference(
+            model=estimate(new, bounds),
+            reference=estimate(old, bounds),
+            change=estimate(differences, difference_bounds(bounds)),
+        )
+
+
+def _cosines_of_texts(embeddings: KeptOfTexts, references: KeptOfTexts) -> KeptOfTexts:
+    """Return the cosine of each text to its reference embedding, each of shape (1,)."""
+    similar = np.einsum("td,td->t", np.stack(embeddings), np.stack(references), dtype=np.float64)
+    return [*np.round(similar, COSINE_DECIMALS)[:, None]]
+
+
 @dataclass
 class ReferenceTask:
     """Texts, read with the reference rows and with the rows that the model has now."""
 
-    evaluator: Scorer | Embedder
-    hold_out: int  # rows that the cut tables have, without reserved rows
-    length: int  # rows that the extended tables have
-    texts: tuple[Ids, ...]  # without special tokens, of at most `length` tokens with them
-    seed: int  # for the masks of a masked model
-    reference: dict[str, KeptOfTexts] = field(default_factory=dict)  # by `BEYOND` and `SHORT`
-    current: dict[str, KeptOfTexts] = field(default_factory=dict)  # the same
-    # embeddings of the queries of each text, (queries, d), with the reference rows
-    queries: KeptOfTexts = field(default_factory=list)
-
-    @property
-    def short_size(self) -> int:
-        """The number of tokens of the short texts, without special tokens."""
-        return self.hold_out - self.evaluator.model.tokenizer.num_special
-
-    @property
-    def first_target(self) -> int:
-        """The first token of a text that a language model can predict."""
-        model = self.evaluator.model
-        return 0 if model.kind == MASKED or model.tokenizer.before else 1
-
-    @property
-    def first_beyond(self) -> int:
-        """The first token of a text at a held-out position."""
-        return self.hold_out - len(self.evaluator.model.tokenizer.before)
+    reader: LossReader | EmbeddingReader
+    model: EvalModel
+    batch_size: int | None  # texts per batch; None: as many as fit 4,096 tokens
+    hold_out: int  # the first held-out row
+    texts: tuple[Ids, ...]  # without special tokens, of at most `model.max_len` tokens with them
+    reference: KeptByPart = field(default_factory=dict)
+    current: KeptByPart = field(default_factory=dict)
 
     @property
     def parts(self) -> dict[str, list[Ids]]:
         """What is read of each text, by `BEYOND` and `SHORT`."""
-        return {
-            BEYOND: [*self.texts],
-            SHORT: [text[: self.short_size] for text in self.texts],
-        }
+        size = self.hold_out - self.model.tokenizer.num_special
+        return {BEYOND: [*self.texts], SHORT: [text[:size] for text in self.texts]}
 
     @property
     def tokens(self) -> int:
@@ -125,102 +232,29 @@ class ReferenceTask:
         return self.tokens
 
     def run_base(self, advance: Callable[[int], None]) -> None:
-        """Read the texts with the reference rows, which the model has now.
-
-        An encoder also embeds its queries.
-        """
-        self.reference = self._read_parts(advance)
-        if isinstance(self.evaluator, Embedder):
-            self.queries = self._embed_queries(self.evaluator)
+        """Read the texts with the reference rows, which the model has now, and queries if any."""
+        self.reference = self._read(advance)
+        if isinstance(self.reader, EmbeddingReader):
+            self.reader.read_queries()
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Read the texts with the rows that the model has now."""
-        self.current = self._read_parts(advance)
+        self.current = self._read(advance)
 
-    def _read_parts(self, advance: Callable[[int], None]) -> dict[str, KeptOfTexts]:
-        return {part: self._read(texts, advance) for part, texts in self.parts.items()}
+    def _read(self, advance: Callable[[int], None]) -> KeptByPart:
+        """Read all texts in the same batches each time, and return what is kept of each."""
+        read = dict[str, KeptOfTexts]()
+        for part, texts in self.parts.items():
+            kept = dict[int, NDArray[Any]]()
+            for batch in batches([len(text) for text in texts], self.batch_size):
+                inside = [texts[number] for number in batch]
+                kept |= zip(batch, self.reader.read(batch, inside), strict=True)
+                advance(sum(map(len, inside)))
+            read[part] = [kept[number] for number in range(len(texts))]
+        return read
 
-    def _read(self, texts: Sequence[Ids], advance: Callable[[int], None]) -> KeptOfTexts:
-        """Read texts in the same batches each time, and return what is kept of each."""
-        kept = dict[int, NDArray[Any]]()
-        for batch in batches([len(text) for text in texts], self.evaluator.batch_size):
-            inside = [texts[i] for i in batch]
-            size = len(inside[0])
-            if isinstance(self.evaluator, Embedder):
-                values: Iterable[NDArray[Any]] = self.evaluator.embed(inside)
-            else:
-                values = self._losses(self.evaluator, batch, inside)
-            kept |= zip(batch, values, strict=True)
-            advance(size * len(batch))
-        return [kept[i] for i in range(len(texts))]
-
-    def _losses(self, scorer: Scorer, numbers: Sequence[int], texts: Sequence[Ids]) -> KeptOfTexts:
-        """Return the losses of the targets of equally long texts, given their numbers."""
-        size = len(texts[0])
-        context = size + scorer.model.tokenizer.num_special
-        mode = ReadingMode("position", MODEL, scorer, context=context, share=1)
-        targets = []
-        for number in numbers:
-            indices = self._targets(number)
-            targets.append(indices[indices < size])
-        return [*mode.losses(texts, targets, (self.first_target, size))]
-
-    def _targets(self, number: int) -> Ids:
-        """Return the indices of a text's target tokens, of its short text first.
-
-        These are all tokens or, for a masked model, a share of each part.
-        """
-        short = np.arange(self.first_target, self.short_size)
-        beyond = np.arange(self.first_beyond, len(self.texts[number]))
-        if self.evaluator.model.kind == MASKED:
-            generator = np.random.default_rng([self.seed, number])
-            short = choose_masked(short, generator)
-            beyond = choose_masked(beyond, generator)
-        return np.concatenate([short, beyond])
-
-    def _embed_queries(self, embedder: Embedder) -> KeptOfTexts:
-        """Embed queries that are cut from beyond the first rows of each text."""
-        count = min(QUERY_TOKENS, self.short_size)
-        embedded = []
-        for text in self.texts:
-            starts = query_starts(self.first_beyond, len(text), len(text) - count)
-            queries = [text[start : start + count] for start in starts]
-            embedded.append(embedder.embed(queries) if queries else np.empty(0))
-        return embedded
-
-    def _scores(self, read: dict[str, KeptOfTexts]) -> dict[str, KeptOfTexts]:
-        """Return the scores of what was read, by name; those of each text have shape (k,)."""
-        if isinstance(self.evaluator, Scorer):
-            return {BEYOND: self._beyond(read[BEYOND]), SHORT: read[SHORT]}
-        scores = {part: self._cosines(read[part], self.reference[part]) for part in self.parts}
-        return scores | self._rankings(read[BEYOND])
-
-    def _beyond(self, losses: KeptOfTexts) -> KeptOfTexts:
-        """Return the losses at held-out positions."""
-        beyond = []
-        for number, own in enumerate(losses):
-            beyond.append(own[self._targets(number) >= self.first_beyond])
-        return beyond
-
-    def _cosines(self, embeddings: KeptOfTexts, references: KeptOfTexts) -> KeptOfTexts:
-        similar = np.einsum(
-            "td,td->t", np.stack(embeddings), np.stack(references), dtype=np.float64
-        )
-        return [*np.round(similar, COSINE_DECIMALS)[:, None]]
-
-    def _rankings(self, embeddings: KeptOfTexts) -> dict[str, KeptOfTexts]:
-        """Return the scores of each text's queries by name; none if no text has queries."""
-        counts = [len(queries) for queries in self.queries]
-        if not any(counts):
-            return {}
-        queries = np.concatenate([queries for queries in self.queries if len(queries)])
-        texts = np.repeat(np.arange(len(counts)), counts).tolist()
-        relevant = [{text: 1} for text in texts]
-        found = score_rankings(cosines(queries, np.stack(embeddings)), relevant)
-        rankings = dict[str, KeptOfTexts]()
-        for name, score in RANKING_FIELDS.items():
-            rankings[name] = np.split(found[score], np.cumsum(counts)[:-1])
-        return rankings
+    def _scores(self, read: KeptByPart) -> KeptByPart:
+        return self.reader.scores(read, self.reference)
 
     @property
     def scores(self) -> tuple[NDArray[np.float64], ...]:
@@ -232,39 +266,21 @@ class ReferenceTask:
         references = self._scores(self.reference)
         scores = dict[str, AgainstReference]()
         for name, values in self._scores(self.current).items():
-            scores[name] = self._compare(name, values, references[name])
+            scores[name] = self.reader.compare(name, values, references[name])
+        buckets = tuple[Bucket, ...]()
+        if isinstance(self.reader, LossReader):
+            buckets = self.reader.buckets(self.current, self.reference, self.model.max_len)
         warnings = []
         if not are_finite(self.current[BEYOND]):
             warnings.append(NOT_FINITE)
         held_out_rows = HeldOutRows(
             hold_out=self.hold_out,
-            length=self.length,
+            length=self.model.max_len,
             texts=len(self.texts),
             scores=scores,
-            buckets=self._buckets() if isinstance(self.evaluator, Scorer) else (),
+            buckets=buckets,
         )
         return {"held_out_rows": held_out_rows, "warnings": warnings}
-
-    def _compare(self, name: str, values: KeptOfTexts, references: KeptOfTexts) -> AgainstReference:
-        differences = [new - old for new, old in zip(values, references, strict=True)]
-        if isinstance(self.evaluator, Scorer):
-            return AgainstReference(
-                model=estimate_loss(values),
-                reference=estimate_loss(references),
-                change=estimate(differences),
-            )
-        bounds = SHARE_BOUNDS if name in RANKING_FIELDS else COSINE_BOUNDS
-        return AgainstReference(
-            model=estimate(values, bounds),
-            reference=estimate(references, bounds),
-            change=estimate(differences, difference_bounds(bounds)),
-        )
-
-    def _buckets(self) -> tuple[Any, ...]:
-        before = len(self.evaluator.model.tokenizer.before)
-        positions = [self._targets(number) + before for number in range(len(self.texts))]
-        losses_of = {MODEL: self.current[BEYOND], REFERENCE: self.reference[BEYOND]}
-        return tuple(loss_buckets(positions, losses_of, self.length))
 
 
 def read_texts(
@@ -338,16 +354,23 @@ def plan_held_out_rows(
     """
     text = held_out.text
     check_vocabulary(model, text.ids)
+    texts = text.windows
     if model.kind == ENCODER:
-        evaluator: Scorer | Embedder = open_embedder(model, settings.batch_size)
+        embedder = open_embedder(model, settings.batch_size)
+        reader: LossReader | EmbeddingReader = EmbeddingReader(
+            embedder=embedder, texts=texts, hold_out=held_out.hold_out
+        )
     else:
-        evaluator = open_scorer(model, settings.batch_size)
+        scorer = open_scorer(model, settings.batch_size)
+        reader = LossReader(
+            scorer=scorer, texts=texts, hold_out=held_out.hold_out, seed=settings.seed
+        )
     task = ReferenceTask(
-        evaluator=evaluator,
+        reader=reader,
+        model=model,
+        batch_size=settings.batch_size,
         hold_out=held_out.hold_out,
-        length=model.max_len,
-        texts=text.windows,
-        seed=settings.seed,
+        texts=texts,
     )
     return EvaluationRun(
         model=model,

@@ -185,7 +185,7 @@ def _score_query(similar: NDArray[np.float64], gain: NDArray[np.float64]) -> dic
     ranked = gain[np.lexsort((gain, -similar))]
     ideal = np.sort(gain)[::-1]
     discount = 1 / np.log2(np.arange(2, len(gain[:10]) + 2))
-    scores = {
+    scores: dict[str, Any] = {
         NDCG_AT_10: ranked[:10] @ discount / (ideal[:10] @ discount),
         MRR: 1 / (1 + np.argmax(ranked > 0)),
     }

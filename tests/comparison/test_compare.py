@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import ctxextend
-from ctxextend.comparison import compare as compare_module
-from ctxextend.comparison.compare import ComparisonRun, open_comparison
+from ctxextend.comparison import comparison_run
+from ctxextend.comparison.comparison_run import ComparisonRun, open_comparison
 from ctxextend.comparison.comparison_settings import Compare
 from ctxextend.comparison.metrics import LOSS, RECIPROCAL_RANK
 from ctxextend.errors import DataError, ResizeError, TrainingError
@@ -148,7 +148,7 @@ def test_compare_loads_one_model_and_reports_progress(
         loads.append(arguments)
         return load_eval_model(*arguments)
 
-    monkeypatch.setattr(compare_module, "load_eval_model", count_load)
+    monkeypatch.setattr(comparison_run, "load_eval_model", count_load)
     ctxextend.compare(
         source,
         TO,

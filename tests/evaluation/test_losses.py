@@ -113,7 +113,7 @@ def test_scorer_computes_logits_in_chunks(
     ids = np.random.default_rng(2).integers(5, 32, 16)
     scorer, window = Scorer(model, None, True), ScoredWindow(ids, np.arange(15), ids[1:])
     expected = scorer.losses([window])[0]
-    monkeypatch.setattr("ctxextend.evaluation.losses.MAX_LOGITS", 4 * 32)
+    monkeypatch.setattr("ctxextend.evaluation.scorer.MAX_LOGITS", 4 * 32)
     sizes: list[int] = []
     model.model.get_output_embeddings().register_forward_hook(
         lambda head, states, logits: sizes.append(len(logits))
