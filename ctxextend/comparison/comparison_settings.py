@@ -70,18 +70,15 @@ class Compare:
         training = {name: value for name, value in given.items() if name not in evaluation}
         if not steps:
             _check_untrained(training)
-        text = tuple(data)
-        if steps and "corpus" in evaluation:  # a search set leaves all text to training
-            text = ()
-        evaluate = Evaluate(training.get("eval_data") or text, **evaluation)
+        evaluated = tuple(training.get("eval_data") or data)
+        if steps and "corpus" in evaluation and not training.get("eval_data"):
+            evaluated = ()  # a search set leaves all text to training
+        evaluate = Evaluate(evaluated, **evaluation)
         _check_hold_out(hold_out, to, {**given, "steps": steps})
         to = _read_length(to, evaluate)
         train = None
         if steps:
-            shared = {item.name for item in fields(Train)}
-            training |= {name: value for name, value in evaluation.items() if name in shared}
-            # With "best", the step would be selected on the text that methods are evaluated on.
-            train = Train(tuple(data), steps, save="last", **training)
+            train = _read_train(data, steps, evaluation, training)
             methods = methods or [DEFAULT_METHOD]
         return cls(
             to=to,
@@ -105,6 +102,16 @@ class Compare:
         if length:
             length = (*length, to)
         return with_ranking(replace(self.evaluate, length=length), kind)
+
+
+def _read_train(
+    data: Sequence[str], steps: int, evaluation: Mapping[str, Any], training: Mapping[str, Any]
+) -> Train:
+    """Return the settings of training, with those that it shares with the evaluation."""
+    names = {item.name for item in fields(Train)}
+    shared = {name: value for name, value in evaluation.items() if name in names}
+    # With "best", the step would be selected on the text that methods are evaluated on.
+    return Train(tuple(data), steps, save="last", **training, **shared)
 
 
 def _check_untrained(training: Mapping[str, Any]) -> None:
@@ -175,11 +182,11 @@ def read_methods(
             resize = Resize(length, method=text)
             name, given, _ = read_method(text)
             full_name = method_text(name, given)
-            found[full_name] = MethodSpec(full_name, resize, is_named)
+            found[full_name] = MethodSpec(name=full_name, resize=resize, is_named=is_named)
     return tuple(found.values())
 
 
 def _every_method(to: int | str) -> Iterator[MethodSpec]:
     for name in (*METHODS, *ROTARY_METHOD_NAMES):
         if name != DEFAULT_METHOD:  # it chooses one of the others
-            yield MethodSpec(name, Resize(to, method=name), is_named=False)
+            yield MethodSpec(name=name, resize=Resize(to, method=name), is_named=False)

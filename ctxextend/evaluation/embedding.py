@@ -118,7 +118,8 @@ def open_embedder(model: EvalModel, batch_size: int | None = None) -> Embedder:
         CheckpointError: A file of its folder cannot be read.
         UnsupportedModelError: The pooling is unknown, or the model needs more than text.
     """
-    embedder = Embedder(model, read_pooling(model.root), batch_size)
+    poolings = read_pooling(model.root)
+    embedder = Embedder(model=model, poolings=poolings, batch_size=batch_size)
     with needs_only_text(model, "embeddings"):
         embedder.embed([model.tokenizer.encode("a")])
     return embedder

@@ -31,6 +31,7 @@ SCORED_SHARE = 1 / 8
 # Share of a chunk that is scored when contexts are compared, so that all targets have nearly the
 # full context.
 CHUNK_SHARE = 1 / 4
+SLIDING_SHARE = 1 / 2  # of a sliding window that is scored: windows overlap by half
 POSITION_BUCKETS = 16
 NOT_FINITE = (
     "Some losses are NaN or infinite: a model returns NaN or infinity, or gives a token "
@@ -391,18 +392,42 @@ def _modes_of_model(
     contexts = sorted(lengths)
     if "position" in measures and scorer.model.kind != MASKED:
         contexts.pop()  # the losses by position include those with the longest context
-    yield ReadingMode("position", MODEL, scorer, context=length, share=1)
+    yield ReadingMode(
+        measure="position",
+        name=MODEL,
+        scorer=scorer,
+        context=length,
+        share=1,
+    )
     for context in contexts:
-        yield ReadingMode("context", MODEL, scorer, context=context, share=CHUNK_SHARE)
+        yield ReadingMode(
+            measure="context",
+            name=MODEL,
+            scorer=scorer,
+            context=context,
+            share=CHUNK_SHARE,
+        )
 
 
 def _modes_of_base(base: Scorer | None, lengths: Sequence[int]) -> Iterator[ReadingMode]:
     if base is None:
         return
     longest = min(base.model.max_len, max(lengths))
-    yield ReadingMode("position", TRUNCATED, base, context=longest, share=1)
-    yield ReadingMode("position", SLIDING, base, context=longest, share=0.5)
+    for name, share in ((TRUNCATED, 1), (SLIDING, SLIDING_SHARE)):
+        yield ReadingMode(
+            measure="position",
+            name=name,
+            scorer=base,
+            context=longest,
+            share=share,
+        )
     # Always with the base's longest context, which all contexts are compared with.
     contexts = {longest, *(context for context in lengths if context <= longest)}
     for context in sorted(contexts):
-        yield ReadingMode("context", SLIDING, base, context=context, share=CHUNK_SHARE)
+        yield ReadingMode(
+            measure="context",
+            name=SLIDING,
+            scorer=base,
+            context=context,
+            share=CHUNK_SHARE,
+        )

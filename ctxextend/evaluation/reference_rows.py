@@ -91,7 +91,13 @@ class LossReader:
         """Return the losses of the targets of equally long texts, given their numbers."""
         size = len(texts[0])
         context = size + self.scorer.model.tokenizer.num_special
-        mode = ReadingMode("position", MODEL, self.scorer, context=context, share=1)
+        mode = ReadingMode(
+            measure="position",
+            name=MODEL,
+            scorer=self.scorer,
+            context=context,
+            share=1,
+        )
         targets = []
         for number in numbers:
             indices = self._targets(number)

@@ -64,7 +64,13 @@ class ShiftTask(Task):
     def _read(self, evaluator: Scorer | Embedder) -> Measured:
         if isinstance(evaluator, Embedder):
             return list(evaluator.embed(self.passages))
-        mode = ReadingMode("position", MODEL, evaluator, context=self.size, share=1)
+        mode = ReadingMode(
+            measure="position",
+            name=MODEL,
+            scorer=evaluator,
+            context=self.size,
+            share=1,
+        )
         task = LossTask(
             scorer=evaluator,
             texts=self.passages,

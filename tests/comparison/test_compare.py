@@ -238,6 +238,19 @@ def test_comparison_run_evaluates_on_held_out_windows(source: Path, tmp_path: Pa
     assert any("windows held out of --data" in note for note in found.report(complete=True).notes)
 
 
+def test_compare_quickly_compares_few_methods_at_twice_the_length(
+    source: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctxextend.comparison.quick.SECONDS", 0)  # the fewest windows
+    found = ctxextend.compare(source, data=texts, quick=True)
+    assert (found.is_quick, found.max_len_after, found.tokens) == (True, 32, 2 * 32)
+    assert {row.method for row in found.rows} == {"copy", "linear", "bands", "bands:keep-first=16"}
+    with pytest.raises(ResizeError, match="--quick cannot be used with --steps"):
+        ctxextend.compare(source, data=texts, quick=True, steps=1)
+    with pytest.raises(ResizeError, match="--quick cannot be used with --method"):
+        ctxextend.compare(source, data=texts, quick=True, methods="copy")
+
+
 def test_compare_rejects_encoders_with_too_few_documents(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="ranked by document retrieval"):
         ctxextend.compare(
