@@ -158,25 +158,18 @@ def _plan_evaluation(
     Raises:
         DataError: The text is too short; `advice` ends the hint.
     """
-    is_encoder = base.kind == ENCODER
     length = max(model.max_len, MIN_LENGTH)
-    most = MAX_DOCUMENTS if is_encoder else MAX_WINDOWS
-    count = min(max(text.tokens // length, MIN_SAMPLES), most)
-    settings = replace(
-        text,
-        base=None,
-        length=(length,),
-        tokens=count * length,
-        measure=("retrieval",) if is_encoder else ("position",),
-    )
+    count = max(text.tokens // length, MIN_SAMPLES)
+    settings = replace(text, base=None, length=(length,))
     hint = f"Pass more or longer texts with --data. {advice}"
-    run = plan_evaluation(
-        model,
-        base if is_encoder else None,
-        settings,
-        minimum=1 if is_encoder else MIN_SAMPLES,
-        short_hint=hint,
-    )
+    if base.kind == ENCODER:
+        tokens = min(count, MAX_DOCUMENTS) * length
+        settings = replace(settings, tokens=tokens, measure=("retrieval",))
+        run = plan_evaluation(model, base, settings, short_hint=hint)
+    else:
+        tokens = min(count, MAX_WINDOWS) * length
+        settings = replace(settings, tokens=tokens, measure=("position",))
+        run = plan_evaluation(model, None, settings, minimum=MIN_SAMPLES, short_hint=hint)
     task = run.tasks[0]
     if isinstance(task, RetrievalTask) and len(task.documents) < MIN_SAMPLES:
         message = (

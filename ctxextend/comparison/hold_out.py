@@ -31,7 +31,9 @@ def read_hold_out_length(files: ModelFiles, to: int | str | None, hold_out: int)
             "be held out."
         )
         raise ResizeError(message, f"Use fewer rows, such as --hold-out {length // 2}.")
-    plan = plan_model(files, Resize(length if to is None else to), cut=hold_out)
+    if to is None:
+        to = length
+    plan = plan_model(files, Resize(to), cut=hold_out)
     if not hold_out < plan.max_len_after <= length:
         message = (
             f"--to {plan.max_len_after} with --hold-out {hold_out}: {name} has reference rows up "
@@ -51,4 +53,6 @@ def read_hold_out_length(files: ModelFiles, to: int | str | None, hold_out: int)
 def original_length(files: ModelFiles, to: int, hold_out: int) -> int | str:
     """Return the length that extends the whole tables by the same factor as the cut ones."""
     times, rest = divmod(to, hold_out)
-    return files.max_len * to // hold_out if rest else f"{times}x"
+    if rest == 0:
+        return f"{times}x"
+    return files.max_len * to // hold_out

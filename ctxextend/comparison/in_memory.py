@@ -84,7 +84,9 @@ class InMemoryResizer:
 
 def _settings_path(path: tuple[str, ...]) -> tuple[str, ...]:
     """Return the path of a config key or, inside rotary settings, of all of them."""
-    return path[: path.index(ROPE_KEY) + 1] if ROPE_KEY in path else path
+    if ROPE_KEY not in path:
+        return path
+    return path[: path.index(ROPE_KEY) + 1]
 
 
 def open_resizer(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> InMemoryResizer:

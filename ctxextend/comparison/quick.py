@@ -22,6 +22,7 @@ from ctxextend.recipe import Resize
 # Methods worth a look, with the number of learned rows for the braces. The fifth one keeps all of
 # them; `formula` only applies to sinusoids.
 QUICK_METHODS = ("copy", "linear", "stretch", "bands", "bands:keep-first={}", "formula")
+QUICK_LENGTH = "2x"
 SECONDS = 35.0  # for reading text, so that loading and all else fit a minute too
 MORE_WINDOWS = 20  # to suggest if the time is enough for fewer than a choice needs
 NEXT_STEPS = 200  # of training, to suggest if the base in pieces is better
@@ -63,7 +64,9 @@ def compare_quickly(
         CtxextendError: As `compare`.
         ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
     """
-    plan = plan_model(opened, Resize("2x" if to is None else to))
+    if to is None:
+        to = QUICK_LENGTH
+    plan = plan_model(opened, Resize(to))
     methods = list[str]()
     if plan.tables[0].has_rows:
         methods = [name.format(plan.max_len_before) for name in QUICK_METHODS]

@@ -118,6 +118,9 @@ def measured_comparison(
         if row.trained is not None:
             evaluations.append(row.trained.evaluation)
     warnings = [text for evaluation in evaluations for text in evaluation.warnings]
+    base = None
+    if evaluations:
+        base = _score_of_base(evaluations[0])
     return Comparison(
         source=source,
         model_type=model_type,
@@ -126,7 +129,7 @@ def measured_comparison(
         max_len_before=max_len_before,
         max_len_after=max_len_after,
         metric=metric,
-        base=_score_of_base(evaluations[0]) if evaluations else None,
+        base=base,
         rows=rows,
         documents=len(run.text.documents),
         tokens=run.text_tokens,
