@@ -38,7 +38,7 @@ from ctxextend.evaluation.evaluation_run import (
     plan_evaluation,
 )
 from ctxextend.evaluation.losses import LossTask
-from ctxextend.evaluation.reference_rows import plan_held_out_rows, read_texts
+from ctxextend.evaluation.reference_rows import HeldOutText, plan_held_out_rows, read_texts
 from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.held_out import shared_texts, split_documents
 from ctxextend.models.devices import torch_threads
@@ -191,12 +191,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     search_set = read_search_set(settings.evaluate)
     files = open_files(opened)
     methods = plan_methods(files, settings)
-    advice = little_text(methods.auto)
-    held_out_text = None
-    if settings.hold_out is not None:
-        held_out_text = read_texts(
-            files, settings.evaluate, settings.hold_out, methods.max_len, advice
-        )
+    held_out_text = _read_held_out_text(files, settings, methods)
     settings, notes = _choose_trainable(files, settings)
 
     base = _load_base(files, settings)
@@ -206,12 +201,13 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     trainer = None
     if settings.train is not None:
         trainer = open_trainer(files, methods.first, settings.train, base, folder)
+
     documents = None
     if trainer is not None and search_set is None and not trainer.task.settings.eval_data:
         documents = split_documents(trainer.held_out_windows, files.tokenizer.separator)
         notes = (*notes, HELD_OUT_NOTE)
-
     notes = (*base.notes, *notes)
+    advice = little_text(methods.auto)
     if held_out_text is not None:
         resizer.set_reference_rows(methods.first)
         evaluation = plan_held_out_rows(resizer.model, evaluate, held_out_text)
@@ -228,6 +224,7 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     if trainer is not None and documents is not None:
         evaluation.warnings += trainer.task.warnings
     check_ranked(evaluation, advice)
+
     if settings.seconds is not None:
         tokens = _affordable_tokens(evaluation, len(methods.plans), settings.seconds)
         evaluation = _plan_quick_evaluation(evaluation, tokens, notes)
@@ -255,6 +252,16 @@ def _check_text(settings: Compare) -> None:
         message = f"{names} is passed to both --data (training) and --eval-data (evaluation)."
         hint = "Remove --eval-data to evaluate on 5 % of --data, held out of training."
         raise DataError(message, hint)
+
+
+def _read_held_out_text(
+    files: ModelFiles, settings: Compare, methods: MethodPlans
+) -> HeldOutText | None:
+    """Return texts with tokens beyond the first held-out row; None without held-out rows."""
+    if settings.hold_out is None:
+        return None
+    advice = little_text(methods.auto)
+    return read_texts(files, settings.evaluate, settings.hold_out, methods.max_len, advice)
 
 
 def _choose_trainable(files: ModelFiles, settings: Compare) -> tuple[Compare, tuple[str, ...]]:

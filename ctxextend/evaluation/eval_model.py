@@ -94,7 +94,7 @@ class ModelFiles(OpenedModel):
         """What its recipe records about the text of each training run."""
         provenance = read_provenance(self.checkpoint)
         runs = trainings(provenance)
-        if self.ref.tokenizer is None:
+        if not self.ref.tokenizer:
             return runs
         recorded: str | Path | None = provenance.base.tokenizer if provenance else None
         if not recorded:
