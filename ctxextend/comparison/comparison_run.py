@@ -266,7 +266,7 @@ def _read_held_out_text(
 
 def _choose_trainable(files: ModelFiles, settings: Compare) -> tuple[Compare, tuple[str, ...]]:
     """Fill in what is trained, the same for all methods; also return notes."""
-    from ctxextend.training.trainable import choose_trainable
+    from ctxextend.training.trainable_setting import choose_trainable
 
     if settings.train is None:
         return settings, ()

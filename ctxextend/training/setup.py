@@ -59,7 +59,7 @@ from ctxextend.training.train_data import (
     SequenceSettings,
     Text,
 )
-from ctxextend.training.trainable import choose_trainable
+from ctxextend.training.trainable_setting import choose_trainable
 from ctxextend.training.training_run import RunFolder
 
 if TYPE_CHECKING:
