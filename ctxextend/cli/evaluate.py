@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LossCurve:
+class ModeStyle:
     """How the losses of a reading mode are shown."""
 
     label: str
@@ -36,9 +36,9 @@ class LossCurve:
 
 
 LOSS_CURVES = {
-    "model": LossCurve("model", "learned"),
-    "sliding": LossCurve("base, sliding windows", "second"),
-    "truncated": LossCurve("base, separate windows", "third"),
+    "model": ModeStyle("model", "learned"),
+    "sliding": ModeStyle("base, sliding windows", "second"),
+    "truncated": ModeStyle("base, separate windows", "third"),
 }
 RETRIEVAL_MODES = {
     "truncated": "base, truncated",
