@@ -214,6 +214,7 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
     from ctxextend.comparison.comparison_run import open_comparison
     from ctxextend.comparison.comparison_settings import Compare
     from ctxextend.models.devices import torch_threads
+    from ctxextend.output.record import recorded_settings
     from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef
 
@@ -241,7 +242,7 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
             else {},
         }
         rows.append(values)
-    auto = plans[AUTO].recipe_settings.method
+    auto = recorded_settings(plans[AUTO]).method
     return {
         "metric": found.metric,
         "base": found.base,

@@ -43,7 +43,7 @@ class BandsSearch:
         The best of about twenty trials is ahead partly by chance: a lead of a standard error or
         less does not count.
         """
-        requested = self.requested.settings
+        requested = self.requested.choice.settings
         current = self._complete(requested["sigma"])
         self._try(current)
         for name in ("sigma", "repeat", "gain", "high_gain"):
@@ -81,32 +81,35 @@ class BandsSearch:
         elif name == "gain":
             for gain in GAINS:
                 yield current.with_settings(gain=gain)
-        elif current.settings["high_gain"]:  # None if it equals a gain that was given
+        elif current.choice.settings["high_gain"]:  # None if it equals a gain that was given
             for gain in HIGH_GAINS:
                 yield current.with_settings(high_gain=gain)
 
     def _other_sigmas(self, current: Resize) -> Iterator[Resize]:
         """Yield candidates with other sigmas, for which the other settings are estimated again."""
         sigmas = list(SIGMAS)
-        if not self.requested.settings["repeat"]:  # at 0, nothing is tiled
+        if not self.requested.choice.settings["repeat"]:  # at 0, nothing is tiled
             sigmas.insert(0, 0.0)
         for sigma in sigmas:
             is_short = sigma <= MAX_SHARE * len(self.table)
-            if is_short and abs(sigma - current.settings["sigma"]) > MIN_CHANGE * sigma:
+            if is_short and abs(sigma - current.choice.settings["sigma"]) > MIN_CHANGE * sigma:
                 yield self._complete(sigma)
 
     def _other_repeats(self, current: Resize) -> Iterator[Resize]:
-        sigma = current.settings["sigma"]
+        sigma = current.choice.settings["sigma"]
         if not sigma:
             return
-        for repeat in find_repeats(self.table, sigma, REPEATS, keep=self.requested.kept_first):
+        for repeat in find_repeats(
+            self.table, sigma, REPEATS, keep=self.requested.choice.keep_first
+        ):
             yield current.with_settings(repeat=repeat)
 
     def _complete(self, sigma: float | None) -> Resize:
         """Return a candidate with the settings that are None estimated from the table."""
-        values = self.requested.settings | {"sigma": sigma}
-        method, _ = choose_bands(self.table, self.rows, keep=self.requested.kept_first, **values)
-        candidate = replace(self.requested, method=method)
+        settings = {**self.requested.choice.settings, "sigma": sigma}
+        requested = replace(self.requested.choice, settings=settings)
+        chosen = choose_bands(self.table, self.rows, requested)
+        candidate = replace(self.requested, method=chosen.text)
         if self.is_only:
             return candidate
-        return candidate.with_settings(within=values["within"])
+        return candidate.with_settings(within=settings["within"])

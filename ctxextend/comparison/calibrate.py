@@ -20,7 +20,7 @@ from ctxextend.evaluation.evaluation_run import EvaluationRun, plan_evaluation
 from ctxextend.evaluation.retrieval import RetrievalTask
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, open_model
-from ctxextend.plan.plan import ResizePlan, plan_model
+from ctxextend.plan.plan import Plan, plan_model, with_settings
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
     MIN_LENGTH,
@@ -115,7 +115,7 @@ def calibrate_model(
         progress(tokens, run.base_tokens + MAX_TRIALS * run.tokens)
 
     def measure(candidate: Resize) -> SampleScores:
-        resizer.set_positions(replace(plan, settings=candidate))
+        resizer.set_positions(with_settings(plan, candidate))
         run.measure(advance)
         return run.scores
 
@@ -129,18 +129,18 @@ def calibrate_model(
 
 def _choose_bands(settings: Resize) -> Resize:
     """Return the settings with `bands` instead of `auto`; raise if there is nothing to tune."""
-    name = settings.facts.name
+    name = settings.choice.name
     if name == DEFAULT_METHOD:
         settings = replace(settings, method="bands")
     elif name != "bands":
         raise ResizeError(f"Only bands can be tuned on a text, got --method {name}.")
-    if not has_free_settings(**settings.settings):
+    if not has_free_settings(settings.choice.settings):
         message = "All settings of bands are given, so there is nothing to tune."
         raise ResizeError(message, "Remove at least one.")
     return settings
 
 
-def _check_creates_rows(plan: ResizePlan, max_len: int) -> None:
+def _check_creates_rows(plan: Plan, max_len: int) -> None:
     table = plan.tables[0]
     if table.rows_after <= table.rows_before:
         message = (
@@ -181,7 +181,7 @@ def _plan_evaluation(
 
 
 def _open_search(
-    plan: ResizePlan,
+    plan: Plan,
     resizer: InMemoryResizer,
     measure: Callable[[Resize], SampleScores],
     metric: str,
@@ -189,7 +189,7 @@ def _open_search(
     """Return the search for settings, which refer to the rows of the first table."""
     table = plan.tables[0]
     learned = resizer.learned[table.name][table.reserved_rows :]
-    used = learned[: len(learned) - plan.settings.drop_last]
+    used = learned[: len(learned) - plan.settings.choice.drop_last]
     return BandsSearch(
         table=used.astype(np.float64),
         rows=table.rows_after - table.reserved_rows,
@@ -205,7 +205,7 @@ def _report(
 ) -> Calibration:
     trials = dict[Resize, Trial]()
     for candidate, scores in search.scores.items():
-        trials[candidate] = Trial(candidate.settings, METRICS[metric].mean(scores))
+        trials[candidate] = Trial(candidate.choice.settings, METRICS[metric].mean(scores))
     first = next(iter(trials))
     return Calibration(
         metric=metric,

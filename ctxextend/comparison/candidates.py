@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.comparison.comparison_settings import Compare
-from ctxextend.comparison.hold_out import original_length, read_hold_out_length
+from ctxextend.comparison.hold_out import read_hold_out_length, whole_length
 from ctxextend.errors import MethodError, ResizeError
 from ctxextend.evaluation.eval_model import ModelFiles
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.evaluation.evaluation_run import EvaluationRun
+from ctxextend.output.record import pinned_ref, recorded_settings
 from ctxextend.plan.find_tables import OpenedModel
-from ctxextend.plan.plan import ResizePlan, plan_model
+from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.recipe import Recipe, Resize
 from ctxextend.recipe_file import recipe_values, yaml_text
 from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
@@ -56,14 +57,14 @@ class Candidate:
 class MethodPlans:
     """The methods that are compared, all for the same new length."""
 
-    plans: Mapping[str, ResizePlan]  # by name of the method, with its settings
+    plans: Mapping[str, Plan]  # by name of the method, with its settings
     skipped: Mapping[str, str]  # methods that do not apply, with the reason
     # For `resize` of the checkpoint: the new length or, with held-out rows, the same factor.
     to: int | str
     auto: str  # the method that `auto` takes for it
 
     @property
-    def first(self) -> ResizePlan:
+    def first(self) -> Plan:
         """The plan of any method."""
         return next(iter(self.plans.values()))
 
@@ -81,13 +82,12 @@ def plan_methods(files: ModelFiles, settings: Compare) -> MethodPlans:
         CtxextendError: A method that the user named does not apply.
     """
     length = _new_length(files, settings)
-    plans = dict[str, ResizePlan]()
+    plans = dict[str, Plan]()
     skipped = dict[str, str]()
     for spec in settings.methods:
         resize = replace(spec.resize, to=length or spec.resize.to)
         try:
             plan = plan_model(files, resize, cut=settings.hold_out)
-            _ = plan.chosen  # reads the rows, and raises if the method does not apply to them
         except ResizeError as error:
             if spec.is_named:
                 raise
@@ -99,7 +99,7 @@ def plan_methods(files: ModelFiles, settings: Compare) -> MethodPlans:
     max_len = next(iter(plans.values())).max_len_after
     to: int | str = max_len
     if settings.hold_out:
-        to = original_length(files, max_len, settings.hold_out)
+        to = whole_length(files, max_len, settings.hold_out)
     return MethodPlans(plans=plans, skipped=skipped, to=to, auto=method_of_auto(files, to))
 
 
@@ -121,8 +121,8 @@ def _new_length(files: ModelFiles, settings: Compare) -> int | str | None:
 
 def method_of_auto(opened: OpenedModel, to: int | str) -> str:
     """Return the method that `auto` takes for a resize, or ``auto`` if tables differ in it."""
-    chosen = plan_model(opened, Resize(to)).chosen.values()
-    names = {choice.options.facts.name for choice in chosen}
+    chosen = plan_model(opened, Resize(to)).choices.values()
+    names = {choice.name for choice in chosen}
     return names.pop() if len(names) == 1 else DEFAULT_METHOD
 
 
@@ -130,11 +130,8 @@ def open_candidates(
     opened: OpenedModel, settings: Compare, methods: MethodPlans
 ) -> list[Candidate]:
     """Return an unmeasured candidate for each method, with the recipe of its checkpoint."""
-    ref = opened.ref
-    source = opened.checkpoint.source
-    if source.kind == "hub":  # so that recipes pin the commit that was read
-        ref = replace(ref, revision=source.revision)
-    resizes = {name: plan.recipe_settings for name, plan in methods.plans.items()}
+    ref = pinned_ref(opened.ref, opened.checkpoint)
+    resizes = {name: recorded_settings(plan) for name, plan in methods.plans.items()}
     if settings.hold_out:  # as they were named: settings were chosen for the cut tables
         resizes = {spec.name: replace(spec.resize, to=methods.to) for spec in settings.methods}
     candidates = []

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from ctxextend.errors import MethodError, ResizeError, flag_name
 from ctxextend.evaluation.eval_model import ENCODER
 from ctxextend.recipe import MIN_LENGTH, Evaluate, Resize, Train
-from ctxextend.tables.apply import read_method
 from ctxextend.tables.method_facts import DEFAULT_METHOD, ROTARY_METHOD_NAMES, method_text
+from ctxextend.tables.method_parser import parse_method
 from ctxextend.tables.methods import METHODS
 
 EVERY_METHOD = "all"  # every method of the registry with its defaults
@@ -180,8 +180,8 @@ def read_methods(
                 found.setdefault(spec.name, spec)
         else:
             resize = Resize(length, method=text)
-            name, given, _ = read_method(text)
-            full_name = method_text(name, given)
+            method, given = parse_method(text)
+            full_name = method_text(method.name, given)
             found[full_name] = MethodSpec(name=full_name, resize=resize, is_named=is_named)
     return tuple(found.values())
 

@@ -40,8 +40,8 @@ def read_hold_out_length(files: ModelFiles, to: int | str | None, hold_out: int)
             f"to {length}."
         )
         raise ResizeError(message, f"Use a --to from {hold_out + 1} to {length}, or remove it.")
-    for table, choice in plan.chosen.items():
-        if choice.options.facts.name == FORMULA:
+    for table, choice in plan.choices.items():
+        if choice.name == FORMULA:
             message = (
                 f"The rows of {table} follow a formula, so the rows beyond any length are "
                 "known exactly."
@@ -50,7 +50,7 @@ def read_hold_out_length(files: ModelFiles, to: int | str | None, hold_out: int)
     return plan.max_len_after
 
 
-def original_length(files: ModelFiles, to: int, hold_out: int) -> int | str:
+def whole_length(files: ModelFiles, to: int, hold_out: int) -> int | str:
     """Return the length that extends the whole tables by the same factor as the cut ones."""
     times, rest = divmod(to, hold_out)
     if rest == 0:

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
-from ctxextend.errors import TrainingError
+from ctxextend.errors import TrainingError, TrainingInterrupted
 from ctxextend.evaluation.eval_model import EvalModel, ModelFiles
 from ctxextend.families.lookup import nested
 from ctxextend.models.extend import set_config, set_length, set_tables, to_tensor
 from ctxextend.models.load import match_parameters
 from ctxextend.plan.edits import config_changes
-from ctxextend.plan.plan import ResizePlan
+from ctxextend.plan.new_rows import resize_rows
+from ctxextend.plan.plan import Plan
 from ctxextend.recipe import Train
 from ctxextend.tables.apply import learned_rows_after
 
@@ -40,21 +41,26 @@ class InMemoryResizer:
     names: Mapping[str, str]  # parameter names by tensor names of the checkpoint's files
     learned: Mapping[str, TableRows]  # tables of the checkpoint by tensor name
 
-    def set_positions(self, plan: ResizePlan) -> None:
+    def set_positions(self, plan: Plan) -> None:
         """Give the model the tables and settings of a plan, as `resize` writes them."""
         if any(table.rope for table in plan.tables):
             self.set_length(plan)
         else:  # plans of one length differ only in tables
             set_tables(self.model.model, self.parameters(self._resized(plan)))
 
-    def set_reference_rows(self, plan: ResizePlan) -> None:
+    def set_reference_rows(self, plan: Plan) -> None:
         """Give the model the checkpoint's own rows, as many as a plan has."""
         tables = {table.name: self.learned[table.name][: table.rows_after] for table in plan.stored}
         set_tables(self.model.model, self.parameters(tables))
 
-    def set_length(self, plan: ResizePlan) -> None:
+    def set_length(self, plan: Plan) -> None:
         """Give the model the tables, the settings and the length of a plan."""
-        edits = config_changes(self.config, plan.model.architecture, plan.tables)
+        edits = config_changes(
+            self.config,
+            plan.model.architecture,
+            plan.tables,
+            fix_limits=plan.settings.fix_limits,
+        )
         config = copy.deepcopy(self.config)
         set_config(config, edits)
         # All rotary settings, and all lengths: those of another plan must not remain.
@@ -65,11 +71,11 @@ class InMemoryResizer:
         values = {path: nested(config, path) for path in paths}
         set_length(self.model.model, self.parameters(self._resized(plan)), values)
 
-    def _resized(self, plan: ResizePlan) -> dict[str, TableRows]:
+    def _resized(self, plan: Plan) -> dict[str, TableRows]:
         tables = dict[str, TableRows]()
         for table in plan.stored:
             rows = self.learned[table.name][: table.rows_before]
-            tables[table.name] = plan.resized(table, rows)
+            tables[table.name] = resize_rows(table, rows, plan.choice_of(table))
         return tables
 
     def parameters(self, tables: Mapping[str, TableRows]) -> dict[str, Any]:
@@ -89,7 +95,7 @@ def _settings_path(path: tuple[str, ...]) -> tuple[str, ...]:
     return path[: path.index(ROPE_KEY) + 1]
 
 
-def open_resizer(base: EvalModel, plan: ResizePlan, *, shares: bool = True) -> InMemoryResizer:
+def open_resizer(base: EvalModel, plan: Plan, *, shares: bool = True) -> InMemoryResizer:
     """Copy a model and give the copy the positions of a plan.
 
     The copy `shares` all other tensors with the base, unless they are trained while the base is
@@ -120,7 +126,7 @@ class InMemoryTrainer:
 
     @contextmanager
     def trained(
-        self, resizer: InMemoryResizer, plan: ResizePlan, advance: Callable[[int], None]
+        self, resizer: InMemoryResizer, plan: Plan, advance: Callable[[int], None]
     ) -> Iterator[None]:
         """Train a model with the tables of a plan; restore its weights at the end of the block.
 
@@ -129,7 +135,6 @@ class InMemoryTrainer:
         """
         from ctxextend.training.setup import set_up
         from ctxextend.training.trainer import run_training
-        from ctxextend.training.training_run import TrainingInterrupted
 
         model = resizer.model.model
         setup = set_up(resizer.model, resizer.names, self._task_of(plan), self.teacher)
@@ -160,7 +165,7 @@ class InMemoryTrainer:
         text = self.task.held_out
         return [text.tokens[start:stop] for start, stop in text.spans]
 
-    def _task_of(self, plan: ResizePlan) -> "TrainingTask":
+    def _task_of(self, plan: Plan) -> "TrainingTask":
         """Return the task with the trainable rows of a plan, and as little evaluation as can be."""
         task = self.task
         if task.settings.trainable == "new":
@@ -175,17 +180,17 @@ class InMemoryTrainer:
         )
 
 
-def _new_rows(plan: ResizePlan) -> NDArray[np.bool_]:
+def _new_rows(plan: Plan) -> NDArray[np.bool_]:
     """Return the mask of the rows of the first table that are not learned ones, shape (rows,)."""
     table = plan.tables[0]
     reserved = table.reserved_rows
-    created = (table.rows_after - reserved, plan.chosen[table.name].options)
+    created = (table.rows_after - reserved, plan.choice_of(table))
     rows = np.zeros(table.rows_after, np.bool_)
     rows[reserved:] = ~learned_rows_after(table.rows_before - reserved, [created])
     return rows
 
 
-def round_to_files(model: Any, names: Mapping[str, str], plan: ResizePlan) -> None:
+def round_to_files(model: Any, names: Mapping[str, str], plan: Plan) -> None:
     """Round parameters, given by tensor name, to the dtypes of the files, as when written."""
     import torch
 
@@ -198,7 +203,7 @@ def round_to_files(model: Any, names: Mapping[str, str], plan: ResizePlan) -> No
 
 
 def open_trainer(
-    files: ModelFiles, plan: ResizePlan, train: Train, base: EvalModel, folder: Path
+    files: ModelFiles, plan: Plan, train: Train, base: EvalModel, folder: Path
 ) -> InMemoryTrainer:
     """Tokenize the training text into a folder and prepare training; `plan` is of any method.
 

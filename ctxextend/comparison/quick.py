@@ -15,7 +15,7 @@ from ctxextend.comparison.python_text import default_documents, write_documents
 from ctxextend.errors import ResizeError, flag_name
 from ctxextend.evaluation.evaluation_result import TEXT_LIMITS
 from ctxextend.plan.find_tables import OpenedModel
-from ctxextend.plan.plan import ResizePlan, plan_model
+from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Resize
 
@@ -101,7 +101,7 @@ def _little_text_note(comparison: Comparison) -> str:
 
 
 def choose_method(
-    plan: ResizePlan, data: Sequence[str], hold_out: int | None, progress: Progress = no_progress
+    plan: Plan, data: Sequence[str], hold_out: int | None, progress: Progress = no_progress
 ) -> tuple[str, Comparison]:
     """Choose the method of a resize by a comparison on a text, and return both.
 
@@ -119,7 +119,7 @@ def choose_method(
         comparison = compare_quickly(plan.model, after, data, progress)
         return comparison.recommended, comparison
     if not plan.creates_rows:
-        source = plan.ref.source
+        source = plan.model.ref.source
         message = f"{source} has a context length of {before}, so --to {after} needs no method."
         raise ResizeError(message, "Use a larger --to, or remove --hold-out.")
     to = min(-(-hold_out * after // before), before)

@@ -1,4 +1,4 @@
-"""Rank candidates by what was measured of them."""
+"""Rank candidates by their measurements."""
 
 import time
 from collections.abc import Iterable, Sequence

@@ -17,8 +17,8 @@ from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import Ids
 from ctxextend.models.devices import open_device
 from ctxextend.models.load import LoadedModel, check_loadable, load
+from ctxextend.output.record import table_hash
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model
-from ctxextend.plan.plan import table_hash
 from ctxextend.recipe import CheckpointRef
 from ctxextend.recipe_file import FINGERPRINT, read_provenance, trainings
 from ctxextend.tables.sinusoids import fit_layout
@@ -149,7 +149,7 @@ def open_files(opened: OpenedModel, hashes: Mapping[str, str] | None = None) -> 
 
     Raises:
         CheckpointError: The weights differ from the hashes, transformers cannot load them, the
-            first table does not have the rows that the config states, or there is no tokenizer.
+            first table does not have the rows that the config states, or it has no tokenizer.
     """
     checkpoint = opened.checkpoint
     table = opened.tables[0]

@@ -99,7 +99,7 @@ def evaluate_checkpoint(
 
 
 def _base_notes(stated: BaseCheckpoint | None, base: EvalModel | None) -> list[str]:
-    """Return a note if there is no base, or if the model was trained and its base was not."""
+    """Return a note without a base, or if the model was trained and its base was not."""
     if stated is None:
         return [f"Not compared with a base checkpoint: no recipe names one. {PASS_BASE}"]
     if base is not None and any(step.trainable for step in stated.chain):

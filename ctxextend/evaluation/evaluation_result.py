@@ -264,8 +264,8 @@ class Passkey:
         probability = 0.0
         for hits in range(successes, trials + 1):
             misses = trials - hits
-            ways = math.comb(trials, hits)
-            probability += ways * self.chance**hits * (1 - self.chance) ** misses
+            orders = math.comb(trials, hits)
+            probability += orders * self.chance**hits * (1 - self.chance) ** misses
         return probability < unlikely
 
 
