@@ -144,7 +144,7 @@ def _check_creates_rows(plan: Plan, max_len: int) -> None:
     table = plan.tables[0]
     if table.rows_after <= table.rows_before:
         message = (
-            f"{plan.ref.source} has a context length of {max_len} tokens, so --to "
+            f"{plan.model.ref.source} has a context length of {max_len} tokens, so --to "
             f"{plan.settings.to} creates no new rows to tune."
         )
         raise ResizeError(message, "Use a larger --to, or remove --data.")
