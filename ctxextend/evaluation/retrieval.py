@@ -204,7 +204,7 @@ def plan_retrieval(
     The length includes special tokens.
 
     Raises:
-        DataError: There is no base, its context is too long, or there are too few documents.
+        DataError: It has no base, its context is too long, or there are too few documents.
     """
     if base is None:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Choose which parameters to train by what the positions of a checkpoint are."""
+"""Choose which parameters to train from the positions of a checkpoint."""
 
 from dataclasses import replace
 
