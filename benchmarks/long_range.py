@@ -24,7 +24,7 @@ from transformers import AutoTokenizer
 
 from benchmarks.machine import find_versions
 from ctxextend import evaluate, resize, train
-from ctxextend.comparison.quick import python_documents
+from ctxextend.comparison.python_text import python_documents
 from ctxextend.evaluation.evaluation_result import ContextLosses, Estimate
 from ctxextend.plan.find_tables import open_model
 from ctxextend.plan.plan import plan_model

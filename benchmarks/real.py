@@ -211,7 +211,8 @@ def write_text(text: str, reactions: str, folder: Path) -> Path:
 
 def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Compare the methods of a part, and pair each with `copy` by window, text or query."""
-    from ctxextend.comparison.compare import Compare, open_comparison
+    from ctxextend.comparison.comparison_run import open_comparison
+    from ctxextend.comparison.comparison_settings import Compare
     from ctxextend.models.devices import torch_threads
     from ctxextend.output.record import recorded_settings
     from ctxextend.plan.find_tables import open_model
@@ -222,12 +223,12 @@ def measure(part: Part, source: str, settings: Mapping[str, Any]) -> dict[str, A
     )
     with tempfile.TemporaryDirectory() as folder:
         run = open_comparison(open_model(CheckpointRef(source)), requested, Path(folder))
-        with torch_threads(run.resized.model.model, None):
+        with torch_threads(run.resizer.model.model, None):
             run.measure(lambda tokens, total, name="": None)
     found = run.report(complete=True)
     rows = []
     scores = {candidate.name: candidate.measured[0].scores for candidate in run.candidates}
-    plans = run.plans
+    plans = run.methods.plans
     for row in found.rows:
         pairs = zip(scores[row.method], scores[COPY], strict=True)
         search = row.final.evaluation.search

@@ -71,7 +71,8 @@ def measure(
     times: int, model: str, data: tuple[str, ...], held_out: tuple[str, ...]
 ) -> dict[str, Any]:
     """Compare the methods at a multiple of the trained length."""
-    from ctxextend.comparison.compare import Compare, open_comparison
+    from ctxextend.comparison.comparison_run import open_comparison
+    from ctxextend.comparison.comparison_settings import Compare
     from ctxextend.evaluation.losses import LossTask
     from ctxextend.models.devices import torch_threads
     from ctxextend.plan.find_tables import open_model
@@ -86,7 +87,7 @@ def measure(
     requested = Compare.from_flags(f"{times}x", data, [*METHODS], STAGES[1], **settings)
     with tempfile.TemporaryDirectory() as folder:
         run = open_comparison(open_model(CheckpointRef(model)), requested, Path(folder))
-        with torch_threads(run.resized.model.model, None):
+        with torch_threads(run.resizer.model.model, None):
             run.measure(lambda tokens, total, name="": None)
     task = run.evaluation.tasks[0]
     before = run.files.max_len

@@ -18,8 +18,9 @@ from ctxextend.version import __version__ as __version__
 # editors.
 _MODULES = {
     "comparison.calibrate": "calibrate",
-    "comparison.compare": "ComparisonInterrupted compare",
+    "comparison.compare": "compare",
     "comparison.comparison_result": "Calibration Comparison",
+    "comparison.comparison_run": "ComparisonInterrupted",
     "comparison.side_by_side": "compare_checkpoints",
     "errors": "CheckpointError CtxextendError DataError OutputError RecipeError ResizeError "
     "SourceError TrainingError "

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch.nn import Module
 
-from ctxextend.comparison.compare import ComparisonInterrupted
 from ctxextend.comparison.comparison_result import Calibration, Comparison
+from ctxextend.comparison.comparison_run import ComparisonInterrupted
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
@@ -146,12 +146,13 @@ def calibrate(
 
 def compare(
     reference: str | PathLike[str],
-    to: int | str | None,
+    to: int | str | None = None,
     data: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     *,
     methods: str | Sequence[str] = (),
     steps: int = 0,
     hold_out: int | None = None,
+    quick: bool = False,
     progress: Progress = ...,
     revision: str | None = None,
     subfolder: str | None = None,
@@ -191,8 +192,9 @@ def compare(
     Args:
         reference: As in `resize`.
         to: New context length in positions. With `hold_out`: of the cut tables, by default the
-            model's own.
-        data: As in `evaluate`; with `steps`, the training text.
+            model's own. With `quick`, by default twice the model's.
+        data: As in `evaluate`; with `steps`, the training text; with `quick`, by default Python's
+            documentation.
         methods: Methods, with settings if any: ``linear``, ``stretch:keep-first=5``; ``all`` (the
             default without `steps`): every one. With `steps`, the default is ``auto``, the default
             method.
@@ -200,6 +202,8 @@ def compare(
         hold_out: Cut the tables to their first rows, as many as this, extend them back, and compare
             with the rows that were cut off, the reference rows: loss at these positions, or cosine
             to the reference embeddings.
+        quick: Compare five methods, or all of rotary positions, on what can be read in half a
+            minute. Without `methods`, `steps`, `hold_out`, ``length``, ``measure`` and ``corpus``.
         progress: Called with the number of tokens read since the last call, the total, and the name
             of the method.
         settings: Other fields of `Evaluate`, by name: ``length``, ``measure``, ``tokens``, …; with
@@ -207,6 +211,7 @@ def compare(
             ``revision``, … as in `resize`.
 
     Raises:
+        ResizeError: Settings are invalid, or do not go together.
         CtxextendError: As `evaluate` and `train`; a named method does not apply, or `eval_data` is
             also trained on.
         ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.

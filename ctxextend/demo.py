@@ -13,13 +13,9 @@ from pathlib import Path
 from ctxextend.checkpoints.folder import open_checkpoint
 from ctxextend.checkpoints.source import bundled_source, resolve_source
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.comparison.quick import (
-    compare_quickly,
-    is_held_out,
-    python_documents,
-    write_documents,
-)
-from ctxextend.evaluation.eval_model import TextTokenizer
+from ctxextend.comparison.python_text import is_held_out, python_documents, write_documents
+from ctxextend.comparison.quick import compare_quickly
+from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, identify_model
 from ctxextend.planned import prepare_resize

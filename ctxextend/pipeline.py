@@ -10,7 +10,7 @@ from ctxextend.errors import DataError, RecipeError
 from ctxextend.evaluation.eval_model import check_source
 from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
 from ctxextend.evaluation.evaluation_result import Evaluation
-from ctxextend.evaluation.search import read_search_set
+from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.held_out import fingerprint, text_key, trained_texts
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import open_model

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from ctxextend import demo as demonstration
 from ctxextend.cli.app import build_app
-from ctxextend.comparison import quick
+from ctxextend.comparison import python_text, quick
 from ctxextend.errors import TrainingError
 from ctxextend.models import load as running
 from ctxextend.report.figures import FileKind
@@ -29,7 +29,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read two windows, train for one step on little text, and write few tokens."""
     documents = [topic for topic in topics.values() if len(topic) < 3000]
     monkeypatch.setattr(quick, "SECONDS", 0)
-    for module in (demonstration, quick):
+    for module in (demonstration, python_text):
         monkeypatch.setattr(module, "python_documents", lambda: documents)
     monkeypatch.setattr(demonstration, "WRITTEN_TOKENS", 8)
     monkeypatch.setattr(demonstration, "DEMO_STEPS", 1)
@@ -134,7 +134,7 @@ def test_quick_comparison_reads_held_out_documents_of_the_bundled_model_and_else
         opened: Any = demonstration._open_demo()
         source = opened.checkpoint.source
         object.__setattr__(source, "kind", kind)
-        return quick.default_documents(opened)
+        return python_text.default_documents(opened)
 
     held_out, long = texts("bundled"), texts("folder")
     assert len(held_out) == len(set(held_out)) > 100

@@ -1,41 +1,50 @@
 """`ctxextend compare`."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ctxextend.cli import options
-from ctxextend.cli.console import Console
+from ctxextend.cli.console import Console, Files
 from ctxextend.cli.options import complete_method, measures
 from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted, flag_name
 from ctxextend.json_output import to_json
+from ctxextend.progress import Progress
 
 if TYPE_CHECKING:
-    from ctxextend.comparison.comparison_result import Comparison, Row
+    from ctxextend.comparison.comparison_result import Comparison, Outcome, Row
+    from ctxextend.evaluation.evaluation_result import Estimate
     from ctxextend.report.numbers import NumberFormat
 
 
-# Parameters that only make sense for one model: the settings of methods, and those of its reference.
+# Flags for one model: the settings of methods, and those of its reference.
 OF_ONE_MODEL = (
-    *(
-        "to",
-        "quick",
-        "hold_out",
-        "method",
-        "eval_data",
-        "steps",
-        "trainable",
-        "seq_len",
-        "window",
-        "lr",
-        "batch_size",
-    ),
-    *("model_type", "tokenizer", "revision", "subfolder", "variant"),
+    "to",
+    "quick",
+    "hold_out",
+    "method",
+    "eval_data",
+    "steps",
+    "trainable",
+    "seq_len",
+    "window",
+    "lr",
+    "batch_size",
+    "model_type",
+    "tokenizer",
+    "revision",
+    "subfolder",
+    "variant",
 )
+
+Run = Callable[[Progress], "Comparison"]
 
 
 def compare(
+    context: typer.Context,
     source: Annotated[
         list[str], options.model("Model as in evaluate, or several, to compare side by side.")
     ],
@@ -92,190 +101,273 @@ def compare(
         ctxextend compare gpt2 --hold-out 512 --data a.jsonl
         ctxextend compare gpt2-bands gpt2-rotary --data a.jsonl --length 4096
 
-    Ranks language models by loss on windows of N tokens, and encoders by document retrieval, or by nDCG@10 in a search
-    set (--corpus, --queries, --qrels). With --steps, each method is first trained on the rest of the text. With
-    --quick, five methods at 2x the length on Python's text. With --hold-out, the rows cut off are the reference.
+    Ranks language models by loss on windows of N tokens, and encoders by document retrieval, or by
+    nDCG@10 in a search set (--corpus, --queries, --qrels). With --steps, each method is first
+    trained on the rest of the text. With --quick, five methods at 2x the length on Python's text.
+    With --hold-out, the rows cut off are the reference.
     """
-    flags = locals()
-    if len(source) > 1 and (of_one := [name for name in OF_ONE_MODEL if flags[name]]):
-        found = f"{flag_name(of_one[0])} is for one MODEL, got {len(source)}: {', '.join(source)}."
-        raise typer.BadParameter(f"{found} Remove it to compare them as they are.")
-    used = [
-        f"--{name}"
-        for name in ("steps", "method", "length", "measure", "hold_out", "corpus")
-        if flags[name]
-    ]
-    if quick and used:
-        raise typer.BadParameter(
-            f"--quick cannot be used with {used[0].replace('_', '-')}. Remove one of them."
-        )
-    if not quick and not data and corpus is None:
+    flags = options.given(context)
+    _check_flags(flags)
+    console = Console(as_json, quiet)
+    options.check_files(plot, report)
+    run = _read_flags(flags)
+
+    from ctxextend.comparison.comparison_run import ComparisonInterrupted
+
+    try:
+        with console.progress("Comparing", unit="tokens") as progress:
+            result = run(progress)
+    except ComparisonInterrupted as stop:
+        result = stop.comparison
+
+    page = Page.for_stdout()
+    add_comparison(page, result)
+    for note in _skipped(result):
+        console.note(note)
+    values = to_json(result) | {"verdict": _verdict(result, page.numbers)}
+    console.measurement("compare", result, page.lines, _files(result, report, plot), values)
+
+
+def _check_flags(flags: Mapping[str, Any]) -> None:
+    """Raise BadParameter for flags that cannot be used together."""
+    sources = flags["source"]
+    for name in OF_ONE_MODEL:
+        if len(sources) > 1 and flags[name]:
+            found = f"{flag_name(name)} is for one MODEL, got {len(sources)}: {', '.join(sources)}."
+            raise typer.BadParameter(f"{found} Remove it to compare them as they are.")
+    if not flags["quick"] and not flags["data"] and flags["corpus"] is None:
         raise typer.BadParameter("Missing option '--data'.")
-    from ctxextend.comparison.compare import Compare, ComparisonInterrupted, compare_model
-    from ctxextend.comparison.quick import compare_quickly
+
+
+def _read_flags(flags: Mapping[str, Any]) -> Run:
+    """Return the comparison that flags ask for; invalid values are usage errors."""
+    from ctxextend.comparison.comparison_run import compare_model
+    from ctxextend.comparison.comparison_settings import Compare
+    from ctxextend.comparison.quick import check_quick, compare_quickly
     from ctxextend.comparison.side_by_side import compare_checkpoints
     from ctxextend.plan.find_tables import open_model
     from ctxextend.recipe import CheckpointRef, Evaluate, Train
 
-    sink = Console(as_json, quiet)
-    options.check_files(plot, report)
-    with options.usage_errors():
-        ref = options.from_flags(CheckpointRef, flags, source=source[0])
-        given = options.given_flags(flags, Evaluate, Train)
-        several = len(source) > 1
-        evaluate = Evaluate(**options.given_flags(flags, Evaluate)) if several else None
-        full = (
-            None
-            if quick or several
-            else Compare.from_flags(methods=method or (), hold_out=hold_out, **given, to=to)
+    sources = flags["source"]
+    if len(sources) > 1:
+        evaluate = options.from_flags(Evaluate, flags)
+        return lambda progress: compare_checkpoints(sources, progress=progress, **vars(evaluate))
+    ref = options.from_flags(CheckpointRef, flags, source=sources[0])
+    given = options.given_flags(flags, Evaluate, Train)
+    if flags["quick"]:
+        with options.usage_errors():
+            check_quick({**flags, "methods": flags["method"]})
+        return lambda progress: compare_quickly(
+            open_model(ref), flags["to"], progress=progress, **given
         )
-    try:
-        with sink.progress("Comparing", unit="tokens") as progress:
-            if evaluate:
-                result = compare_checkpoints(source, progress=progress, **vars(evaluate))
-            elif full:
-                result = compare_model(open_model(ref), full, progress)
-            else:
-                result = compare_quickly(open_model(ref), to, progress=progress, **given)
-    except ComparisonInterrupted as stop:
-        result = stop.comparison
+    with options.usage_errors():
+        settings = Compare.from_flags(
+            flags["to"], methods=flags["method"] or (), hold_out=flags["hold_out"], **given
+        )
+    return lambda progress: compare_model(open_model(ref), settings, progress)
+
+
+def _skipped(comparison: "Comparison") -> Iterator[str]:
+    """Yield a note for each reason why methods were skipped."""
+    for reason in dict.fromkeys(comparison.skipped.values()):
+        names = [name for name, other in comparison.skipped.items() if other == reason]
+        yield f"Skipped {', '.join(names)}: {reason}"
+
+
+def _files(comparison: "Comparison", report: Path | None, plot: Path | None) -> Files:
+    """Return the files to write, and how; nothing if no row was measured."""
     from ctxextend.report.figures import write_figure
     from ctxextend.report.html import comparison_figure, write_report
+
+    if not comparison.rows:
+        return []
+    return [
+        (report, lambda path: write_report(comparison, path, options.command_line())),
+        (plot, lambda path: write_figure(path, lambda: comparison_figure(comparison))),
+    ]
+
+
+def _verdict(comparison: "Comparison", numbers: "NumberFormat") -> str:
+    """Return the verdict as plain text; empty if no row was measured."""
     from ctxextend.report.verdicts import comparison_verdict
 
-    add_comparison(page := Page.for_stdout(), result)
-    verdict = comparison_verdict(result, page.numbers).replace("`", "") if result.rows else ""
-    figure = (plot, lambda path: write_figure(path, lambda: comparison_figure(result)))
-    files = (
-        [(report, lambda path: write_report(result, path, options.command_line())), figure]
-        if result.rows
-        else []
-    )
-    for reason in dict.fromkeys(result.skipped.values()):
-        sink.note(
-            "Skipped "
-            f"{', '.join(name for name, other in result.skipped.items() if other == reason)}: "
-            f"{reason}"
-        )
-    sink.measurement("compare", result, page.lines, files, to_json(result) | {"verdict": verdict})
+    if not comparison.rows:
+        return ""
+    return comparison_verdict(comparison, numbers).replace("`", "")
 
 
 def add_comparison(page: Page, comparison: "Comparison") -> None:
     """Add the verdict, the settings, the ranking, and notes on its columns."""
-    from ctxextend.evaluation.evaluation_result import text_summary
-    from ctxextend.report.verdicts import comparison_verdict
-
     if comparison.rows:
-        page.text(comparison_verdict(comparison, page.numbers).replace("`", ""), "title")
+        page.text(_verdict(comparison, page.numbers), "title")
     if comparison.is_quick:
         page.command("Next: ", comparison.next_command)
     if not comparison.complete:
         page.text("Incomplete: interrupted before everything was measured.", "wrong")
     page.line()
-    rows = counted(len(comparison.rows), comparison.row_type)
-    if comparison.row_type == "checkpoint":
-        page.line((rows, "title"), f" ({comparison.kind})")
-        base = (
-            f"; base {comparison.source}: {comparison.max_len_before:,} tokens"
-            if comparison.source
-            else ""
-        )
-        items = [("length", f"{comparison.max_len_after:,} tokens{base}")]
-    else:
-        page.line((comparison.source, "title"), f" ({comparison.model_type}, {comparison.kind})")
-        held_out = "" if comparison.hold_out is None else "held-out rows as reference, "
-        lengths = f"{comparison.max_len_before} -> {comparison.max_len_after} positions"
-        items = [("length", f"{lengths}, {held_out}{rows}")]
-    if comparison.search:
-        items.append(("search", comparison.search.summary))
-    if comparison.documents:
-        items.append(
-            ("text", text_summary(comparison.documents, comparison.tokens, comparison.limited_by))
-        )
-    if comparison.steps:
-        trained = comparison.trained_part
-        steps = counted(comparison.steps, "step")
-        items.append(("training", f"{trained}, {steps}, sequence length {comparison.seq_len}"))
-    items.append(
-        ("run", f"{comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s")
-    )
-    page.values(items)
+    _add_heading(page, comparison)
+    page.values(_settings(comparison))
     if comparison.rows:
         page.line()
         _add_ranking(page, comparison)
         page.line()
-        if any(row.final.is_tied for row in comparison.rows[1:]):
-            page.text("Tied: the 95 % interval of the paired difference contains 0.")
-        if comparison.hold_out is not None:
-            page.text(
-                "Cost on short inputs: vs. the reference rows, on the first "
-                f"{comparison.hold_out} tokens."
-            )
-            page.command("Next: ", comparison.next_command)
-        elif any(row.final.short_inputs is not None for row in comparison.rows):
-            page.text(f"Cost on short inputs: {comparison.short_inputs}.")
+        _add_column_notes(page, comparison)
     if comparison.skipped:
         page.text(f"Skipped: {', '.join(comparison.skipped)}.", "faint")
 
 
-def _add_ranking(page: Page, comparison: "Comparison") -> None:
-    numbers, steps = page.numbers, comparison.steps
-    score, unit = (numbers.perplexity, " (nats)") if comparison.is_loss else (numbers.estimate, "")
-    header = [comparison.metric_names[0], f"delta vs. best{unit}"]
-    header += ["untrained"] * bool(steps)
-    header += [f"cost on short inputs{unit}"] * any(
-        row.final.short_inputs is not None for row in comparison.rows
-    )
-    facts = [_facts(row, numbers) for row in comparison.rows]
-    rows = list[list[Cell]]()
-    more = [_against_reference(row, numbers) for row in comparison.rows]
-    if comparison.hold_out is not None:
-        references = [reference for _, reference in more[0].values()]
-        rows.append(["   reference", score(comparison.base), "-", *references, "-"])
-        header[2:2] = more[0]
-    for number, row in enumerate(comparison.rows, 1):
-        outcome = row.trained if steps else row.untrained
-        delta: Cell = numbers.change(outcome.delta) if outcome else "-"
-        if outcome and outcome.is_tied:
-            delta = (f"tied  {delta}" if outcome.delta else "best", "right")
-        cells: list[Cell] = [
-            f"{number:>2} {row.method}",
-            score(outcome.score if outcome else None),
-            delta,
-        ]
-        cells += [cell for cell, _ in more[number - 1].values()]
-        if steps:
-            cells.append(score(row.untrained.score))
-        short = row.final.short_inputs
-        cells.append(
-            "unchanged"
-            if short and short.mean == 0 and not short.half_width
-            else numbers.change(short)
+def _add_heading(page: Page, comparison: "Comparison") -> None:
+    if comparison.row_type == "checkpoint":
+        count = counted(len(comparison.rows), comparison.row_type)
+        page.line((count, "title"), f" ({comparison.kind})")
+    else:
+        page.line((comparison.source, "title"), f" ({comparison.model_type}, {comparison.kind})")
+
+
+def _settings(comparison: "Comparison") -> Iterator[tuple[str, str]]:
+    """Yield what was compared, as label and text."""
+    from ctxextend.evaluation.evaluation_result import text_summary
+
+    yield "length", _length(comparison)
+    if comparison.search:
+        yield "search", comparison.search.summary
+    if comparison.documents:
+        yield (
+            "text",
+            text_summary(comparison.documents, comparison.tokens, comparison.limited_by),
         )
-        rows.append([*cells[: len(header) + 1], *facts[number - 1].values()])
-    page.table([f"   {comparison.row_type}", *map(numbers.head, header), *facts[0]], rows)
+    if comparison.steps:
+        steps = counted(comparison.steps, "step")
+        sequences = f"sequence length {comparison.seq_len}"
+        yield "training", f"{comparison.trained_part}, {steps}, {sequences}"
+    run = f"{comparison.precision}, seed {comparison.seed}, {comparison.seconds:,.1f} s"
+    yield "run", run
 
 
-def _facts(row: "Row", numbers: "NumberFormat") -> dict[str, str]:
-    """Return the cells of a checkpoint's facts by column; without a base, also its loss with the shortest context."""
-    contexts = row.final.evaluation.contexts
-    facts = row.checkpoint.cells if row.checkpoint else {}
-    cells = {column: text for column, (text, _) in facts.items()}
-    if not cells or not contexts or row.final.evaluation.base:
-        return cells
-    (first, *_) = contexts.points
-    return {numbers.head(f"perplexity at {first.context}"): numbers.perplexity(first.loss), **cells}
+def _length(comparison: "Comparison") -> str:
+    if comparison.row_type == "checkpoint":
+        parts = [f"{comparison.max_len_after:,} tokens"]
+        if comparison.source:
+            parts.append(f"base {comparison.source}: {comparison.max_len_before:,} tokens")
+        return "; ".join(parts)
+    parts = [f"{comparison.max_len_before} -> {comparison.max_len_after} positions"]
+    if comparison.hold_out is not None:
+        parts.append("held-out rows as reference")
+    parts.append(counted(len(comparison.rows), comparison.row_type))
+    return ", ".join(parts)
+
+
+def _add_column_notes(page: Page, comparison: "Comparison") -> None:
+    if any(row.final.is_tied for row in comparison.rows[1:]):
+        page.text("Tied: the 95 % interval of the paired difference contains 0.")
+    if comparison.hold_out is not None:
+        page.text(
+            "Cost on short inputs: vs. the reference rows, on the first "
+            f"{comparison.hold_out} tokens."
+        )
+        page.command("Next: ", comparison.next_command)
+    elif _has_short_inputs(comparison):
+        page.text(f"Cost on short inputs: {comparison.short_inputs}.")
+
+
+def _has_short_inputs(comparison: "Comparison") -> bool:
+    return any(row.final.short_inputs is not None for row in comparison.rows)
+
+
+def _add_ranking(page: Page, comparison: "Comparison") -> None:
+    """Add the rows as a table, after that of the reference rows if there are any."""
+    numbers = page.numbers
+    ranked = [
+        _ranked_cells(number, row, comparison, numbers)
+        for number, row in enumerate(comparison.rows, 1)
+    ]
+    header = list(ranked[0])
+    rows = [[*cells.values()] for cells in ranked]
+    if comparison.hold_out is not None:
+        rows.insert(0, _reference_cells(comparison, numbers))
+    page.table(header, rows)
+
+
+def _ranked_cells(
+    number: int, row: "Row", comparison: "Comparison", numbers: "NumberFormat"
+) -> dict[str, Cell]:
+    """Return the cells of a row by column."""
+    unit = " (nats)" if comparison.is_loss else ""
+    outcome = row.trained if comparison.steps else row.untrained
+    score = None if outcome is None else outcome.score
+    column, _ = comparison.metric_names
+    cells: dict[str, Cell] = {f"   {comparison.row_type}": f"{number:>2} {row.method}"}
+    cells[numbers.head(column)] = _score(comparison, score, numbers)
+    cells[numbers.head(f"delta vs. best{unit}")] = _delta(outcome, numbers)
+    for name, (own, _) in _against_reference(row, numbers).items():
+        cells[numbers.head(name)] = own
+    if comparison.steps:
+        cells[numbers.head("untrained")] = _score(comparison, row.untrained.score, numbers)
+    if _has_short_inputs(comparison):
+        short = _short_inputs(row, numbers)
+        cells[numbers.head(f"cost on short inputs{unit}")] = short
+    return cells | _facts(row, numbers)
+
+
+def _reference_cells(comparison: "Comparison", numbers: "NumberFormat") -> list[Cell]:
+    """Return the cells of the reference rows, which have no delta and no cost."""
+    against = _against_reference(comparison.rows[0], numbers).values()
+    references = [reference for _, reference in against]
+    score = _score(comparison, comparison.base, numbers)
+    return ["   reference", score, "-", *references, "-"]
+
+
+def _score(comparison: "Comparison", score: "Estimate | None", numbers: "NumberFormat") -> str:
+    if comparison.is_loss:
+        return numbers.perplexity(score)
+    return numbers.estimate(score)
+
+
+def _delta(outcome: "Outcome | None", numbers: "NumberFormat") -> Cell:
+    """Return how much worse a row is than the best one."""
+    if outcome is None:
+        return "-"
+    if outcome.delta is None:
+        return "best", "right"
+    delta = numbers.change(outcome.delta)
+    if outcome.is_tied:
+        return f"tied  {delta}", "right"
+    return delta
+
+
+def _short_inputs(row: "Row", numbers: "NumberFormat") -> str:
+    cost = row.final.short_inputs
+    if cost is not None and cost.mean == 0 and not cost.half_width:
+        return "unchanged"
+    return numbers.change(cost)
+
+
+def _facts(row: "Row", numbers: "NumberFormat") -> dict[str, Cell]:
+    """Return the facts of a checkpoint by column; without a base, also its shortest loss."""
+    if row.checkpoint is None:
+        return {}
+    cells = dict[str, Cell]()
+    evaluation = row.final.evaluation
+    if evaluation.contexts is not None and not evaluation.base:
+        first = evaluation.contexts.points[0]
+        column = numbers.head(f"perplexity at {first.context}")
+        cells[column] = numbers.perplexity(first.loss)
+    for column, (text, _) in row.checkpoint.cells.items():
+        cells[column] = text
+    return cells
 
 
 def _against_reference(row: "Row", numbers: "NumberFormat") -> dict[str, tuple[str, str]]:
-    """Return a row's cells with held-out rows, and those of the reference, by column; empty without them."""
+    """Return a row's cells with held-out rows, and those of the reference, by column."""
     held_out = row.final.evaluation.held_out_rows
-    scores = held_out.scores if held_out else {}
-    if held_out and held_out.buckets:
+    if held_out is None:
+        return {}
+    scores = held_out.scores
+    if held_out.buckets:
         return {"delta vs. reference (nats)": (numbers.change(scores["beyond"].change), "-")}
-    columns = {"MRR": "reciprocal_rank", "recall@1": "recall"}
-    ranks = [(name, scores[key]) for name, key in columns.items() if key in scores]
-    return {
-        name: (numbers.estimate(score.model), numbers.estimate(score.reference))
-        for name, score in ranks
-    }
+    cells = dict[str, tuple[str, str]]()
+    for column, key in (("MRR", "reciprocal_rank"), ("recall@1", "recall")):
+        if key in scores:
+            score = scores[key]
+            cells[column] = (numbers.estimate(score.model), numbers.estimate(score.reference))
+    return cells

@@ -1,8 +1,11 @@
 """`ctxextend evaluate`."""
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from ctxextend.cli import options
 from ctxextend.cli.console import Console, Pieces
@@ -10,22 +13,47 @@ from ctxextend.cli.tables import Cell, Page
 from ctxextend.errors import counted
 
 if TYPE_CHECKING:
+    from ctxextend.cli.plots import Curve
     from ctxextend.evaluation import evaluation_result as results
 
-# Loss curves by reading mode: label and style.
-CURVES = {"model": ("model", "learned"), "sliding": ("base, sliding windows", "second")}
-CURVES["truncated"] = ("base, separate windows", "third")
+
+@dataclass(frozen=True)
+class ModeStyle:
+    """How the losses of a reading mode are shown."""
+
+    label: str
+    style: str
+
+    @property
+    def column(self) -> str:
+        """The label as the name of a column."""
+        return self.label.removesuffix(" windows")
+
+    @property
+    def other(self) -> str:
+        """The label of a base, as what the model is compared with."""
+        return self.label.replace("base,", "the base in")
+
+
+LOSS_CURVES = {
+    "model": ModeStyle("model", "learned"),
+    "sliding": ModeStyle("base, sliding windows", "second"),
+    "truncated": ModeStyle("base, separate windows", "third"),
+}
 RETRIEVAL_MODES = {
     "truncated": "base, truncated",
     "chunks": "base, in chunks",
     "model": "resized model",
 }
-SHADES = {True: " \u2591\u2592\u2593\u2588", False: " .:+#"}  # heat map characters from 0 to 100 %
-CELL = 3  # width of a heat map cell in characters
+# Heat map characters from 0 to 100 %.
+UNICODE_SHADES = " \u2591\u2592\u2593\u2588"
+ASCII_SHADES = " .:+#"
+HEAT_CELL = 3  # width of a heat map cell in characters
 SIGN_STYLES = {-1: "right", 0: "", 1: "wrong", None: ""}  # style of a loss difference by its sign
 
 
 def evaluate(
+    context: typer.Context,
     source: options.Model,
     data: options.OptionalData = None,
     corpus: options.Corpus = None,
@@ -60,33 +88,37 @@ def evaluate(
         ctxextend evaluate gpt2-4096 --data articles.jsonl --length 1024 --length 4096
         ctxextend evaluate path/to/minilm-2048 --base path/to/minilm --data texts/
 
-    Language models: loss by position and by context length, passkey retrieval. Encoders: passkey and document
-    retrieval. The base checkpoint reads the same text in shorter windows.
+    Language models: loss by position and by context length, passkey retrieval. Encoders: passkey
+    and document retrieval. The base checkpoint reads the same text in shorter windows.
     """
-    flags = locals()
+    flags = options.given(context)
     from ctxextend.evaluation.evaluate import EvaluationInterrupted, evaluate_checkpoint
     from ctxextend.recipe import CheckpointRef, Evaluate
 
-    sink = Console(as_json, quiet)
+    console = Console(as_json, quiet)
     options.check_files(plot, report)
-    ref, settings = options.from_flags(CheckpointRef, flags), options.from_flags(Evaluate, flags)
+    ref = options.from_flags(CheckpointRef, flags)
+    settings = options.from_flags(Evaluate, flags)
     try:
-        with sink.progress("Reading", unit="tokens") as progress:
+        with console.progress("Reading", unit="tokens") as progress:
             evaluation = evaluate_checkpoint(ref, settings, progress)
     except EvaluationInterrupted as stop:
         evaluation = stop.evaluation
+
     from ctxextend.report.figures import evaluation_figure, write_figure
     from ctxextend.report.html import write_report
 
-    add_evaluation(page := Page.for_stdout(), evaluation)
-    figure = (plot, lambda path: write_figure(path, lambda: evaluation_figure(evaluation)))
-    files = [(report, lambda path: write_report(evaluation, path, options.command_line())), figure]
-    sink.measurement("evaluate", evaluation, page.lines, files)
+    page = Page.for_stdout()
+    add_evaluation(page, evaluation)
+    files = [
+        (report, lambda path: write_report(evaluation, path, options.command_line())),
+        (plot, lambda path: write_figure(path, lambda: evaluation_figure(evaluation))),
+    ]
+    console.measurement("evaluate", evaluation, page.lines, files)
 
 
 def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
     """Add the verdict and the settings, then every measure that was taken."""
-    from ctxextend.evaluation.evaluation_result import text_summary
     from ctxextend.report.verdicts import evaluation_verdict
 
     page.text(evaluation_verdict(evaluation, page.numbers), "title")
@@ -94,159 +126,165 @@ def add_evaluation(page: Page, evaluation: "results.Evaluation") -> None:
         page.text("Incomplete: interrupted before everything was measured.", "wrong")
     page.line()
     page.line((evaluation.source, "title"), f" ({evaluation.model_type}, {evaluation.kind})")
-    length = f"{evaluation.max_len:,} tokens"
-    if evaluation.base is not None:
-        length += f"; base {evaluation.base}: {evaluation.base_max_len:,} tokens"
-    text = text_summary(evaluation.documents, evaluation.tokens, evaluation.limited_by)
-    if evaluation.across_documents:
-        text += "; windows cross document boundaries"
-    run = f"{evaluation.precision}, seed {evaluation.seed}, {evaluation.seconds:,.1f} s"
-    page.values(
-        [("length", length), *([("text", text)] if evaluation.documents else []), ("run", run)]
-    )
-    sections: dict[str, Callable[..., None]] = {
+    page.values(_settings(evaluation))
+    sections: Mapping[str, Callable[[Page, Any, results.Evaluation], None]] = {
         "positions": _add_positions,
         "contexts": _add_contexts,
-    }
-    sections |= {
         "passkey": _add_passkey,
         "retrieval": _add_retrieval,
         "shift": _add_shift,
         "search": _add_search,
     }
     for name, add in sections.items():
-        if (measured := getattr(evaluation, name)) is not None:
+        measured = getattr(evaluation, name)
+        if measured is not None:
             page.line()
             add(page, measured, evaluation)
+
+
+def _settings(evaluation: "results.Evaluation") -> Iterator[tuple[str, str]]:
+    """Yield what was evaluated, as label and text."""
+    from ctxextend.evaluation.evaluation_result import text_summary
+
+    length = f"{evaluation.max_len:,} tokens"
+    if evaluation.base is not None:
+        length += f"; base {evaluation.base}: {evaluation.base_max_len:,} tokens"
+    yield "length", length
+    if evaluation.documents:
+        text = text_summary(evaluation.documents, evaluation.tokens, evaluation.limited_by)
+        if evaluation.across_documents:
+            text += "; windows cross document boundaries"
+        yield "text", text
+    yield "run", f"{evaluation.precision}, seed {evaluation.seed}, {evaluation.seconds:,.1f} s"
 
 
 def _add_positions(
     page: Page, positions: "results.PositionLosses", evaluation: "results.Evaluation"
 ) -> None:
-    from ctxextend.cli.plots import Curve, add_chart
+    from ctxextend.cli.plots import add_chart
     from ctxextend.tables.stats import describe_range
 
-    names = [name for name in CURVES if name in positions.losses]
+    numbers = page.numbers
+    modes = [mode for mode in LOSS_CURVES if mode in positions.losses]
     base = evaluation.base_max_len or positions.length
-    curves = []
-    for name in names:
-        values = [math.nan] * positions.length
-        for bucket in positions.buckets:
-            if name in bucket.losses:
-                values[bucket.start : bucket.stop] = [bucket.losses[name].mean] * (
-                    bucket.stop - bucket.start
-                )
-        label, style = CURVES[name]
-        styles = [style] * len(values)
-        key = tuple[Pieces, ...]()
-        if name == "model" and base < positions.length:
-            styles[base:] = ["new"] * (len(values) - base)
-            key = ([(f"  beyond the base's {base:,} tokens", "new")],)
-        curves.append(Curve(values, styles, name=label, key=key))
-    title = (
-        "Loss of masked tokens by position" if evaluation.kind == "masked" else "Loss by position"
-    )
+    title = "Loss by position"
+    if evaluation.kind == "masked":
+        title = "Loss of masked tokens by position"
+    curves = [_loss_curve(mode, positions, base) for mode in modes]
     add_chart(page, f"{title} (nats)", curves, "overlap")
     page.line()
+    windows = counted(positions.windows, "window")
     page.text(
-        f"Perplexity by position, {counted(positions.windows, 'window')} of {positions.length:,} "
-        "tokens",
+        f"Perplexity by position, {windows} of {positions.length:,} tokens",
         "title",
     )
+    header = ["positions", *(numbers.head(LOSS_CURVES[mode].column) for mode in modes)]
     spans = [
         (describe_range(bucket.start, bucket.stop), bucket.losses) for bucket in positions.buckets
     ]
-    rows = [
-        [span, *(page.numbers.perplexity(losses.get(name)) for name in names)]
-        for span, losses in [*spans, ("all", positions.losses)]
-    ]
-    page.table(
-        [
-            "positions",
-            *(page.numbers.head(CURVES[name][0].removesuffix(" windows")) for name in names),
-        ],
-        rows,
-    )
-    for name in names:
-        if change := positions.changes.get(name):
-            compared = page.numbers.compared(
-                change, CURVES[name][0].replace("base,", "the base in")
-            )
+    rows = []
+    for span, losses in [*spans, ("all", positions.losses)]:
+        rows.append([span, *(numbers.perplexity(losses.get(mode)) for mode in modes)])
+    page.table(header, rows)
+    for mode in modes:
+        change = positions.changes.get(mode)
+        if change is not None:
+            compared = numbers.compared(change, LOSS_CURVES[mode].other)
             page.text(f"All positions: {compared}.", SIGN_STYLES[change.sign])
+
+
+def _loss_curve(mode: str, positions: "results.PositionLosses", base: int) -> "Curve":
+    """Return the losses of a mode by position; those of the model beyond the base stand out."""
+    from ctxextend.cli.plots import Curve
+
+    shown = LOSS_CURVES[mode]
+    values = [math.nan] * positions.length
+    for bucket in positions.buckets:
+        if mode in bucket.losses:
+            size = bucket.stop - bucket.start
+            values[bucket.start : bucket.stop] = [bucket.losses[mode].mean] * size
+    styles = [shown.style] * positions.length
+    key = tuple[Pieces, ...]()
+    if mode == "model" and base < positions.length:
+        styles[base:] = ["new"] * (positions.length - base)
+        key = ([(f"  beyond the base's {base:,} tokens", "new")],)
+    return Curve(values, styles, name=shown.label, key=key)
 
 
 def _add_contexts(
     page: Page, contexts: "results.ContextLosses", evaluation: "results.Evaluation"
 ) -> None:
-    points, reference, numbers = contexts.points, contexts.reference, page.numbers
+    numbers = page.numbers
+    reference = contexts.reference
+    last = contexts.points[-1]
     targets = "masked target tokens" if evaluation.kind == "masked" else "target tokens"
     windows = counted(contexts.windows, "window")
-    last = points[-1]
     page.text(f"Loss by context length (same {targets}, {windows})", "title")
-    base = evaluation.base_max_len and min(evaluation.base_max_len, last.context)
-    header = [
-        "context",
-        *map(numbers.head, ("perplexity", f"nats vs. {reference}", "base", "vs. base")),
-    ]
-    if all(point.against_base is None for point in points):
-        header = header[:3]
-    rows = list[tuple[Cell, ...]]()
-    for point in points:
-        change = "reference" if point.context == reference else numbers.change(point.change)
-        cells = (
+    has_base = any(point.against_base is not None for point in contexts.points)
+    header = ["context", numbers.head("perplexity"), numbers.head(f"nats vs. {reference}")]
+    if has_base:
+        header += [numbers.head("base"), numbers.head("vs. base")]
+    rows = list[list[Cell]]()
+    for point in contexts.points:
+        change = numbers.change(point.change)
+        if point.context == reference:
+            change = "reference"
+        cells: list[Cell] = [
             f"{point.context:>7}",
             numbers.perplexity(point.loss),
             (change, SIGN_STYLES[point.change.sign]),
-        )
-        rows.append(
-            (*cells, numbers.perplexity(point.base), numbers.change(point.against_base))[
-                : len(header)
-            ]
-        )
+        ]
+        if has_base:
+            cells += [numbers.perplexity(point.base), numbers.change(point.against_base)]
+        rows.append(cells)
     page.table(header, rows)
     if last.context <= reference:
         page.text(f"No context longer than {reference:,} tokens was measured.")
     if last.against_base is not None:
+        base = min(evaluation.base_max_len or last.context, last.context)
         compared = numbers.compared(last.against_base, f"the base at {base:,} tokens")
         page.text(f"At {last.context:,} tokens: {compared}.", SIGN_STYLES[last.against_base.sign])
 
 
 def _add_passkey(page: Page, passkey: "results.Passkey", evaluation: "results.Evaluation") -> None:
     if not passkey.is_above_chance:
-        lengths = " to ".join(map(str, sorted({passkey.lengths[0], passkey.lengths[-1]})))
+        ends = sorted({passkey.lengths[0], passkey.lengths[-1]})
+        lengths = " to ".join(map(str, ends))
         page.text(f"Passkey retrieval: not above chance in texts of {lengths} tokens.")
         return
-    base = evaluation.base_max_len
-    header = [f"{length}*" if base and length > base else str(length) for length in passkey.lengths]
+    header = ["depth"]
+    has_longer = False
+    for length in passkey.lengths:
+        column = str(length)
+        if evaluation.base_max_len and length > evaluation.base_max_len:
+            column += "*"
+            has_longer = True
+        header.append(column)
     page.text("Passkey retrieval accuracy (%) by context length and depth", "title")
-    rows = [
-        [
-            f"{100 * depth:>3.0f} %",
-            *(_share(page, shares[index], passkey) for shares in passkey.accuracy),
-        ]
-        for index, depth in enumerate(passkey.depths)
-    ]
-    page.table(["depth", *header], rows)
-    longer = " * longer than the base's context." * any(text.endswith("*") for text in header)
-    page.text(
-        f"{counted(passkey.trials, 'trial')} per cell; chance level {100 * passkey.chance:.3g} "
-        f"%.{longer}"
-    )
+    rows = list[list[Cell]]()
+    for index, depth in enumerate(passkey.depths):
+        shares = [by_depth[index] for by_depth in passkey.accuracy]
+        rows.append([f"{100 * depth:>3.0f} %", *(_heat(page, share, passkey) for share in shares)])
+    page.table(header, rows)
+    trials = counted(passkey.trials, "trial")
+    note = f"{trials} per cell; chance level {100 * passkey.chance:.3g} %."
+    if has_longer:
+        note += " * longer than the base's context."
+    page.text(note)
 
 
-def _share(page: Page, share: float | None, passkey: "results.Passkey") -> Cell:
+def _heat(page: Page, share: float | None, passkey: "results.Passkey") -> Cell:
     """Return a cell of the heat map, faint if it is not above chance."""
     if share is None or not math.isfinite(share):
         return "-", "faint"
-    shade = SHADES[page.unicode][round(share * (len(SHADES[True]) - 1))]
-    return f"{shade * CELL} {100 * share:3.0f}", "right" if passkey.beats_chance(
-        [share]
-    ) else "faint"
+    shades = UNICODE_SHADES if page.unicode else ASCII_SHADES
+    shade = shades[round(share * (len(shades) - 1))]
+    style = "right" if passkey.beats_chance([share]) else "faint"
+    return f"{shade * HEAT_CELL} {100 * share:3.0f}", style
 
 
 def _add_retrieval(page: Page, retrieval: "results.Retrieval", _: object) -> None:
     numbers = page.numbers
-    rows = []
     page.line(("Document retrieval", "title"))
     queries = (
         f"{retrieval.queries:,} queries of {retrieval.query_tokens} tokens, taken from beyond "
@@ -254,13 +292,23 @@ def _add_retrieval(page: Page, retrieval: "results.Retrieval", _: object) -> Non
     )
     documents = f"{retrieval.documents:,} documents of {retrieval.length} tokens"
     page.text(f"{queries}; {documents}; {retrieval.pooling} pooling")
-    for name, recall in retrieval.modes.items():
-        rank, change = (
-            numbers.estimate(recall.reciprocal_rank),
-            numbers.percent(recall.change, signed=True),
+    header = [
+        "model",
+        numbers.head("recall@1 (%)"),
+        numbers.head("MRR"),
+        numbers.head("vs. truncated"),
+    ]
+    rows = []
+    for mode, recall in retrieval.modes.items():
+        rows.append(
+            [
+                RETRIEVAL_MODES.get(mode, mode),
+                numbers.percent(recall.recall),
+                numbers.estimate(recall.reciprocal_rank),
+                numbers.percent(recall.change, signed=True),
+            ]
         )
-        rows.append([RETRIEVAL_MODES.get(name, name), numbers.percent(recall.recall), rank, change])
-    page.table(["model", *map(numbers.head, ("recall@1 (%)", "MRR", "vs. truncated"))], rows)
+    page.table(header, rows)
 
 
 def _add_shift(page: Page, shift: "results.Shift", _: object) -> None:
@@ -269,17 +317,21 @@ def _add_shift(page: Page, shift: "results.Shift", _: object) -> None:
 
     numbers = page.numbers
     is_loss = shift.points[0].loss is not None
-    effect, shown = (
-        ("nats vs. position 0", 1) if is_loss else ("cosine", 2)
-    )  # encoders: without the second column
-    rows = [["positions", numbers.head("perplexity"), numbers.head(effect)][::shown]]
+    header = ["positions"]
+    if is_loss:
+        header += [numbers.head("perplexity"), numbers.head("nats vs. position 0")]
+    else:
+        header.append(numbers.head("cosine"))
+    rows = []
     for point in shift.points:
-        cells = numbers.perplexity(point.loss), numbers.estimate(point.effect, signed=is_loss)
-        rows.append([describe_range(point.start, point.start + shift.size), *cells][::shown])
-    page.text(
-        f"{counted(shift.passages, 'passage')} of {shift.size} tokens at growing positions", "title"
-    )
-    page.table(rows[0], rows[1:])
+        cells = [describe_range(point.start, point.start + shift.size)]
+        if is_loss:
+            cells.append(numbers.perplexity(point.loss))
+        cells.append(numbers.estimate(point.effect, signed=is_loss))
+        rows.append(cells)
+    passages = counted(shift.passages, "passage")
+    page.text(f"{passages} of {shift.size} tokens at growing positions", "title")
+    page.table(header, rows)
     page.text(shift_verdict(shift, numbers), SIGN_STYLES[shift.effect.sign] if is_loss else "")
 
 
@@ -288,13 +340,16 @@ def _add_search(
 ) -> None:
     numbers = page.numbers
     base = evaluation.base_max_len
-    rows = []
     page.line(("Search", "title"))
-    longer = f"; {search.longer_than_base:,} longer than the base's {base:,} tokens" if base else ""
-    page.text(f"{search.summary} to {search.length:,} tokens{longer}; {search.pooling} pooling")
+    parts = [f"{search.summary} to {search.length:,} tokens"]
+    if base:
+        parts.append(f"{search.longer_than_base:,} longer than the base's {base:,} tokens")
+    parts.append(f"{search.pooling} pooling")
+    page.text("; ".join(parts))
+    columns = [*search.scores["model"], "nDCG@10 vs. truncated"]
+    rows = []
     for mode, scores in search.scores.items():
-        cells = [*map(numbers.estimate, scores.values()), numbers.change(search.changes.get(mode))]
-        rows.append([RETRIEVAL_MODES[mode] if base else mode, *cells])
-    page.table(
-        ["model", *map(numbers.head, (*search.scores["model"], "nDCG@10 vs. truncated"))], rows
-    )
+        name = RETRIEVAL_MODES[mode] if base else mode
+        cells = [numbers.estimate(score) for score in scores.values()]
+        rows.append([name, *cells, numbers.change(search.changes.get(mode))])
+    page.table(["model", *map(numbers.head, columns)], rows)

@@ -218,6 +218,20 @@ def usage_errors(*kinds: type[CtxextendError]) -> Iterator[None]:
         raise typer.BadParameter(str(error)) from error
 
 
+def given(context: typer.Context) -> dict[str, Any]:
+    """Return the values of a command's arguments and flags by name.
+
+    Repeated ones are tuples; None stands for those that were not given.
+    """
+    values: dict[str, Any] = {}
+    for name, value in context.params.items():
+        if isinstance(value, list | tuple):
+            values[name] = tuple(value) or None
+        else:
+            values[name] = value
+    return values
+
+
 def given_flags(flags: Mapping[str, Any], *settings: type) -> dict[str, Any]:
     """Return the command's values that are set and match a field of the settings, with lists as tuples."""
     names = [field.name for kind in settings for field in fields(kind)]

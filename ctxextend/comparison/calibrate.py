@@ -2,33 +2,25 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ctxextend.comparison.compare import method_of_auto
-from ctxextend.comparison.comparison_result import LOSS, METRICS, Calibration, Trial
-from ctxextend.comparison.in_memory import open_resized
+from ctxextend.comparison.bands_search import MAX_TRIALS, BandsSearch, SampleScores
+from ctxextend.comparison.candidates import method_of_auto
+from ctxextend.comparison.comparison_result import Calibration, Trial
+from ctxextend.comparison.in_memory import InMemoryResizer, open_resizer
+from ctxextend.comparison.metrics import METRIC_OF_KIND, METRICS
 from ctxextend.errors import DataError, ResizeError
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, load_eval_model, open_files
-from ctxextend.evaluation.evaluate import EvaluationRun, plan_evaluation
-from ctxextend.evaluation.evaluation_result import (
-    MIN_SAMPLES,
-    SHARE,
-    UNBOUNDED,
-    Estimate,
-    difference_bounds,
-    estimate,
-    estimate_loss,
-    little_text,
-)
+from ctxextend.evaluation.evaluation_result import MIN_SAMPLES, little_text
+from ctxextend.evaluation.evaluation_run import EvaluationRun, plan_evaluation
 from ctxextend.evaluation.retrieval import RetrievalTask
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, open_model
-from ctxextend.plan.plan import plan_model, with_settings
+from ctxextend.plan.plan import Plan, plan_model, with_settings
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
     MIN_LENGTH,
@@ -39,24 +31,13 @@ from ctxextend.recipe import (
     split_ref,
 )
 from ctxextend.recipe_file import TENSOR_KEYS
-from ctxextend.tables.bands import choose_bands, find_repeats, has_free_settings
+from ctxextend.tables.bands import has_free_settings
 from ctxextend.tables.method_facts import DEFAULT_METHOD
 from ctxextend.text_data import TEXT_FIELD, check_paths, path_names
 
-Values = NDArray[np.float64]
-
 # Samples to use at most. Ranks are noisier than losses, so encoders use more.
-WINDOWS, DOCUMENTS = 16, 64
-
-# Values tried next to those estimated from the table; a sigma, in rows, is at most this share of
-# the table.
-SIGMAS = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0)
-MAX_SHARE = 1 / 4
-REPEATS = 4  # ranges to tile
-GAINS, HIGH_GAINS = (1.0, 1.15, 1.3, 1.5, 1.8, 2.2, 2.7), (1.0, 1.2, 1.4)
-MIN_CHANGE = 0.1  # a sigma that differs by less than this share creates almost the same rows
-# The estimate, a sigma of 0, and all of the above; among the ranges also the longest.
-MAX_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS) + len(HIGH_GAINS)
+MAX_WINDOWS = 16
+MAX_DOCUMENTS = 64
 
 
 @accepts_settings(CheckpointRef, Resize, without=TENSOR_KEYS)
@@ -112,177 +93,129 @@ def calibrate_model(
     progress: Progress = no_progress,
     warn: Callable[..., None] = lambda *warnings: None,
 ) -> Calibration:
-    """Tune the settings of a resize; see `calibrate`. `warn` gets the warnings before the
-    search.
+    """Tune the settings of a resize; `warn` gets the warnings before the search.
+
+    Raises:
+        CtxextendError: As `calibrate`.
     """
     started = time.perf_counter()
-    settings = (
-        replace(settings, method="bands") if settings.choice.name == DEFAULT_METHOD else settings
-    )
-    if (name := settings.choice.name) != "bands":
-        raise ResizeError(f"Only bands can be tuned on a text, got --method {name}.")
-    if not has_free_settings(settings.choice.settings):
-        raise ResizeError(
-            "All settings of bands are given, so there is nothing to tune.", "Remove at least one."
-        )
+    settings = _choose_bands(settings)
     check_paths(text.data)
-    files, plan = open_files(opened), plan_model(opened, settings)
-    settings = plan.settings
-    table = plan.tables[0]
-    if table.rows_after <= table.rows_before:
-        message = f"{opened.ref.source} has a context length of {files.max_len} tokens"
-        message += f", so --to {settings.to} creates no new rows to tune."
-        raise ResizeError(message, "Use a larger --to, or remove --data.")
-    base = load_eval_model(files, text.precision, text.device)
-    resized = open_resized(base, plan)
-    run = _open_run(resized.model, base, text, method_of_auto(opened, settings.to))
-    warn(*run.warnings)
-    metric = METRICS[base.kind]
-    sign = 1 if metric == LOSS else -1
+    files = open_files(opened)
+    plan = plan_model(opened, settings)
+    _check_creates_rows(plan, files.max_len)
 
-    def mean(scores: Sequence[Values]) -> Estimate:
-        return estimate_loss(scores) if metric == LOSS else estimate(scores, SHARE)
+    base = load_eval_model(files, text.precision, text.device)
+    resizer = open_resizer(base, plan)
+    advice = little_text(method_of_auto(opened, settings.to))
+    run = _plan_evaluation(resizer.model, base, text, advice)
+    warn(*run.warnings)
 
     def advance(tokens: int) -> None:
         progress(tokens, run.base_tokens + MAX_TRIALS * run.tokens)
 
-    def measure(candidate: Resize) -> tuple[Values, ...]:
-        resized.set_positions(with_settings(plan, candidate))
+    def measure(candidate: Resize) -> SampleScores:
+        resizer.set_positions(with_settings(plan, candidate))
         run.measure(advance)
         return run.scores
 
+    metric = METRIC_OF_KIND[base.kind]
+    search = _open_search(plan, resizer, measure, metric)
     run.run_base(advance)
-    rows = resized.learned[table.name][
-        table.reserved_rows :
-    ]  # settings refer to the rows of the first table
-    source = rows[: len(rows) - settings.drop_last].astype(np.float64)
-    is_only = len(plan.tables) == 1
-    positions = table.rows_after - table.reserved_rows
-    search = Search(source, positions, settings, measure, sign, is_only)
     with torch_threads(base.model, text.threads):
         best = search.run()
-    trials = {
-        candidate: Trial(candidate.choice.settings, mean(scores))
-        for candidate, scores in search.scores.items()
-    }
-    first = next(iter(trials))
-    found = trials[first], trials[best], search.improvement(best, first), tuple(trials.values())
-    facts = (
-        len(search.scores[first]),
-        resized.model.max_len,
-        round(time.perf_counter() - started, 3),
-    )
-    return Calibration(metric, *found, *facts, (*base.notes, *run.notes), run.warnings)
+    return _report(search, best, run, metric, started)
 
 
-def _open_run(model: EvalModel, base: EvalModel, text: Evaluate, auto: str) -> EvaluationRun:
-    """Cut the text; for language models, only the model's own loss is measured. `auto`: see
-    `read_texts`.
-    """
-    is_encoder = base.kind == ENCODER
-    length = max(model.max_len, MIN_LENGTH)
-    count = min(max(text.tokens // length, MIN_SAMPLES), DOCUMENTS if is_encoder else WINDOWS)
-    measure = ("retrieval",) if is_encoder else ("position",)
-    settings = replace(text, base=None, length=(length,), tokens=count * length, measure=measure)
-    hint = f"Pass more or longer texts with --data. {little_text(auto)}"
-    run = plan_evaluation(
-        model,
-        base if is_encoder else None,
-        settings,
-        minimum=1 if is_encoder else MIN_SAMPLES,
-        short_hint=hint,
-    )
-    if (
-        isinstance(task := run.tasks[0], RetrievalTask)
-        and (found := len(task.documents)) < MIN_SAMPLES
-    ):
+def _choose_bands(settings: Resize) -> Resize:
+    """Return the settings with `bands` instead of `auto`; raise if there is nothing to tune."""
+    name = settings.choice.name
+    if name == DEFAULT_METHOD:
+        settings = replace(settings, method="bands")
+    elif name != "bands":
+        raise ResizeError(f"Only bands can be tuned on a text, got --method {name}.")
+    if not has_free_settings(settings.choice.settings):
+        message = "All settings of bands are given, so there is nothing to tune."
+        raise ResizeError(message, "Remove at least one.")
+    return settings
+
+
+def _check_creates_rows(plan: Plan, max_len: int) -> None:
+    table = plan.tables[0]
+    if table.rows_after <= table.rows_before:
         message = (
-            f"The text has {found} documents of at least {length:,} tokens; tuning needs "
-            f"{MIN_SAMPLES}."
+            f"{plan.model.ref.source} has a context length of {max_len} tokens, so --to "
+            f"{plan.settings.to} creates no new rows to tune."
+        )
+        raise ResizeError(message, "Use a larger --to, or remove --data.")
+
+
+def _plan_evaluation(
+    model: EvalModel, base: EvalModel, text: Evaluate, advice: str
+) -> EvaluationRun:
+    """Cut the text; for language models, only the model's own loss is measured.
+
+    Raises:
+        DataError: The text is too short; `advice` ends the hint.
+    """
+    length = max(model.max_len, MIN_LENGTH)
+    count = max(text.tokens // length, MIN_SAMPLES)
+    settings = replace(text, base=None, length=(length,))
+    hint = f"Pass more or longer texts with --data. {advice}"
+    if base.kind == ENCODER:
+        tokens = min(count, MAX_DOCUMENTS) * length
+        settings = replace(settings, tokens=tokens, measure=("retrieval",))
+        run = plan_evaluation(model, base, settings, short_hint=hint)
+    else:
+        tokens = min(count, MAX_WINDOWS) * length
+        settings = replace(settings, tokens=tokens, measure=("position",))
+        run = plan_evaluation(model, None, settings, minimum=MIN_SAMPLES, short_hint=hint)
+    task = run.tasks[0]
+    if isinstance(task, RetrievalTask) and len(task.documents) < MIN_SAMPLES:
+        message = (
+            f"The text has {len(task.documents)} documents of at least {length:,} tokens; tuning "
+            f"needs {MIN_SAMPLES}."
         )
         raise DataError(message, hint)
     return run
 
 
-@dataclass
-class Search:
-    """The search for settings of `bands` for one table; requested settings do not change."""
+def _open_search(
+    plan: Plan,
+    resizer: InMemoryResizer,
+    measure: Callable[[Resize], SampleScores],
+    metric: str,
+) -> BandsSearch:
+    """Return the search for settings, which refer to the rows of the first table."""
+    table = plan.tables[0]
+    learned = resizer.learned[table.name][table.reserved_rows :]
+    used = learned[: len(learned) - plan.settings.choice.drop_last]
+    return BandsSearch(
+        table=used.astype(np.float64),
+        rows=table.rows_after - table.reserved_rows,
+        requested=plan.settings,
+        measure=measure,
+        metric=METRICS[metric],
+        is_only=len(plan.tables) == 1,
+    )
 
-    table: Values  # learned rows from which new rows are created, shape (n, d)
-    rows: int  # number of rows requested
-    requested: Resize
-    measure: Callable[
-        [Resize], tuple[Values, ...]
-    ]  # returns the scores of each window or document, each of shape (k,)
-    sign: int  # 1 if lower scores are better, else -1
-    is_only: bool = False  # whether there is one table; with more, each estimates `within`
-    scores: dict[Resize, tuple[Values, ...]] = field(
-        default_factory=dict
-    )  # of each trial, in order
 
-    def run(self) -> Resize:
-        """Return the best settings: sigma is tuned first, then the range to tile, then the
-        gains.
-        """
-        # The best of about twenty trials is ahead partly by chance: a lead of a standard error or
-        # less does not count.
-        current = self._complete(self.requested.choice.settings["sigma"])
-        self.scores[current] = self.measure(current)
-        for name in ("sigma", "repeat", "gain", "high_gain"):
-            best = current
-            lead = 0.0
-            for other in (
-                self._others(name, current) if self.requested.choice.settings[name] is None else ()
-            ):
-                if other not in self.scores:
-                    self.scores[other] = self.measure(other)
-                gained = self.improvement(other, current)
-                if gained.standard_error is not None and gained.mean > max(
-                    gained.standard_error, lead
-                ):
-                    best = other
-                    lead = gained.mean
-            current = best
-        return current
-
-    def improvement(self, candidate: Resize, reference: Resize) -> Estimate:
-        """Return how much better one candidate is than another, paired by window or document; above
-        0 is better.
-        """
-        pairs = zip(self.scores[reference], self.scores[candidate], strict=True)
-        bounds = (
-            UNBOUNDED if self.sign == 1 else difference_bounds(SHARE)
-        )  # of losses, or of reciprocal ranks
-        return estimate([self.sign * (before - after) for before, after in pairs], bounds)
-
-    def _others(self, name: str, current: Resize) -> Iterator[Resize]:
-        """Yield candidates with other values of one setting; with another sigma, the others are
-        estimated again.
-        """
-        sigma = current.choice.settings["sigma"]
-        if name == "gain":
-            yield from (current.with_settings(gain=other) for other in GAINS)
-        elif name == "high_gain":
-            others = (
-                HIGH_GAINS if current.choice.settings[name] else ()
-            )  # None if it equals a gain that was given
-            yield from (current.with_settings(high_gain=other) for other in others)
-        elif name == "sigma":
-            for other in (
-                SIGMAS if self.requested.choice.settings["repeat"] else (0.0, *SIGMAS)
-            ):  # at 0, nothing is tiled
-                if other <= MAX_SHARE * len(self.table) and abs(other - sigma) > MIN_CHANGE * other:
-                    yield self._complete(other)
-        elif sigma:
-            for repeat in find_repeats(
-                self.table, sigma, REPEATS, keep=self.requested.choice.keep_first
-            ):
-                yield current.with_settings(repeat=repeat)
-
-    def _complete(self, sigma: float | None) -> Resize:
-        """Return a candidate with the settings that are None estimated from the table."""
-        settings = {**self.requested.choice.settings, "sigma": sigma}
-        requested = replace(self.requested.choice, settings=settings)
-        chosen = choose_bands(self.table, self.rows, requested)
-        candidate = replace(self.requested, method=chosen.text)
-        return candidate if self.is_only else candidate.with_settings(within=settings["within"])
+def _report(
+    search: BandsSearch, best: Resize, run: EvaluationRun, metric: str, started: float
+) -> Calibration:
+    trials = dict[Resize, Trial]()
+    for candidate, scores in search.scores.items():
+        trials[candidate] = Trial(candidate.choice.settings, METRICS[metric].mean(scores))
+    first = next(iter(trials))
+    return Calibration(
+        metric=metric,
+        before=trials[first],
+        after=trials[best],
+        improvement=search.improvement(best, first),
+        trials=tuple(trials.values()),
+        windows=len(search.scores[first]),
+        length=run.model.max_len,
+        seconds=round(time.perf_counter() - started, 3),
+        notes=(*run.model.notes, *run.notes),
+        warnings=run.warnings,
+    )

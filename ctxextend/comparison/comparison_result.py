@@ -4,15 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ctxextend.comparison.metrics import LOSS, METRICS
 from ctxextend.errors import counted, size_text
-from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED
-from ctxextend.evaluation.evaluation_result import COSINE as COSINE_BOUNDS
-from ctxextend.evaluation.evaluation_result import LOSS as LOSS_BOUNDS
 from ctxextend.evaluation.evaluation_result import (
     MIN_SAMPLES,
-    SHARE,
     SLIDING,
-    Bounds,
     Estimate,
     Evaluation,
     SearchResult,
@@ -20,28 +16,6 @@ from ctxextend.evaluation.evaluation_result import (
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.recipe import TRAINABLE
 from ctxextend.tables.method_facts import DEFAULT_METHOD, method_text
-
-# What ranks rows: the loss of language models (lower is better); of encoders (higher is better),
-# the mean reciprocal rank of documents that queries were cut from, nDCG@10 in a search set, or the
-# cosine to embeddings of reference rows.
-LOSS = "loss"
-RECIPROCAL_RANK = "reciprocal_rank"
-NDCG = "ndcg@10"
-COSINE = "cosine"
-METRICS = {CAUSAL: LOSS, MASKED: LOSS, ENCODER: RECIPROCAL_RANK}
-METRIC_BOUNDS: Mapping[str, Bounds] = {
-    LOSS: LOSS_BOUNDS,
-    RECIPROCAL_RANK: SHARE,
-    NDCG: SHARE,
-    COSINE: COSINE_BOUNDS,
-}
-# How scores are named in tables and in sentences.
-METRIC_NAMES = {
-    LOSS: ("perplexity", "perplexity"),
-    RECIPROCAL_RANK: ("MRR", "mean reciprocal rank"),
-    NDCG: ("nDCG@10", "nDCG@10"),
-    COSINE: ("cosine", "cosine to the reference embeddings"),
-}
 
 
 @dataclass(frozen=True)
@@ -71,16 +45,20 @@ class Outcome:
 
     @property
     def against_base(self) -> Estimate | None:
-        """The paired score minus the base's in pieces or, with held-out rows, the reference's; None
-        if not measured.
+        """The paired score minus that of the base in pieces; None if it was not measured.
+
+        With held-out rows, it is minus the score of the reference rows.
         """
-        positions, held_out = self.evaluation.positions, self.evaluation.held_out_rows
-        retrieval = self.evaluation.search or self.evaluation.retrieval
-        if held_out is not None:
-            return held_out.scores["beyond"].change
-        if positions is not None:
-            return positions.changes.get(SLIDING)
-        return None if retrieval is None else retrieval.against_chunks
+        evaluation = self.evaluation
+        if evaluation.held_out_rows is not None:
+            return evaluation.held_out_rows.scores["beyond"].change
+        if evaluation.positions is not None:
+            return evaluation.positions.changes.get(SLIDING)
+        if evaluation.search is not None:
+            return evaluation.search.against_chunks
+        if evaluation.retrieval is not None:
+            return evaluation.retrieval.against_chunks
+        return None
 
 
 @dataclass(frozen=True)
@@ -100,30 +78,32 @@ class CheckpointFacts:
     @property
     def cells(self) -> Mapping[str, tuple[str, float | None]]:
         """The facts by column of a table, as text and as a number."""
+        cells: dict[str, tuple[str, float | None]] = {"positions": (self.scheme, None)}
         counts = {
             "context": self.max_len,
             "parameters": self.parameters,
             "tokens/s": self.tokens_per_second,
         }
-        sizes = {"weights": self.bytes, "memory": self.peak_bytes}
-        cells = {"positions": (self.scheme, None)} | {
-            name: (f"{count:,.0f}", count) for name, count in counts.items()
+        for column, count in counts.items():
+            cells[column] = (f"{count:,.0f}", count)
+        sizes = {
+            "weights": self.bytes,
+            "memory": self.peak_bytes,
         }
-        return cells | {
-            name: (size_text(size) if size else "-", size) for name, size in sizes.items()
-        }
+        for column, size in sizes.items():
+            cells[column] = (size_text(size) if size else "-", size)
+        return cells
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Row(Result, shows="method keeps_learned_rows"):
     """One method, or one checkpoint."""
 
-    # its name, with the flags given, if any: ``linear --keep-first 20``; of a checkpoint, its short
-    # name
+    # Its name, with the flags given, if any: ``linear --keep-first 20``; of a checkpoint, its short
+    # name.
     method: str
-    keeps_learned_rows: (
-        bool  # whether learned rows do not change, so that short inputs give identical outputs
-    )
+    # whether learned rows do not change, so that short inputs give identical outputs
+    keeps_learned_rows: bool
     recipe: str  # YAML that reproduces its checkpoint; empty for a checkpoint
     untrained: Outcome
     trained: Outcome | None  # None without training
@@ -149,16 +129,15 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     # of short inputs.
     max_len_before: int
     max_len_after: int  # context length of each row in tokens; of checkpoints, the one they read
-    metric: str  # a key of `METRIC_NAMES`
+    metric: str  # a key of `METRICS`
     # The base's score on the same text, in sliding windows that overlap by half or with documents
     # in chunks. With held-out rows: the score of the reference rows. None until a method was
     # measured.
     base: Estimate | None
     rows: tuple[Row, ...]  # best first, by `Row.final`
     row_type: str = "method"  # or ``checkpoint``
-    hold_out: int | None = (
-        None  # the first held-out row, a position; None: the tables are longer than the base's
-    )
+    # the first held-out row, a position; None: the tables are longer than the base's
+    hold_out: int | None = None
     is_quick: bool = False  # whether a few methods were compared on little text, for advice
     next_command: str = ""  # `resize` of the base with the recommended method
     auto: str = ""  # the method that `auto` takes for this resize; empty for checkpoints
@@ -196,13 +175,10 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
 
     @property
     def recommended_row(self) -> Row | None:
-        """The best row or, if the text does not tell it from the one that `auto` takes, that one;
-        None without rows.
-        """
+        """The best row, or that of `auto` if it is tied or there is little text; maybe None."""
         for row in self.rows:
-            if row.method in (self.auto, DEFAULT_METHOD) and (
-                row.final.is_tied or self.has_little_text
-            ):
+            is_of_auto = row.method in (self.auto, DEFAULT_METHOD)
+            if is_of_auto and (row.final.is_tied or self.has_little_text):
                 return row
         return self.rows[0] if self.rows else None
 
@@ -211,22 +187,26 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
         """The method to use, or of checkpoints the best one; empty if nothing was measured."""
         if self.recommended_row is None:
             return ""
-        return self.auto if self.auto and self.has_little_text else self.recommended_row.method
+        if self.auto and self.has_little_text:
+            return self.auto
+        return self.recommended_row.method
 
     @property
     def metric_names(self) -> tuple[str, str]:
         """The name of the metric in tables, and in sentences."""
-        return METRIC_NAMES[self.metric]
+        metric = METRICS[self.metric]
+        return metric.column, metric.phrase
 
     @property
     def pieces_win(self) -> bool:
-        """Whether the base in sliding windows or chunks is better than the recommended method
-        before training.
-        """
-        if self.recommended_row is None or self.hold_out is not None or self.has_little_text:
+        """Whether the base in pieces is better than the recommended method before training."""
+        row = self.recommended_row
+        if row is None or self.hold_out is not None or self.has_little_text:
             return False
-        change = self.recommended_row.untrained.against_base
-        return change is not None and change.sign != 0 and (change.mean > 0) == self.is_loss
+        change = row.untrained.against_base
+        if change is None or change.sign == 0:
+            return False
+        return METRICS[self.metric].sign * change.mean > 0
 
     @property
     def search(self) -> SearchResult | None:
@@ -249,11 +229,9 @@ class Comparison(Result, shows="source max_len_before max_len_after metric compl
     @property
     def after_training(self) -> str:
         """When methods were evaluated, for messages; empty without training."""
-        return (
-            f"after {counted(self.steps, 'step')} of training {self.trained_part}"
-            if self.steps
-            else ""
-        )
+        if not self.steps:
+            return ""
+        return f"after {counted(self.steps, 'step')} of training {self.trained_part}"
 
 
 @dataclass(frozen=True)

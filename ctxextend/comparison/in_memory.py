@@ -1,6 +1,4 @@
-"""One loaded model of the new length that gets the tables of one method after another and can be
-trained in memory.
-"""
+"""One loaded model that gets the positions of one plan after another, and is trained in memory."""
 
 import copy
 import signal
@@ -30,78 +28,92 @@ if TYPE_CHECKING:
     from ctxextend.training.training_run import RunFolder
 
 
-Table = NDArray[Any]
-ROPE = "rope_parameters"  # key of rotary settings in configs of transformers
+TableRows = NDArray[Any]  # shape (rows, d)
+ROPE_KEY = "rope_parameters"  # of rotary settings in configs of transformers
 
 
 @dataclass(frozen=True)
-class ResizedModel:
-    """A model of the new length that shares everything except its positions with the base."""
+class InMemoryResizer:
+    """Gives a loaded model the positions of one plan after another, all of one length."""
 
-    model: EvalModel
+    model: EvalModel  # of the new length; it shares all but its positions with the base
     config: Mapping[str, Any]  # of the base, as plain values
     names: Mapping[str, str]  # parameter names by tensor names of the checkpoint's files
-    learned: Mapping[str, Table]  # tables of the checkpoint by tensor name, each of shape (rows, d)
+    learned: Mapping[str, TableRows]  # tables of the checkpoint by tensor name
 
-    def set_positions(self, plan: Plan, *, is_first: bool = False) -> dict[str, Table]:
-        """Give the model the tables and settings of a plan, and return the tables, as `resize`
-        writes them.
-        """
-        tables = {
-            one.name: resize_rows(
-                one, self.learned[one.name][: one.rows_before], plan.choice_of(one)
-            )
-            for one in plan.stored
-        }
-        if not is_first and not any(
-            table.rope for table in plan.tables
-        ):  # plans of one length differ only in tables
-            set_tables(self.model.model, self.tensors(tables))
-            return tables
+    def set_positions(self, plan: Plan) -> None:
+        """Give the model the tables and settings of a plan, as `resize` writes them."""
+        if any(table.rope for table in plan.tables):
+            self.set_length(plan)
+        else:  # plans of one length differ only in tables
+            set_tables(self.model.model, self.parameters(self._resized(plan)))
+
+    def set_reference_rows(self, plan: Plan) -> None:
+        """Give the model the checkpoint's own rows, as many as a plan has."""
+        tables = {table.name: self.learned[table.name][: table.rows_after] for table in plan.stored}
+        set_tables(self.model.model, self.parameters(tables))
+
+    def set_length(self, plan: Plan) -> None:
+        """Give the model the tables, the settings and the length of a plan."""
         edits = config_changes(
             self.config,
             plan.model.architecture,
             plan.tables,
             fix_limits=plan.settings.fix_limits,
         )
-        set_config(config := copy.deepcopy(self.config), edits)
+        config = copy.deepcopy(self.config)
+        set_config(config, edits)
         # All rotary settings, and all lengths: those of another plan must not remain.
-        paths = {path[: path.index(ROPE) + 1] if ROPE in path else path for path in edits}
-        paths |= {
-            path for table in plan.tables if table.rope for path in table.location.length_paths
-        }
-        set_length(
-            self.model.model, self.tensors(tables), {path: nested(config, path) for path in paths}
-        )
+        paths = {_settings_path(path) for path in edits}
+        for table in plan.tables:
+            if table.rope:
+                paths.update(table.location.length_paths)
+        values = {path: nested(config, path) for path in paths}
+        set_length(self.model.model, self.parameters(self._resized(plan)), values)
+
+    def _resized(self, plan: Plan) -> dict[str, TableRows]:
+        tables = dict[str, TableRows]()
+        for table in plan.stored:
+            rows = self.learned[table.name][: table.rows_before]
+            tables[table.name] = resize_rows(table, rows, plan.choice_of(table))
         return tables
 
-    def tensors(self, tables: Mapping[str, Table]) -> dict[str, Any]:
+    def parameters(self, tables: Mapping[str, TableRows]) -> dict[str, Any]:
         """Return tables by parameter name, in the dtype of the loaded model."""
-        parameter = self.model.model.get_parameter
-        return {
-            self.names[name]: to_tensor(table).to(parameter(self.names[name]))
-            for name, table in tables.items()
-        }
+        parameters = dict[str, Any]()
+        for name, table in tables.items():
+            parameter = self.names[name]
+            current = self.model.model.get_parameter(parameter)
+            parameters[parameter] = to_tensor(table).to(current)
+        return parameters
 
 
-def open_resized(base: EvalModel, plan: Plan, *, shares: bool = True) -> ResizedModel:
-    """Return a model with the tables of a plan; it must not share tensors that are trained while
-    the base is used.
+def _settings_path(path: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the path of a config key or, inside rotary settings, of all of them."""
+    if ROPE_KEY not in path:
+        return path
+    return path[: path.index(ROPE_KEY) + 1]
+
+
+def open_resizer(base: EvalModel, plan: Plan, *, shares: bool = True) -> InMemoryResizer:
+    """Copy a model and give the copy the positions of a plan.
+
+    The copy `shares` all other tensors with the base, unless they are trained while the base is
+    used.
     """
-    names = match_parameters(base.model, plan.checkpoint, [table.name for table in plan.stored])
-    model = copy.deepcopy(
-        base.model, {id(value): value for value in base.model.parameters()} if shares else {}
+    stored = [table.name for table in plan.stored]
+    shared = {}
+    if shares:
+        shared = {id(value): value for value in base.model.parameters()}
+    model = copy.deepcopy(base.model, shared)
+    resizer = InMemoryResizer(
+        model=replace(base, model=model, max_len=plan.max_len_after),
+        config={**model.config.to_dict(), "model_type": model.config.model_type},
+        names=match_parameters(base.model, plan.checkpoint, stored),
+        learned={name: read_floats(plan.checkpoint.names[name], name) for name in stored},
     )
-    learned = {
-        table.name: read_floats(plan.checkpoint.names[table.name], table.name)
-        for table in plan.stored
-    }
-    config = {**model.config.to_dict(), "model_type": model.config.model_type}
-    resized = ResizedModel(
-        replace(base, model=model, max_len=plan.max_len_after), config, names, learned
-    )
-    resized.set_positions(plan, is_first=True)
-    return resized
+    resizer.set_length(plan)
+    return resizer
 
 
 @dataclass(frozen=True)
@@ -114,68 +126,103 @@ class InMemoryTrainer:
 
     @contextmanager
     def trained(
-        self, resized: ResizedModel, plan: Plan, advance: Callable[[int], None]
+        self, resizer: InMemoryResizer, plan: Plan, advance: Callable[[int], None]
     ) -> Iterator[None]:
-        """Train a model with the tables of a plan; restore its weights at the end of the block."""
-        import torch
+        """Train a model with the tables of a plan; restore its weights at the end of the block.
 
+        Raises:
+            TrainingError: The loss became NaN or infinite, or memory is too small.
+        """
         from ctxextend.training.setup import set_up
         from ctxextend.training.trainer import run_training
 
-        task, model = self.task, resized.model.model
-        if task.settings.trainable == "new":
-            table = plan.tables[0]
-            rows = np.zeros(plan.tables[0].rows_after, np.bool_)
-            first = table.reserved_rows
-            created = table.rows_after - first, plan.choice_of(table)
-            rows[first:] = ~learned_rows_after(table.rows_before - first, [created])
-            task = replace(task, rows=rows)
-        # The trainer measures the held-out loss at both ends; one sequence is enough here.
-        start = int(task.held_out.spans[0, 0])
-        held_out = task.held_out._replace(spans=np.array([[start, start + task.text_length]]))
-        task = replace(
-            task, held_out=held_out, settings=replace(task.settings, eval_every=task.settings.steps)
-        )
-        setup = set_up(resized.model, resized.names, task, self.teacher)
-        before = {
-            name: value.detach().clone() for name, value in setup.trainable.parameters.items()
-        }
+        model = resizer.model.model
+        setup = set_up(resizer.model, resizer.names, self._task_of(plan), self.teacher)
+        trainable = setup.trainable
+        before = {name: value.detach().clone() for name, value in trainable.parameters.items()}
         try:
             run_training(setup, self.folder, lambda tokens, total, label="": advance(tokens))
-            with torch.no_grad():  # round to the dtypes of the files, as written weights would be
-                for name, parameter in setup.trainable.names.items():
-                    weight = model.get_parameter(parameter)
-                    dtype = numpy_dtype(plan.checkpoint.entries[name].dtype)
-                    weight.copy_(to_tensor(weight.detach().float().cpu().numpy().astype(dtype)))
+            round_to_files(model, trainable.names, plan)
             model.train(False)
             yield
         except TrainingInterrupted as stop:  # re-raise the signal for the handler of the command
             signal.raise_signal(stop.signal)
             raise
         finally:
-            setup.trainable.load(before)
+            trainable.load(before)
             model.zero_grad()
             model.train(False)
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that training reads."""
+        settings = self.task.settings
+        return settings.steps * settings.batch_size * self.task.length
+
+    @property
+    def held_out_windows(self) -> list[NDArray[Any]]:
+        """The windows held out of the training text, each of shape (tokens,)."""
+        text = self.task.held_out
+        return [text.tokens[start:stop] for start, stop in text.spans]
+
+    def _task_of(self, plan: Plan) -> "TrainingTask":
+        """Return the task with the trainable rows of a plan, and as little evaluation as can be."""
+        task = self.task
+        if task.settings.trainable == "new":
+            task = replace(task, rows=_new_rows(plan))
+        # The trainer measures the held-out loss at both ends; one sequence is enough here.
+        start = int(task.held_out.spans[0, 0])
+        sequence = np.array([[start, start + task.text_length]])
+        return replace(
+            task,
+            held_out=task.held_out._replace(spans=sequence),
+            settings=replace(task.settings, eval_every=task.settings.steps),
+        )
+
+
+def _new_rows(plan: Plan) -> NDArray[np.bool_]:
+    """Return the mask of the rows of the first table that are not learned ones, shape (rows,)."""
+    table = plan.tables[0]
+    reserved = table.reserved_rows
+    created = (table.rows_after - reserved, plan.choice_of(table))
+    rows = np.zeros(table.rows_after, np.bool_)
+    rows[reserved:] = ~learned_rows_after(table.rows_before - reserved, [created])
+    return rows
+
+
+def round_to_files(model: Any, names: Mapping[str, str], plan: Plan) -> None:
+    """Round parameters, given by tensor name, to the dtypes of the files, as when written."""
+    import torch
+
+    with torch.no_grad():
+        for name, parameter in names.items():
+            weight = model.get_parameter(parameter)
+            dtype = numpy_dtype(plan.checkpoint.entries[name].dtype)
+            rounded = weight.detach().float().cpu().numpy().astype(dtype)
+            weight.copy_(to_tensor(rounded))
 
 
 def open_trainer(
     files: ModelFiles, plan: Plan, train: Train, base: EvalModel, folder: Path
 ) -> InMemoryTrainer:
-    """Tokenize the training text into a folder and prepare training; `plan` is the plan of any
-    method.
+    """Tokenize the training text into a folder and prepare training; `plan` is of any method.
+
+    Raises:
+        TrainingError: There are several processes, or a setting does not apply to the model.
+        DataError: The text is too short.
     """
     from ctxextend.training.memory import open_devices
     from ctxextend.training.setup import open_task
     from ctxextend.training.training_run import RunFolder
 
-    devices, run_folder = open_devices(train.device), RunFolder(folder, keeps_saves=False)
+    devices = open_devices(train.device)
+    run_folder = RunFolder(folder, keeps_saves=False)
     if devices.num_processes > 1:
         message = (
             "Comparing with training runs in one process, but torchrun or accelerate started "
             "several."
         )
         raise TrainingError(message, "Run without them, or train each method with its recipe.")
-    task = open_task(
-        replace(files, rows=plan.tables[0].rows_after), train, devices, run_folder, is_base=True
-    )
-    return InMemoryTrainer(task, run_folder, base)
+    longer = replace(files, rows=plan.tables[0].rows_after)
+    task = open_task(longer, train, devices, run_folder, is_base=True)
+    return InMemoryTrainer(task=task, folder=run_folder, teacher=base)

@@ -1,40 +1,45 @@
-"""A first comparison within a minute: few methods and windows, by default on text that comes with
-Python.
-"""
+"""A first comparison within a minute, and the choice of a method by a comparison."""
 
-import ast
-import hashlib
-import inspect
-import json
 import shlex
-import sysconfig
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from pydoc_data.topics import topics
 from typing import Any
 
-from ctxextend.comparison.compare import Compare, compare_model
 from ctxextend.comparison.comparison_result import Comparison
-from ctxextend.errors import ResizeError
+from ctxextend.comparison.comparison_run import compare_model
+from ctxextend.comparison.comparison_settings import Compare
+from ctxextend.comparison.python_text import default_documents, write_documents
+from ctxextend.errors import ResizeError, flag_name
 from ctxextend.evaluation.evaluation_result import TEXT_LIMITS
 from ctxextend.plan.find_tables import OpenedModel
 from ctxextend.plan.plan import Plan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import Resize
 
-# The last one keeps all learned rows; `formula` only applies to sinusoids.
-METHODS = ("copy", "linear", "stretch", "bands", "bands:keep-first={}", "formula")
+# Methods worth a look, with the number of learned rows for the braces. The fifth one keeps all of
+# them; `formula` only applies to sinusoids.
+QUICK_METHODS = ("copy", "linear", "stretch", "bands", "bands:keep-first={}", "formula")
+QUICK_LENGTH = "2x"
 SECONDS = 35.0  # for reading text, so that loading and all else fit a minute too
 MORE_WINDOWS = 20  # to suggest if the time is enough for fewer than a choice needs
+NEXT_STEPS = 200  # of training, to suggest if the base in pieces is better
+# Settings of a full comparison only.
+NOT_QUICK = ("steps", "methods", "length", "measure", "hold_out", "corpus")
 
-# The bundled model was not trained on documents whose SHA-256 starts with a byte below this; see
-# its model card.
-HELD_OUT_BELOW = 256 / 20
-MIN_CHARACTERS = 40
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+def check_quick(given: Mapping[str, Any]) -> None:
+    """Check that the settings, by name, are those of a quick comparison.
+
+    Raises:
+        ResizeError: One is of a full comparison.
+    """
+    for name in NOT_QUICK:
+        if given.get(name):
+            flag = "--method" if name == "methods" else flag_name(name)
+            raise ResizeError(f"--quick cannot be used with {flag}.", "Remove one of them.")
 
 
 def compare_quickly(
@@ -45,18 +50,31 @@ def compare_quickly(
     tokens: int | None = None,
     **flags: Any,
 ) -> Comparison:
-    """Compare the methods that apply with the base that reads in pieces, at twice its context
-    length by default.
+    """Compare the methods that apply with the base that reads in pieces, on little text.
 
-    `data` defaults to Python's documentation, `tokens` to what can be read within `SECONDS`; see
-    `Compare.from_flags`.
+    Args:
+        opened: The checkpoint.
+        to: New context length, by default twice the checkpoint's.
+        data: Text, by default Python's documentation.
+        progress: As in `compare`.
+        tokens: Maximum number of tokens to use, by default what can be read within `SECONDS`.
+        flags: Other settings, as in `Compare.from_flags`.
+
+    Raises:
+        CtxextendError: As `compare`.
+        ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
     """
-    plan = plan_model(opened, Resize("2x" if to is None else to))
-    methods = [name.format(plan.max_len_before) for name in METHODS if plan.tables[0].has_rows]
+    if to is None:
+        to = QUICK_LENGTH
+    plan = plan_model(opened, Resize(to))
+    methods = list[str]()
+    if plan.tables[0].has_rows:
+        methods = [name.format(plan.max_len_before) for name in QUICK_METHODS]
     with tempfile.TemporaryDirectory() as folder:
-        texts = data or [
-            write_documents(Path(folder) / "documents.jsonl", default_documents(opened))
-        ]
+        texts = list(data)
+        if not texts:
+            path = Path(folder) / "documents.jsonl"
+            texts.append(write_documents(path, default_documents(opened)))
         settings = Compare.from_flags(
             plan.max_len_after, texts, methods, tokens=tokens, is_named=False, **flags
         )
@@ -66,80 +84,47 @@ def compare_quickly(
     if not data:
         notes.append("The text is Python's documentation. Pass your own with --data.")
     if comparison.has_little_text:
-        more = "Pass more text with --data."
-        if comparison.limited_by != "text":
-            more = f"Read more text with --tokens {MORE_WINDOWS * comparison.max_len_after}."
-        samples = f"only {comparison.samples} windows or documents were read"
-        notes.append(f"Intervals are wide: {samples}, {TEXT_LIMITS[comparison.limited_by]}. {more}")
+        notes.append(_little_text_note(comparison))
     command = comparison.next_command
     if comparison.pieces_win:
-        texts = "".join(f" --train {shlex.quote(path)}" for path in data or ["TEXT"])
-        command += f"{texts} --steps 200"
+        flags_of_text = [f"--train {shlex.quote(path)}" for path in data or ["TEXT"]]
+        command = " ".join([command, *flags_of_text, f"--steps {NEXT_STEPS}"])
     return replace(comparison, notes=tuple(notes), next_command=command)
+
+
+def _little_text_note(comparison: Comparison) -> str:
+    more = "Pass more text with --data."
+    if comparison.limited_by != "text":
+        more = f"Read more text with --tokens {MORE_WINDOWS * comparison.max_len_after}."
+    samples = f"only {comparison.samples} windows or documents were read"
+    return f"Intervals are wide: {samples}, {TEXT_LIMITS[comparison.limited_by]}. {more}"
 
 
 def choose_method(
     plan: Plan, data: Sequence[str], hold_out: int | None, progress: Progress = no_progress
 ) -> tuple[str, Comparison]:
-    """Choose the method of a resize with held-out rows, at the same factor if the table is long
-    enough.
+    """Choose the method of a resize by a comparison on a text, and return both.
 
-    Without held-out rows, choose among the methods of rotary positions by a quick comparison.
+    With held-out rows, the cut tables are extended by the same factor if the checkpoint has as many
+    rows. Without them, the methods of rotary positions are compared quickly.
+
+    Raises:
+        CtxextendError: As `compare`.
+        ResizeError: The new length needs no method.
+        ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
     """
     before = plan.max_len_before
+    after = plan.max_len_after
     if hold_out is None:
-        comparison = compare_quickly(plan.model, plan.max_len_after, data, progress)
+        comparison = compare_quickly(plan.model, after, data, progress)
         return comparison.recommended, comparison
     if not plan.creates_rows:
-        message = (
-            f"{plan.model.ref.source} has a context length of {before}, so --to {plan.max_len_after} "
-            "needs no method."
-        )
+        source = plan.model.ref.source
+        message = f"{source} has a context length of {before}, so --to {after} needs no method."
         raise ResizeError(message, "Use a larger --to, or remove --hold-out.")
-    to = min(-(-hold_out * plan.max_len_after // before), before)
-    names = {name.format(hold_out): name.format(before) for name in METHODS}
+    to = min(-(-hold_out * after // before), before)
+    names = {name.format(hold_out): name.format(before) for name in QUICK_METHODS}
     settings = Compare.from_flags(to, data, [*names], hold_out=hold_out, is_named=False)
     comparison = compare_model(plan.model, settings, progress)
     recommended = comparison.recommended
     return names.get(recommended, recommended), comparison
-
-
-def default_documents(opened: OpenedModel) -> list[str]:
-    """Return documents that the bundled model was not trained on or, for other models, long ones
-    first.
-    """
-    if opened.checkpoint.source.kind == "bundled":
-        return [text for text in python_documents() if is_held_out(text)]
-    return sorted(map("\n\n".join, _python_texts()), key=len, reverse=True)
-
-
-def python_documents() -> list[str]:
-    """Return the documents that the bundled model was trained on or evaluated on, as far as this
-    Python has them.
-    """
-    documents = dict.fromkeys(text for texts in _python_texts() for text in texts)
-    return [text for text in documents if len(text) >= MIN_CHARACTERS]
-
-
-def is_held_out(document: str) -> bool:
-    """Whether the bundled model was not trained on a document."""
-    return hashlib.sha256(document.encode()).digest()[0] < HELD_OUT_BELOW
-
-
-def _python_texts() -> Iterator[list[str]]:
-    yield from ([topic] for topic in topics.values())
-    for path in sorted(
-        Path(sysconfig.get_paths()["stdlib"]).glob("*.py")
-    ):  # packages would take too long
-        nodes = ast.walk(ast.parse(path.read_text("utf-8")))
-        yield [
-            inspect.cleandoc(ast.get_docstring(node) or "")
-            for node in nodes
-            if isinstance(node, DOCUMENTED)
-        ]
-
-
-def write_documents(path: Path, documents: Iterable[str]) -> str:
-    """Write documents as .jsonl, and return its path."""
-    path.write_text("".join(f"{json.dumps({'text': text})}\n" for text in documents), "utf-8")
-    return str(path)

@@ -10,25 +10,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.comparison.compare import (
-    Candidate,
-    ComparisonInterrupted,
-    check_ranked,
-    measured_fields,
-    with_ranking,
-)
-from ctxextend.comparison.comparison_result import METRICS, NDCG, CheckpointFacts, Comparison, Row
+from ctxextend.comparison.candidates import Candidate
+from ctxextend.comparison.comparison_result import CheckpointFacts, Comparison, Row
+from ctxextend.comparison.comparison_run import ComparisonInterrupted
+from ctxextend.comparison.comparison_settings import with_ranking
+from ctxextend.comparison.costs import measure_cost
+from ctxextend.comparison.metrics import choose_metric
+from ctxextend.comparison.ranking import check_ranked, measured_comparison
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.evaluation import eval_model, evaluate
-from ctxextend.evaluation.embedding import last_states, open_embedder
+from ctxextend.evaluation import eval_model
+from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ModelFiles
+from ctxextend.evaluation.evaluate import open_base
 from ctxextend.evaluation.evaluation_result import Estimate, estimate
+from ctxextend.evaluation.evaluation_run import (
+    KIND_NAMES,
+    EvaluationRun,
+    check_length,
+    plan_evaluation,
+)
 from ctxextend.evaluation.losses import LossTask
 from ctxextend.evaluation.retrieval import DocumentTask
-from ctxextend.evaluation.search import SearchSet, read_search_set
+from ctxextend.evaluation.search_set import SearchSet, read_search_set
+from ctxextend.evaluation.unseen_text import read_unseen
+from ctxextend.evaluation.windows import context_lengths
 from ctxextend.held_out import Ids
-from ctxextend.models.devices import peak_memory, torch_threads
-from ctxextend.models.load import token_ids
+from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, accepts_settings, split_ref
@@ -36,8 +43,8 @@ from ctxextend.recipe_file import FINGERPRINT, BaseCheckpoint, find_base, read_p
 from ctxextend.report.figures import public_name
 from ctxextend.text_data import path_names
 
-SPEED_SECONDS = 0.3  # minimum time of the forward passes that measure the speed
 SHORT_TEXTS = 64  # maximum number of short texts that encoders embed
+COSINE_COST_BOUNDS = (0.0, 2.0)  # of 1 - cosine
 
 
 @accepts_settings(Evaluate)
@@ -69,21 +76,19 @@ def compare_checkpoints(
             differently.
         ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
     """
-    requested = Evaluate(path_names(data), **split_ref("", settings)[1])
+    _, others = split_ref("", settings)
+    requested = Evaluate(path_names(data), **others)
     if "shift" in requested.measure:
-        raise ResizeError(
-            "--measure shift reads one checkpoint.",
-            "Use `ctxextend evaluate MODEL --measure shift`.",
-        )
-    found = open_side_by_side(
-        [CheckpointRef(os.fspath(reference)) for reference in references], requested
-    )
+        message = "--measure shift reads one checkpoint."
+        raise ResizeError(message, "Use `ctxextend evaluate MODEL --measure shift`.")
+    refs = [CheckpointRef(os.fspath(reference)) for reference in references]
+    run = open_side_by_side(refs, requested)
     try:
-        for files, name in zip(found.files, found.facts, strict=True):
-            found.measure(files, name, progress)
+        for files, name in zip(run.files, run.facts, strict=True):
+            run.measure(files, name, progress)
     except KeyboardInterrupt:
-        raise ComparisonInterrupted(found.report(complete=False)) from None
-    return found.report(complete=True)
+        raise ComparisonInterrupted(run.report(complete=False)) from None
+    return run.report(complete=True)
 
 
 @dataclass
@@ -98,178 +103,205 @@ class SideBySide:
     search_set: SearchSet | None
     warnings: Sequence[str]
     candidates: list[Candidate] = field(default_factory=list)  # that were measured
-    short_costs: dict[str, Estimate | None] = field(
-        default_factory=dict
-    )  # of encoders, by short name
-    run: evaluate.EvaluationRun | None = None  # of the last checkpoint that was measured
-    references: NDArray[Any] | None = (
-        None  # embeddings of short texts by the base or the first encoder, shape (n, d)
-    )
+    # of encoders, by short name
+    short_costs: dict[str, Estimate | None] = field(default_factory=dict)
+    run: EvaluationRun | None = None  # of the last checkpoint that was measured
+    # embeddings of short texts by the base or the first encoder, shape (n, d)
+    references: NDArray[Any] | None = None
     started: float = field(default_factory=time.perf_counter)
 
     @property
+    def longest(self) -> int:
+        """The number of tokens of a window."""
+        return self.settings.length[-1]
+
+    @property
     def short_length(self) -> int:
-        """The context length of short inputs: the base's, or without one the shortest that is
-        measured.
-        """
-        return min(
-            self.base.max_len if self.base else self.settings.length[0], self.settings.length[-1]
-        )
+        """The context length of short inputs: the base's, or without one the shortest measured."""
+        length = self.settings.length[0] if self.base is None else self.base.max_len
+        return min(length, self.longest)
 
     def measure(self, files: ModelFiles, name: str, progress: Progress) -> None:
-        """Load a checkpoint and measure it on the same text as the others, which the base reads
-        once.
+        """Load a checkpoint and measure it on the text, which the base reads only once.
+
+        Raises:
+            CtxextendError: The checkpoint cannot be loaded, or the text is too short to rank it.
         """
-        started, candidate = time.perf_counter(), Candidate(name)
+        started = time.perf_counter()
         model = eval_model.load_eval_model(files, self.settings.precision, self.settings.device)
-        notes = (*model.notes, *(self.base.notes if self.base else ()))
-        flags: dict[str, Any] = {"search_set": self.search_set, "notes": notes}
-        run = evaluate.plan_evaluation(model, self.base, self.settings, self.documents, **flags)
-        check_ranked(run)
+        run = self._plan(model)
         total = run.base_tokens + len(self.files) * run.tokens
-        others: Sequence[Any] = self.run.tasks if self.run else ()
-        for task, other in zip(
-            run.tasks, others, strict=False
-        ):  # `measure` drops the results of the other model
-            if isinstance(task, LossTask):
-                task.measured = other.measured
-            elif isinstance(task, DocumentTask):
-                task.embedded, task.found = other.embedded, other.found
         with torch_threads(model.model, self.settings.threads):
-            if not self.run:
+            if self.run is None:
                 run.run_base(lambda tokens: progress(tokens, total, "the base"))
+            else:
+                reuse_base(run, self.run)
             run.measure(lambda tokens: progress(tokens, total, name))
             if model.kind == ENCODER:
                 self.short_costs[name] = self._short_cost(run)
+        candidate = Candidate(name)
         candidate.add(run)
         self.candidates.append(candidate)
         candidate.seconds = time.perf_counter() - started
         self.run = run
-        self.documents = run.text.documents if self.documents is not None else None
+        if self.documents is not None:
+            self.documents = run.text.documents
         model.model.to("meta")
 
-    def _short_cost(self, run: evaluate.EvaluationRun) -> Estimate | None:
-        """Return 1 - cosine of an encoder's embeddings of short texts to the `references`; None if
-        sizes differ.
-        """
+    def _plan(self, model: EvalModel) -> EvaluationRun:
+        notes = model.notes
+        if self.base is not None:
+            notes = (*notes, *self.base.notes)
+        run = plan_evaluation(
+            model,
+            self.base,
+            self.settings,
+            self.documents,
+            search_set=self.search_set,
+            notes=notes,
+        )
+        check_ranked(run)
+        return run
+
+    def _short_cost(self, run: EvaluationRun) -> Estimate | None:
+        """Return 1 - cosine of embeddings of short texts to references; None if sizes differ."""
+        tokenizer = run.model.tokenizer
         texts: Sequence[Ids] = run.text.windows
-        if not texts and self.search_set:
-            texts = [
-                run.model.tokenizer.encode(text) for text in self.search_set.documents[:SHORT_TEXTS]
-            ]
-        short = [
-            text[: self.short_length - run.model.tokenizer.num_special]
-            for text in texts[:SHORT_TEXTS]
-        ]
+        if not texts and self.search_set is not None:
+            texts = [tokenizer.encode(text) for text in self.search_set.documents[:SHORT_TEXTS]]
+        size = self.short_length - tokenizer.num_special
+        short = [text[:size] for text in texts[:SHORT_TEXTS]]
+        batch_size = self.settings.batch_size
         if self.references is None:
-            self.references = open_embedder(self.base or run.model, self.settings.batch_size).embed(
-                short
-            )
-        vectors = open_embedder(run.model, self.settings.batch_size).embed(short)
+            self.references = open_embedder(self.base or run.model, batch_size).embed(short)
+        vectors = open_embedder(run.model, batch_size).embed(short)
         if vectors.shape != self.references.shape:
             return None
         cosines = np.einsum("td,td->t", vectors, self.references, dtype=np.float64)
-        return estimate(
-            [*np.round(1 - cosines, 6)[:, None]], (0.0, 2.0)
-        )  # embeddings are in float32
+        costs = np.round(1 - cosines, 6)  # embeddings are in float32
+        return estimate([*costs[:, None]], COSINE_COST_BOUNDS)
 
     def report(self, *, complete: bool) -> Comparison:
-        """Return the results so far."""
-        if self.run is None:  # interrupted before the first one was loaded
+        """Return the results so far.
+
+        Raises:
+            KeyboardInterrupt: Nothing was measured yet.
+        """
+        if self.run is None:
             raise KeyboardInterrupt
-        kind = self.run.model.kind
-        source = self.base.name if self.base else ""
-        values = measured_fields(
-            self.candidates, NDCG if self.search_set else METRICS[kind], self.run, self.started
+        has_search_set = self.search_set is not None
+        found = measured_comparison(
+            self.candidates,
+            choose_metric(self.run.model.kind, has_search_set=has_search_set),
+            self.run,
+            self.started,
+            source="" if self.base is None else self.base.name,
+            max_len_before=self.short_length,
+            max_len_after=self.longest,
         )
-        rows = list[Row]()
-        for row in values["rows"]:
-            outcome = replace(
-                row.untrained,
-                short_inputs=self.short_costs.get(row.method, row.untrained.short_inputs),
-            )
-            rows.append(replace(row, untrained=outcome, checkpoint=self.facts[row.method]))
-        values |= {"rows": tuple(rows), "warnings": (*self.warnings, *values["warnings"])}
-        lengths = self.short_length, self.settings.length[-1]
-        return Comparison(
-            source, "", kind, "", *lengths, row_type="checkpoint", complete=complete, **values
+        return replace(
+            found,
+            row_type="checkpoint",
+            rows=tuple(self._with_facts(row) for row in found.rows),
+            warnings=(*self.warnings, *found.warnings),
+            complete=complete,
         )
+
+    def _with_facts(self, row: Row) -> Row:
+        outcome = row.untrained
+        short_inputs = self.short_costs.get(row.method, outcome.short_inputs)
+        return replace(
+            row,
+            untrained=replace(outcome, short_inputs=short_inputs),
+            checkpoint=self.facts[row.method],
+        )
+
+
+def reuse_base(run: EvaluationRun, other: EvaluationRun) -> None:
+    """Give the tasks of an evaluation what the base scored in another one on the same text."""
+    for task, measured in zip(run.tasks, other.tasks, strict=False):
+        if isinstance(task, LossTask) and isinstance(measured, LossTask):
+            task.measured = measured.measured
+        elif isinstance(task, DocumentTask) and isinstance(measured, DocumentTask):
+            task.embedded = measured.embedded
+            task.found = measured.found
 
 
 def open_side_by_side(refs: Sequence[CheckpointRef], settings: Evaluate) -> SideBySide:
-    """Check that checkpoints can be compared on a text, measure their speed and memory, and load
-    their common base.
+    """Open checkpoints, measure their speed and memory, and load their common base.
+
+    Raises:
+        CtxextendError: A checkpoint or the text cannot be read, or they cannot be compared.
     """
     files = [eval_model.open_files(open_model(ref)) for ref in refs]
     search_set = read_search_set(settings)
     first = files[0]
-    documents = None
+    shortest = min(one.max_len for one in files)
+    longest = max(settings.length, default=max(shortest, MIN_LENGTH))
+    documents: Iterable[Ids] | None = None
     warnings = list[str]()
-    longest = max(settings.length, default=max(min(one.max_len for one in files), MIN_LENGTH))
     sample = first.tokenizer.encode(search_set.documents[0] if search_set else "")
     if settings.data:
-        read, warnings = evaluate.read_unseen(files, settings, longest)
+        read, warnings = read_unseen(files, settings, longest)
         sample = next(read, sample)
         documents = chain([sample], read)
     for one in files:
-        evaluate.check_length(one, longest)
-        eval_model.check_same_tokens(
-            one, first, sample, "Compare checkpoints that share a tokenizer."
-        )
+        check_length(one, longest)
+        hint = "Compare checkpoints that share a tokenizer."
+        eval_model.check_same_tokens(one, first, sample, hint)
+
+    kind, facts = _measure_costs(files, settings, longest)
+    stated = _common_base(files, settings)
+    base, failures = open_base(stated, settings, first.name, kind)
+    base_len = None if base is None else base.max_len
+    lengths = settings.length or context_lengths(longest, base_len)
+    settings = with_ranking(replace(settings, length=tuple(sorted(lengths))), kind)
+    return SideBySide(
+        files=files,
+        facts=facts,
+        settings=settings,
+        base=base,
+        documents=documents,
+        search_set=search_set,
+        warnings=(*warnings, *failures),
+    )
+
+
+def _measure_costs(
+    files: Sequence[ModelFiles], settings: Evaluate, length: int
+) -> tuple[str, dict[str, CheckpointFacts]]:
+    """Load each checkpoint in turn, and return their kind, and their facts by short name."""
     facts = dict[str, CheckpointFacts]()
     kind = ""
-    names = [public_name(one.name) for one in files]
-    for number, one in enumerate(files):
-        same = f" ({names[: number + 1].count(names[number])})" * (names.count(names[number]) > 1)
-        own, facts[names[number] + same] = _measure_cost(one, settings, longest)
-        if own != (kind := kind or own):
-            message = (
-                f"{one.name} is {evaluate.KINDS[own]}, but {first.name} is {evaluate.KINDS[kind]}."
-            )
+    for name, one in zip(_short_names(files), files, strict=True):
+        own, facts[name] = measure_cost(one, settings, length)
+        kind = kind or own
+        if own != kind:
+            message = f"{one.name} is {KIND_NAMES[own]}, but {files[0].name} is {KIND_NAMES[kind]}."
             raise CheckpointError(message, "Compare checkpoints of one kind.")
-    base, failures = evaluate.open_base(_common_base(files, settings), settings, first.name, kind)
-    lengths = settings.length or evaluate.context_lengths(longest, base.max_len if base else None)
-    settings = with_ranking(replace(settings, length=tuple(sorted(lengths))), kind)
-    return SideBySide(files, facts, settings, base, documents, search_set, (*warnings, *failures))
+    return kind, facts
 
 
-def _measure_cost(
-    files: ModelFiles, settings: Evaluate, length: int
-) -> tuple[str, CheckpointFacts]:
-    """Return the kind and the facts of a checkpoint, which reads inputs of this length."""
-    import torch
-
-    model = eval_model.load_eval_model(files, settings.precision, settings.device)
-    peak = peak_memory(model.model.device)
-    passes = list[float]()
-    device = model.model.device
-    ids = (
-        token_ids(model.model.config, length)
-        .repeat(max(eval_model.TOKENS_PER_BATCH // length, 1), 1)
-        .to(device)
-    )
-    with torch_threads(model.model, settings.threads), torch.inference_mode():
-        while sum(passes[1:]) <= SPEED_SECONDS:  # the first one warms up
-            started = time.perf_counter()
-            last_states(model, ids)[0, 0, 0].item()  # waits for the device
-            passes.append(time.perf_counter() - started)
-    size = sum(entry.size for entry in files.checkpoint.entries.values())
-    costs = model.model.num_parameters(), size, peak(), round(ids.numel() / min(passes[1:]), 1)
-    model.model.to("meta")  # frees its weights, whatever still refers to it
-    return model.kind, CheckpointFacts(
-        files.name, model.model_type, files.scheme, files.max_len, *costs
-    )
+def _short_names(files: Sequence[ModelFiles]) -> list[str]:
+    """Return the names of checkpoints without folders, numbered if several have the same."""
+    names = [public_name(one.name) for one in files]
+    unique = list[str]()
+    for index, name in enumerate(names):
+        if names.count(name) > 1:
+            name = f"{name} ({names[: index + 1].count(name)})"
+        unique.append(name)
+    return unique
 
 
 def _common_base(opened: Sequence[ModelFiles], settings: Evaluate) -> BaseCheckpoint | None:
-    """Return the base that all recipes name, if they name one; a checkpoint without a recipe is its
-    own base.
-    """
+    """Return the base that all recipes name; a checkpoint without a recipe is its own base."""
+    if settings.no_base:
+        return None
     bases = dict[str, BaseCheckpoint]()
     for files in opened:
         base = find_base(read_provenance(files.checkpoint), settings.base, files.ref.tokenizer)
-        base = base or BaseCheckpoint(
-            files.ref, {FINGERPRINT: files.checkpoint.weights_fingerprint()}
-        )
+        if base is None:
+            hashes = {FINGERPRINT: files.checkpoint.weights_fingerprint()}
+            base = BaseCheckpoint(files.ref, hashes)
         bases[base.hashes.get(FINGERPRINT, base.ref.source)] = base
-    return next(iter(bases.values())) if len(bases) == 1 and not settings.no_base else None
+    return next(iter(bases.values())) if len(bases) == 1 else None

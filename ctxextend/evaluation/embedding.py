@@ -1,6 +1,4 @@
-"""Embed texts with an encoder, pooled as its sentence-transformers config says, and compare
-documents by cosine.
-"""
+"""Embed texts with an encoder, pooled as its sentence-transformers config says, for cosines."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,20 +25,22 @@ USE_SENTENCE_TRANSFORMERS = "Evaluate this model with sentence-transformers."
 # Flags of configs before version 5.4, in the order in which sentence-transformers concatenates
 # poolings.
 POOLING_FLAGS = {
-    **{
-        "pooling_mode_cls_token": "cls",
-        "pooling_mode_max_tokens": "max",
-        "pooling_mode_mean_tokens": "mean",
-    },
-    **{
-        "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-        "pooling_mode_weightedmean_tokens": "weightedmean",
-    },
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
 
 # Modules of sentence-transformers that leave the direction of the pooled embedding unchanged.
 KNOWN_MODULES = ("Transformer", "Pooling", "Normalize", "Dropout")
+
+
+def _weighted_mean(states: "torch.Tensor") -> "torch.Tensor":
+    """Return the mean of hidden states with weights 1, 2, 3, …"""
+    weights = states.new_ones(states.shape[1]).cumsum(0)
+    return weights @ states / weights.sum()
 
 
 # From the hidden states of unpadded texts, (texts, tokens, d), to their embeddings, (texts, d).
@@ -49,11 +49,13 @@ POOLINGS: Mapping[str, "Callable[[torch.Tensor], torch.Tensor]"] = {
     "max": lambda states: states.amax(dim=1),
     "mean": lambda states: states.mean(dim=1),
     "mean_sqrt_len_tokens": lambda states: states.sum(dim=1) / states.shape[1] ** 0.5,
-    "weightedmean": lambda states: (
-        (weights := states.new_ones(states.shape[1]).cumsum(0)) @ states / weights.sum()
-    ),
+    "weightedmean": _weighted_mean,
     "lasttoken": lambda states: states[:, -1],
 }
+
+
+def _ignore(tokens: int) -> None:
+    """Do nothing with the number of tokens that were read."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,13 @@ class Embedder:
     poolings: tuple[str, ...]  # names of `POOLINGS`; several are concatenated
     batch_size: int | None = None  # texts per batch; None: as many as fit 4,096 tokens
 
+    @property
+    def pooling(self) -> str:
+        """How hidden states become one embedding, as text."""
+        return " + ".join(self.poolings)
+
     def embed(
-        self, texts: Sequence[Ids], advance: Callable[[int], None] = lambda tokens: None
+        self, texts: Sequence[Ids], advance: Callable[[int], None] = _ignore
     ) -> NDArray[np.float32]:
         """Return the embeddings of texts, shape (texts, d).
 
@@ -75,7 +82,7 @@ class Embedder:
         import torch
 
         inputs = [self.model.tokenizer.add_special_tokens(text) for text in texts]
-        embeddings: dict[int, NDArray[np.float32]] = {}
+        embeddings = dict[int, NDArray[np.float32]]()
         for batch in batches([len(text) for text in inputs], self.batch_size):
             ids = torch.from_numpy(np.stack([inputs[i] for i in batch])).to(self.model.model.device)
             with torch.inference_mode():
@@ -86,27 +93,33 @@ class Embedder:
         return np.stack([embeddings[i] for i in range(len(texts))])
 
     def embed_chunks(
-        self, texts: Sequence[Ids], advance: Callable[[int], None] = lambda tokens: None
+        self, texts: Sequence[Ids], advance: Callable[[int], None] = _ignore
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return embeddings of texts' first `model.max_text` tokens, and normalized means over
-        chunks: (texts, d).
+        """Embed texts in chunks of `model.max_text` tokens.
+
+        Returns:
+            The embeddings of the first chunks, and the normalized means over all chunks of a text,
+            both of shape (texts, d).
         """
         size = self.model.max_text
-        chunks = [
-            [text[start : start + size] for start in range(0, max(len(text), 1), size)]
-            for text in texts
-        ]
-        counts = np.array([len(own) for own in chunks])
-        embedded = self.embed([chunk for own in chunks for chunk in own], advance)
-        first = counts.cumsum() - counts
+        chunks = list[Ids]()
+        first = list[int]()  # indices of the first chunk of each text
+        for text in texts:
+            first.append(len(chunks))
+            chunks += [text[start : start + size] for start in range(0, max(len(text), 1), size)]
+        embedded = self.embed(chunks, advance)
         return embedded[first], normalize(np.add.reduceat(embedded, first))
 
 
 def open_embedder(model: EvalModel, batch_size: int | None = None) -> Embedder:
-    """Return an encoder's embedder, pooled as its folder states; raise if it cannot embed a
-    text.
+    """Return an encoder's embedder, pooled as its folder states, after embedding a short text.
+
+    Raises:
+        CheckpointError: A file of its folder cannot be read.
+        UnsupportedModelError: The pooling is unknown, or the model needs more than text.
     """
-    embedder = Embedder(model, read_pooling(model.root), batch_size)
+    poolings = read_pooling(model.root)
+    embedder = Embedder(model=model, poolings=poolings, batch_size=batch_size)
     with needs_only_text(model, "embeddings"):
         embedder.embed([model.tokenizer.encode("a")])
     return embedder
@@ -116,7 +129,7 @@ def last_states(
     model: EvalModel, ids: "torch.Tensor", position_ids: "torch.Tensor | None" = None
 ) -> "torch.Tensor":
     """Return a model's last hidden states, (b, w, d), float32, of inputs (b, w), int64."""
-    # The base model, because a language model's output has logits instead of the last hidden
+    # Of the base model, because a language model's output has logits instead of the last hidden
     # states.
     output = model.model.base_model(**prepare_inputs(model.model, ids, position_ids))
     states: torch.Tensor = output.last_hidden_state.float()
@@ -130,64 +143,87 @@ def normalize(vectors: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 
 
 def read_pooling(root: Path) -> tuple[str, ...]:
-    """Return the poolings of a sentence-transformers folder as names of `POOLINGS`; other folders
-    use the mean.
+    """Return the poolings of a sentence-transformers folder; other folders use the mean.
+
+    Returns:
+        Names of `POOLINGS`.
+
+    Raises:
+        CheckpointError: A file cannot be read, or one outside the folder is named.
+        UnsupportedModelError: A module or a pooling is unknown.
     """
     path = root / MODULES
     if not path.is_file():
         return (DEFAULT_POOLING,)
-    folders, unknown = [], []
-    for module in load_modules(path):
-        name = str(module.get("type"))
-        if name.startswith(
-            "sentence_transformers."
-        ):  # versions differ in the modules of their classes
-            name = name.rpartition(".")[2]
-        folders += [str(module.get("path", ""))] if name == "Pooling" else []
-        unknown += [f"the module {name}"] if name not in KNOWN_MODULES else []
-    if unknown or len(folders) != 1:
-        problem = [*unknown, f"{len(folders)} Pooling modules"][0]
-        message = (
-            f"{path} lists {problem}; only Transformer, one Pooling, Normalize and Dropout are "
-            "supported."
-        )
-        raise UnsupportedModelError(message, USE_SENTENCE_TRANSFORMERS)
-    if not stays_inside(folders[0]) or points_outside(root, root / folders[0]):
-        raise CheckpointError(
-            f"{path} points outside the folder: Pooling is at {folders[0]}.", "Download it again."
-        )
-    path = root / folders[0] / "config.json"
+    folder = _pooling_folder(path)
+    if not stays_inside(folder) or points_outside(root, root / folder):
+        message = f"{path} points outside the folder: Pooling is at {folder}."
+        raise CheckpointError(message, "Download it again.")
+    path = root / folder / "config.json"
     config: Mapping[str, Any] = load_object(path)
     flags = [mode for flag, mode in POOLING_FLAGS.items() if config.get(flag) is True]
     stated = config.get("pooling_mode") or flags or DEFAULT_POOLING
-    poolings = tuple(map(str, stated if isinstance(stated, list) else [stated]))
-    if invalid := [mode for mode in poolings if mode not in POOLINGS]:
+    if not isinstance(stated, list):
+        stated = [stated]
+    poolings = tuple(map(str, stated))
+    for mode in poolings:
+        if mode not in POOLINGS:
+            known = ", ".join(POOLINGS)
+            message = f"{path} has the unknown pooling mode {mode!r}; known are {known}."
+            raise UnsupportedModelError(message, USE_SENTENCE_TRANSFORMERS)
+    return poolings
+
+
+def _pooling_folder(path: Path) -> str:
+    """Return the folder of the Pooling module that a list of modules names."""
+    folders = list[str]()
+    problems = list[str]()
+    for module in load_modules(path):
+        name = str(module.get("type"))
+        if name.startswith("sentence_transformers."):  # the module of a class depends on versions
+            name = name.rpartition(".")[2]
+        if name == "Pooling":
+            folders.append(str(module.get("path", "")))
+        elif name not in KNOWN_MODULES:
+            problems.append(f"the module {name}")
+    if len(folders) != 1:
+        problems.append(f"{len(folders)} Pooling modules")
+    if problems:
         message = (
-            f"{path} has the unknown pooling mode {invalid[0]!r}; known are {', '.join(POOLINGS)}."
+            f"{path} lists {problems[0]}; only Transformer, one Pooling, Normalize and Dropout are "
+            "supported."
         )
         raise UnsupportedModelError(message, USE_SENTENCE_TRANSFORMERS)
-    return poolings
+    return folders[0]
 
 
 def cosines(
     queries: NDArray[np.float32], documents: NDArray[np.float32]
 ) -> Iterator[NDArray[np.float64]]:
-    """Yield the cosines of each query with all documents, shape (n,), given (q, d) and (n, d) of
-    length 1.
+    """Yield the cosines of each query with all documents, shape (n,).
+
+    Args:
+        queries: Embeddings of length 1, shape (q, d).
+        documents: Embeddings of length 1, shape (n, d).
     """
     exact = documents.astype(np.float64)
     # Row by row, because a matrix product can give two equal documents cosines that differ in the
     # last bit.
-    yield from ((exact * query).sum(axis=1) for query in queries)
+    for query in queries:
+        yield (exact * query).sum(axis=1)
 
 
 def read_prompts(root: Path) -> tuple[str, str]:
-    """Return the texts that a sentence-transformers folder states before queries and documents, if
-    any.
+    """Return what a sentence-transformers folder states before queries and before documents.
 
     Source: `encode_query` and `encode_document` of sentence-transformers 6.2, which use no prompts
     of other names.
+
+    Raises:
+        CheckpointError: Its config cannot be read.
     """
     path = root / "config_sentence_transformers.json"
-    prompts = (load_object(path) if path.is_file() else {}).get("prompts") or {}
+    if not path.is_file():
+        return "", ""
+    prompts = load_object(path).get("prompts") or {}
     return str(prompts.get("query") or ""), str(prompts.get("document") or "")

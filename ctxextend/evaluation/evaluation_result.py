@@ -1,6 +1,4 @@
-"""Results of an evaluation; `ctxextend.json_output.to_json` returns them as printed with
-``--json``.
-"""
+"""Results of an evaluation, as printed with ``--json``, and how they are estimated."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,8 +11,8 @@ from numpy.typing import NDArray
 from ctxextend.errors import counted
 from ctxextend.json_output import Result, not_in_json
 
-# How a text is read: by the model; by the base in back-to-back or sliding windows or chunks; with
-# the reference rows.
+# How a text is read: by the model; by the base in back-to-back windows, in sliding windows or in
+# chunks; with the reference rows.
 MODEL = "model"
 TRUNCATED = "truncated"
 SLIDING = "sliding"
@@ -29,9 +27,9 @@ MIN_SAMPLES = 8
 
 Bounds = tuple[float, float]  # the smallest and the largest possible value of a mean
 UNBOUNDED: Bounds = (-math.inf, math.inf)  # differences of losses
-LOSS: Bounds = (0.0, math.inf)
-SHARE: Bounds = (0.0, 1.0)  # reciprocal ranks, nDCG, recall and accuracy
-COSINE: Bounds = (-1.0, 1.0)
+LOSS_BOUNDS: Bounds = (0.0, math.inf)
+SHARE_BOUNDS: Bounds = (0.0, 1.0)  # reciprocal ranks, nDCG, recall and accuracy
+COSINE_BOUNDS: Bounds = (-1.0, 1.0)
 
 
 def difference_bounds(bounds: Bounds) -> Bounds:
@@ -55,42 +53,50 @@ class Estimate:
 
     @property
     def half_width(self) -> float | None:
-        """Half the width of the 95 % confidence interval before it is cut at the bounds; None if
-        unknown.
-        """
-        return (
-            None if self.standard_error is None else t_quantile(self.samples) * self.standard_error
-        )
+        """Half the width of the 95 % interval before a bound cuts it; None with one sample."""
+        if self.standard_error is None:
+            return None
+        return t_quantile(self.samples) * self.standard_error
+
+    @property
+    def _finite_half_width(self) -> float | None:
+        """The same; None also if the mean or the width is not finite."""
+        half_width = self.half_width
+        if half_width is None or not math.isfinite(self.mean + half_width):
+            return None
+        return half_width
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The ends of the 95 % confidence interval, inside the bounds; None with fewer than two
-        samples.
-        """
-        if self.half_width is None or not math.isfinite(self.mean + self.half_width):
+        """The ends of the 95 % confidence interval, inside the bounds; None if unknown."""
+        half_width = self._finite_half_width
+        if half_width is None:
             return None
         lower, upper = self.bounds
-        return max(self.mean - self.half_width, lower), min(self.mean + self.half_width, upper)
+        return max(self.mean - half_width, lower), min(self.mean + half_width, upper)
 
     @property
     def ci95(self) -> float | None:
-        """Half the width of the interval; None with fewer than two samples, and if a bound cuts it:
-        see `interval`.
-        """
-        if self.half_width is None:
+        """Half the width of the interval; None if unknown, or if a bound cuts it."""
+        half_width = self.half_width
+        if half_width is None:
             return None
         lower, upper = self.bounds
-        is_cut = self.mean - self.half_width < lower or self.mean + self.half_width > upper
-        return None if is_cut else self.half_width
+        if self.mean - half_width < lower or self.mean + half_width > upper:
+            return None
+        return half_width
 
     @property
     def sign(self) -> int | None:
-        """The sign of a significant difference, 0 if the 95 % interval contains 0 (tied), None if
-        unknown.
-        """
-        if self.half_width is None or not math.isfinite(self.mean + self.half_width):
+        """The sign of a significant difference; 0 if the interval contains 0, None if unknown."""
+        half_width = self._finite_half_width
+        if half_width is None:
             return None
-        return (self.mean > self.half_width) - (self.mean < -self.half_width)
+        if self.mean > half_width:
+            return 1
+        if self.mean < -half_width:
+            return -1
+        return 0
 
     @property
     def perplexity(self) -> float:
@@ -102,7 +108,7 @@ class Estimate:
 class LossEstimate(Estimate):
     """A mean loss; its JSON includes the perplexity."""
 
-    bounds: Bounds = field(default=LOSS, compare=False, metadata=not_in_json)
+    bounds: Bounds = field(default=LOSS_BOUNDS, compare=False, metadata=not_in_json)
 
     json_properties: ClassVar[tuple[str, ...]] = ("ci95", "interval", "perplexity")
 
@@ -128,43 +134,57 @@ def little_text(auto: str) -> str:
     return f"Too little text to choose; auto takes {auto}."
 
 
+T_QUANTILES = (12.706, 4.303, 3.182)  # exact, by degrees of freedom from 1 on
+
+
 def t_quantile(samples: int) -> float:
-    """Return half the width of a 95 % confidence interval in standard errors, for the mean of
-    `samples` ≥ 2 values.
+    """Return half the width of a 95 % confidence interval of a mean, in standard errors.
+
+    `samples` ≥ 2 is the number of values.
 
     Source: Abramowitz and Stegun 1964, 26.7.5, Student's t as a series, accurate to 0.3 % from 4
     degrees of freedom on.
     """
     freedom = max(samples - 1, 1)
-    if freedom < 4:
-        return (12.706, 4.303, 3.182)[freedom - 1]
+    if freedom <= len(T_QUANTILES):
+        return T_QUANTILES[freedom - 1]
     return 1.959964 + 2.372271 / freedom + 2.822499 / freedom**2 + 2.555850 / freedom**3
 
 
 def estimate(windows: Sequence[NDArray[np.float64]], bounds: Bounds = UNBOUNDED) -> Estimate:
-    """Return the mean over all tokens of windows, each of shape (k,), k ≥ 0, whose windows are
-    independent.
+    """Return the mean over all tokens of independent windows, each of shape (k,), k ≥ 0.
 
     Source: the ratio estimator of cluster sampling, Cochran 1977, Sampling Techniques, 3rd edition,
         section 9A.4: with sums s and counts c of w windows and r = Σs / Σc, the variance of r is w
         / (w - 1) · Σ(s - r·c)² / (Σc)².
     """
-    sums = np.array([values.sum() for values in windows if len(values)])
-    counts = np.array([len(values) for values in windows if len(values)])
-    if not len(sums):
-        return Estimate(math.nan, None, 0, 0, bounds)
+    scored = [values for values in windows if len(values)]
+    samples = len(scored)
+    if samples == 0:
+        return Estimate(math.nan, standard_error=None, tokens=0, samples=0, bounds=bounds)
+    sums = np.array([values.sum() for values in scored])
+    counts = np.array([len(values) for values in scored])
     total = int(counts.sum())
     mean = float(sums.sum() / total)
-    if len(sums) < 2:
-        return Estimate(mean, None, total, 1, bounds)
-    with np.errstate(invalid="ignore"):  # for non-finite losses
-        spread = float(((sums - mean * counts) ** 2).sum()) * len(sums) / (len(sums) - 1)
-    return Estimate(mean, math.sqrt(spread) / total, total, len(sums), bounds)
+    standard_error = None
+    if samples > 1:
+        with np.errstate(invalid="ignore"):  # for non-finite losses
+            squares = float(((sums - mean * counts) ** 2).sum())
+        standard_error = math.sqrt(squares * samples / (samples - 1)) / total
+    return Estimate(
+        mean, standard_error=standard_error, tokens=total, samples=samples, bounds=bounds
+    )
 
 
 def estimate_loss(windows: Sequence[NDArray[np.float64]]) -> LossEstimate:
     """Return `estimate` of losses."""
-    return LossEstimate(**vars(estimate(windows, LOSS)))
+    mean = estimate(windows, LOSS_BOUNDS)
+    return LossEstimate(
+        mean.mean,
+        standard_error=mean.standard_error,
+        tokens=mean.tokens,
+        samples=mean.samples,
+    )
 
 
 @dataclass(frozen=True)
@@ -178,15 +198,12 @@ class Bucket:
 
 @dataclass(frozen=True)
 class PositionLosses:
-    """Loss by position; a base reads the same tokens in back-to-back windows and in windows that
-    overlap by half.
-    """
+    """Loss by position; a base reads the same tokens back to back, and in sliding windows."""
 
     length: int  # tokens of a window: the longest length
     windows: int  # number of windows
-    losses: Mapping[
-        str, LossEstimate
-    ]  # over all positions: of `MODEL`, and of the base `TRUNCATED` and `SLIDING`
+    # over all positions: of `MODEL`, and of the base `TRUNCATED` and `SLIDING`
+    losses: Mapping[str, LossEstimate]
     changes: Mapping[str, Estimate]  # loss of `MODEL` minus each other loss, paired by token
     buckets: tuple[Bucket, ...]  # losses by position
 
@@ -203,12 +220,10 @@ class ContextPoint:
     context: int  # window length in tokens, special tokens included
     loss: LossEstimate  # of the model
     change: Estimate  # minus the loss at the reference context
-    base: (
-        LossEstimate | None
-    )  # of the base; None if unknown or if the context is longer than the base's
-    against_base: (
-        Estimate | None
-    )  # minus the loss of the base at its longest context; None without a base
+    # of the base; None if unknown or if the context is longer than the base's
+    base: LossEstimate | None
+    # minus the loss of the base at its longest context; None without a base
+    against_base: Estimate | None
 
 
 @dataclass(frozen=True)
@@ -238,23 +253,20 @@ class Passkey:
     @property
     def is_above_chance(self) -> bool:
         """Whether the accuracy is significantly above chance at any length."""
-        return any(
-            self.beats_chance(shares, UNLIKELY / len(self.accuracy)) for shares in self.accuracy
-        )
+        unlikely = UNLIKELY / len(self.accuracy)
+        return any(self.beats_chance(shares, unlikely) for shares in self.accuracy)
 
     def beats_chance(self, shares: Sequence[float | None], unlikely: float = UNLIKELY) -> bool:
-        """Return whether guessing reaches the accuracy of these cells with a probability below
-        `unlikely`.
-        """
+        """Return whether guessing is unlikely to reach the accuracy of these cells."""
         measured = [share for share in shares if share is not None and math.isfinite(share)]
         successes = round(sum(measured) * self.trials)
         trials = self.trials * len(measured)
-        chance = self.chance
-        tail = (
-            math.comb(trials, k) * chance**k * (1 - chance) ** (trials - k)
-            for k in range(successes, trials + 1)
-        )
-        return sum(tail) < unlikely
+        probability = 0.0
+        for hits in range(successes, trials + 1):
+            misses = trials - hits
+            orders = math.comb(trials, hits)
+            probability += orders * self.chance**hits * (1 - self.chance) ** misses
+        return probability < unlikely
 
 
 @dataclass(frozen=True)
@@ -263,9 +275,8 @@ class Recall:
 
     recall: Estimate  # recall@1 of queries
     reciprocal_rank: Estimate  # mean reciprocal rank (MRR) of queries
-    change: Estimate | None = (
-        None  # recall minus recall with truncation, paired by query; None for truncation itself
-    )
+    # recall minus recall with truncation, paired by query; None for truncation itself
+    change: Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -277,19 +288,20 @@ class Retrieval:
     queries: int
     query_tokens: int  # without special tokens
     pooling: str  # how hidden states become one embedding
-    modes: Mapping[
-        str, Recall
-    ]  # by how documents are embedded: `TRUNCATED` and `CHUNKS` with the base, `MODEL`
+    # by how documents are embedded: `TRUNCATED` and `CHUNKS` with the base, `MODEL`
+    modes: Mapping[str, Recall]
     against_chunks: Estimate | None = None  # MRR of `MODEL` minus that of `CHUNKS`, paired by query
 
     @property
     def scores(self) -> Mapping[str, Mapping[str, Estimate]]:
         """Scores by mode and name."""
-        names = {"mean reciprocal rank": "reciprocal_rank", "recall@1": "recall"}
-        return {
-            mode: {name: getattr(item, key) for name, key in names.items()}
-            for mode, item in self.modes.items()
-        }
+        scores = dict[str, Mapping[str, Estimate]]()
+        for mode, recall in self.modes.items():
+            scores[mode] = {
+                "mean reciprocal rank": recall.reciprocal_rank,
+                "recall@1": recall.recall,
+            }
+        return scores
 
 
 @dataclass(frozen=True)
@@ -309,9 +321,8 @@ class Shift:
     size: int  # tokens of a passage, special tokens included
     passages: int
     boundary: int  # the base's context length if it is shorter, else `size`
-    effect: (
-        Estimate  # mean over the passages that reach beyond `boundary` positions; see `ShiftPoint`
-    )
+    # mean over the passages that reach beyond `boundary` positions; see `ShiftPoint`
+    effect: Estimate
     points: tuple[ShiftPoint, ...]  # by start, from 0
 
 
@@ -326,9 +337,7 @@ class AgainstReference:
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """How close a model with new rows comes to the same model with the reference rows, on the same
-    texts.
-    """
+    """How close a model with new rows comes to the same model with the reference rows."""
 
     hold_out: int  # the first held-out row: rows beyond it are new
     length: int  # maximum number of tokens of a text, special tokens included
@@ -349,27 +358,22 @@ class SearchResult:
     documents: int
     queries: int  # with a relevant document
     longer_than_model: int  # documents of more than `length` tokens
-    longer_than_base: (
-        int | None
-    )  # documents longer than the base's context length; None without a base
+    # documents longer than the base's context length; None without a base
+    longer_than_base: int | None
     pooling: str  # how hidden states become one embedding
     # By mode, as in `Retrieval` (without a base, only `MODEL`), and by name: ``nDCG@10``, ``MRR``
     # and ``recall@k``.
     scores: Mapping[str, Mapping[str, Estimate]]
-    changes: Mapping[
-        str, Estimate
-    ]  # nDCG@10 by mode minus that of `TRUNCATED`, paired by query; empty without a base
-    against_chunks: Estimate | None = (
-        None  # nDCG@10 of `MODEL` minus that of `CHUNKS`, paired by query
-    )
+    # nDCG@10 by mode minus that of `TRUNCATED`, paired by query; empty without a base
+    changes: Mapping[str, Estimate]
+    # nDCG@10 of `MODEL` minus that of `CHUNKS`, paired by query
+    against_chunks: Estimate | None = None
 
     @property
     def summary(self) -> str:
         """What was searched, for messages."""
-        return (
-            f"{self.queries:,} queries, {self.documents:,} documents, {self.longer_than_model:,} "
-            "of them cut"
-        )
+        documents = f"{self.documents:,} documents, {self.longer_than_model:,} of them cut"
+        return f"{self.queries:,} queries, {documents}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -384,12 +388,10 @@ class Evaluation(Result, shows="source base max_len tokens complete"):
     base_max_len: int | None  # context length of the base in tokens
     documents: int = 0  # documents read
     tokens: int = 0  # tokens of the windows cut from them, special tokens included
-    limited_by: str = (
-        ""  # what limited the text: ``tokens``, or its own end, ``text``; empty without text
-    )
-    across_documents: bool = (
-        False  # whether windows span several documents, because few are as long as a window
-    )
+    # what limited the text: ``tokens``, or its own end, ``text``; empty without text
+    limited_by: str = ""
+    # whether windows span several documents, because few are as long as a window
+    across_documents: bool = False
     seed: int = 0  # for masks and passkeys
     precision: str = "float32"  # dtype of the forward passes
     positions: PositionLosses | None = None  # None if not measured, also for the next six

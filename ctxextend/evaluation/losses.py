@@ -1,28 +1,17 @@
-"""Losses of a language model and its base checkpoint, by position and by context length, on the
-same tokens.
+"""Losses of a language model and its base, by position and by context length, on the same tokens.
 
 The model reads each window in one forward pass. The base, whose context is shorter, reads it in
 chunks, back to back or overlapping, as a user without the longer context would.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ctxextend.errors import UnsupportedModelError
 from ctxextend.evaluation import evaluation_result as results
-from ctxextend.evaluation.eval_model import (
-    CAUSAL,
-    MASKED,
-    EvalModel,
-    batches,
-    needs_only_text,
-    prepare_inputs,
-)
+from ctxextend.evaluation.eval_model import MASKED, EvalModel, batches
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
     SLIDING,
@@ -32,15 +21,9 @@ from ctxextend.evaluation.evaluation_result import (
     estimate,
     estimate_loss,
 )
+from ctxextend.evaluation.scorer import Losses, ScoredWindow, Scorer
 from ctxextend.held_out import Ids
 
-if TYPE_CHECKING:
-    import torch
-
-Losses = NDArray[np.float64]
-
-MAX_LOGITS = 2**25  # upper limit per LM head call: 128 MiB in float32, 667 tokens of GPT-2
-ROWS_PER_CHUNK = 8  # rows of logits per logsumexp
 MASKED_SHARE = 0.15  # of a masked model's tokens, as in BERT: Devlin et al. 2018, section 3.1
 # Share of a window whose tokens are scored at each context length; a larger share leaves less text
 # before the first.
@@ -48,7 +31,8 @@ SCORED_SHARE = 1 / 8
 # Share of a chunk that is scored when contexts are compared, so that all targets have nearly the
 # full context.
 CHUNK_SHARE = 1 / 4
-BUCKETS = 16  # of positions
+SLIDING_SHARE = 1 / 2  # of a sliding window that is scored: windows overlap by half
+POSITION_BUCKETS = 16
 NOT_FINITE = (
     "Some losses are NaN or infinite: a model returns NaN or infinity, or gives a token "
     "probability 0."
@@ -56,121 +40,8 @@ NOT_FINITE = (
 
 
 @dataclass(frozen=True)
-class ScoredWindow:
-    """The input of a forward pass and its target tokens."""
-
-    input_ids: Ids  # shape (w,), special tokens included
-    # indices of the logits that predict the labels, shape (k,), in any order, with repetitions
-    outputs: Ids
-    labels: Ids  # target token ids, shape (k,)
-
-
-@dataclass(frozen=True)
-class Scorer:
-    """Computes token losses with a causal or masked language model."""
-
-    model: EvalModel
-    batch_size: int | None  # windows per batch; None: as many as fit 4,096 tokens
-    has_separate_head: bool  # whether the LM head can be applied to selected hidden states
-
-    def losses(self, windows: Sequence[ScoredWindow]) -> list[Losses]:
-        """Return the negative log-likelihoods of each window's labels, in nats, each of shape
-        (k,).
-        """
-        import torch
-
-        model = self.model.model
-        losses_of = dict[int, Losses]()
-        head: Any = model.get_output_embeddings() if self.has_separate_head else torch.nn.Identity()
-        batch_size = self.batch_size if self.has_separate_head else 1
-        for batch in batches([len(window.input_ids) for window in windows], batch_size):
-            ids = torch.from_numpy(np.stack([windows[i].input_ids for i in batch])).to(model.device)
-            with torch.inference_mode():
-                with identity_lm_head(head):
-                    inputs = prepare_inputs(model, ids, self.model.position_ids(ids))
-                    outputs = model(**inputs).logits  # hidden states with a separate head
-                size = max(
-                    MAX_LOGITS
-                    // (head.out_features if self.has_separate_head else outputs.shape[-1]),
-                    1,
-                )
-                for i, output in zip(batch, outputs, strict=True):
-                    pairs = torch.from_numpy(np.stack([windows[i].outputs, windows[i].labels])).to(
-                        output.device
-                    )
-                    chunks = torch.split(pairs, size, dim=1)
-                    losses = [
-                        _cross_entropy(head(output[indices]).float(), labels)
-                        for indices, labels in chunks
-                    ]
-                    losses_of[i] = torch.cat(losses).numpy()
-        return [losses_of[i] for i in range(len(windows))]
-
-
-def open_scorer(model: EvalModel, batch_size: int | None = None) -> Scorer:
-    """Return the scorer of a language model; raise if it needs more than text or a causal one sees
-    later tokens.
-    """
-    import torch
-
-    def logits(last: int = 3) -> "torch.Tensor":
-        ids = torch.tensor([[0, 1, 2, last]], device=model.model.device)
-        ids += min(getattr(head, "out_features", 200) // 2, 100)  # avoids padding ids
-        result: torch.Tensor = model.model(**prepare_inputs(model.model, ids)).logits
-        return result.float()
-
-    with needs_only_text(model, "logits"), torch.inference_mode():
-        head = model.model.get_output_embeddings()
-        expected, other = logits(), logits(last=4)
-        is_separate = False
-        if isinstance(head, torch.nn.Linear):
-            with suppress(
-                RuntimeError
-            ):  # layers after the head that do not fit hidden states, such as ESM's bias
-                with identity_lm_head(head):
-                    states = logits()
-                is_separate = torch.allclose(
-                    head(states.to(head.weight.dtype)).float(), expected, rtol=1e-3, atol=1e-3
-                )
-    causal = expected[:, :-1], other[:, :-1]
-    if model.kind == CAUSAL and not torch.allclose(*causal, rtol=1e-3, atol=1e-3, equal_nan=True):
-        message = f"{model.name} is not causal: its predictions depend on later tokens."
-        hint = "Set is_decoder: true in config.json if it was trained to predict the next token."
-        raise UnsupportedModelError(message, hint)
-    return Scorer(model, batch_size, is_separate)
-
-
-@contextmanager
-def identity_lm_head(head: Any) -> Iterator[None]:
-    """Replace an LM head with the identity, so that the model returns hidden states as logits."""
-    head.forward = lambda states: states
-    try:
-        yield
-    finally:
-        del head.forward
-
-
-def _cross_entropy(logits: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
-    """Return the cross entropy of each row of float32 logits, shape (k,), as float64."""
-    import torch
-
-    # Few rows at a time fit the CPU cache.
-    normalizers = torch.cat([rows.logsumexp(1) for rows in torch.split(logits, ROWS_PER_CHUNK)])
-    scores = logits.gather(1, targets[:, None])[:, 0]
-    # Move to the CPU first: some devices do not support float64.
-    normalizers, scores = torch.stack([normalizers, scores]).cpu().double()
-    losses: torch.Tensor = normalizers - scores
-    return losses
-
-
-# ---- by position and by context
-
-
-@dataclass(frozen=True)
 class Span:
-    """A chunk of a text, tokens `start` to `stop` - 1, of which tokens `first` to `last` - 1 are
-    scored.
-    """
+    """Tokens `start` to `stop` - 1 of a text, of which `first` to `last` - 1 are scored."""
 
     start: int
     stop: int
@@ -181,25 +52,34 @@ class Span:
 def spans(
     scored: tuple[int, int], tokens: int, size: int, stride: int, *, centred: bool
 ) -> Iterator[Span]:
-    """Yield chunks of a text that score each token of the range `scored`, (first, end), once.
+    """Yield chunks of a text that score each token of a range once.
 
-    A chunk has at most `size` tokens and scores at most `stride` of them: in its middle if
-    `centred`, for masked models, otherwise at its end. A centred chunk at the end of the text is as
-    long as the others.
+    Args:
+        scored: The first token of the range, and its end.
+        tokens: Tokens of the text.
+        size: Maximum tokens of a chunk.
+        stride: Maximum tokens of a chunk that are scored.
+        centred: Whether these are in the middle of a chunk, for masked models; else at its end. A
+            centred chunk at the end of the text is as long as the others.
     """
-    stride = min(stride, scored[1] - scored[0])
+    stop = scored[1]
+    stride = min(stride, stop - scored[0])
     before = (size - stride) // 2 if centred else size - stride
-    for first in range(scored[0], scored[1], stride):
-        last, start = min(first + stride, scored[1]), max(first - before, 0)
+    for first in range(scored[0], stop, stride):
+        last = min(first + stride, stop)
+        start = max(first - before, 0)
         if centred:
             start = min(start, max(tokens - size, 0))
-        yield Span(start, min(start + size, tokens) if centred else last, first, last)
+            yield Span(start=start, stop=min(start + size, tokens), first=first, last=last)
+        else:
+            yield Span(start=start, stop=last, first=first, last=last)
 
 
 @dataclass(frozen=True)
 class ReadingMode:
-    """How to score a text: with which model, context length and stride; of equal modes, only the
-    model differs.
+    """How to score a text: with which model, context length and stride.
+
+    Of equal modes, only the model differs.
     """
 
     # ``position``: scores every token; ``context``: scores the targets that all contexts share
@@ -209,37 +89,75 @@ class ReadingMode:
     context: int  # tokens per chunk, special tokens included
     share: float  # of a chunk that is scored, at most
 
+    @property
+    def is_base(self) -> bool:
+        """Whether the base reads the text."""
+        return self.name != MODEL
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the model is a masked language model."""
+        return self.scorer.model.kind == MASKED
+
     def spans(self, scored: tuple[int, int], tokens: int) -> Iterator[Span]:
-        """Yield the chunks of a text that score the range `scored`; see `spans`."""
+        """Yield the chunks of a text of so many tokens that score a range; see `spans`."""
         tokenizer = self.scorer.model.tokenizer
-        is_masked = self.scorer.model.kind == MASKED
         size = self.context - tokenizer.num_special
-        # Without a special token before the text, nothing predicts a chunk's first token, so chunks
-        # overlap by one.
-        maximum = size - (not is_masked and not tokenizer.before)
-        return spans(scored, tokens, size, max(int(maximum * self.share), 1), centred=is_masked)
+        most = size
+        if not self.is_masked and not tokenizer.before:
+            most -= 1  # nothing predicts a chunk's first token, so chunks overlap by one
+        return spans(scored, tokens, size, max(int(most * self.share), 1), centred=self.is_masked)
 
     def losses(
         self, texts: Sequence[Ids], targets: Sequence[Ids], scored: tuple[int, int]
     ) -> list[Losses]:
-        """Return the losses in nats of each text's targets, sorted indices inside `scored`, shape
-        (k,).
+        """Return the losses of each text's targets.
+
+        Args:
+            texts: Token ids without special tokens.
+            targets: Sorted indices inside `scored` of each text, shape (k,).
+            scored: The first token of the range that is scored, and its end.
         """
-        tokenizer = self.scorer.model.tokenizer
-        is_masked = self.scorer.model.kind == MASKED
-        shift = len(tokenizer.before) - (not is_masked)  # causal logits predict the next token
-        windows = []
-        for text, indices in zip(texts, targets, strict=True):
-            inputs = text.copy()
-            if is_masked:
-                inputs[indices] = tokenizer.tokenizer.mask_token_id
-            for span in self.spans(scored, len(text)):
-                inside = indices[(indices >= span.first) & (indices < span.last)]
-                if len(inside):
-                    ids = tokenizer.add_special_tokens(inputs[span.start : span.stop])
-                    windows.append(ScoredWindow(ids, inside - span.start + shift, text[inside]))
+        windows = [
+            window
+            for text, indices in zip(texts, targets, strict=True)
+            for window in self._windows(text, indices, scored)
+        ]
         losses = np.concatenate(self.scorer.losses(windows))
-        return np.split(losses, np.cumsum([len(indices) for indices in targets])[:-1])
+        counts = [len(indices) for indices in targets]
+        return np.split(losses, np.cumsum(counts)[:-1])
+
+    def _windows(self, text: Ids, targets: Ids, scored: tuple[int, int]) -> Iterator[ScoredWindow]:
+        """Yield the inputs that score the targets of a text."""
+        tokenizer = self.scorer.model.tokenizer
+        shift = len(tokenizer.before)
+        inputs = text
+        if self.is_masked:
+            inputs = text.copy()
+            inputs[targets] = tokenizer.tokenizer.mask_token_id
+        else:
+            shift -= 1  # causal logits predict the next token
+        for span in self.spans(scored, len(text)):
+            inside = targets[(targets >= span.first) & (targets < span.last)]
+            if len(inside):
+                yield ScoredWindow(
+                    input_ids=tokenizer.add_special_tokens(inputs[span.start : span.stop]),
+                    outputs=inside - span.start + shift,
+                    labels=text[inside],
+                )
+
+
+def scored_ranges(model: EvalModel, length: int) -> dict[str, tuple[int, int]]:
+    """Return the range of scored tokens of a window by measure: the first one, and the end."""
+    tokens = length - model.tokenizer.num_special
+    count = max(int(tokens * SCORED_SHARE), 1)
+    if model.kind == MASKED:
+        first = 0
+        start = (tokens - count) // 2
+    else:
+        first = 0 if model.tokenizer.before else 1
+        start = tokens - count
+    return {"position": (first, tokens), "context": (start, start + count)}
 
 
 @dataclass
@@ -254,73 +172,60 @@ class LossTask:
     modes: list[ReadingMode]  # the first ranks models: by position if that is measured
     base_length: int | None  # context length of the base; None if unknown
     across_documents: bool = False  # whether texts span several documents
-    measured: dict[ReadingMode, list[Losses]] = field(
-        default_factory=dict
-    )  # of each window's targets, shape (k,)
+    # losses of each window's targets, for the windows read so far
+    measured: dict[ReadingMode, list[Losses]] = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
         """The number of tokens that the model reads."""
-        return self._tokens([mode for mode in self.modes if mode.name == MODEL]) * len(self.texts)
+        own = [mode for mode in self.modes if not mode.is_base]
+        return self._tokens_per_window(own) * len(self.texts)
 
     @property
     def base_tokens(self) -> int:
         """The number of tokens that the base reads."""
-        return self._tokens([mode for mode in self.modes if mode.name != MODEL]) * len(self.texts)
+        base = [mode for mode in self.modes if mode.is_base]
+        return self._tokens_per_window(base) * len(self.texts)
 
-    def _tokens(self, modes: Sequence[ReadingMode]) -> int:
+    def _tokens_per_window(self, modes: Sequence[ReadingMode]) -> int:
         """Return how many tokens modes read per window, over all chunks."""
         size = self.length - self.scorer.model.tokenizer.num_special
-        scored = self._scored
-        return sum(
-            span.stop - span.start
-            for mode in modes
-            for span in mode.spans(scored[mode.measure], size)
-        )
+        ranges = scored_ranges(self.scorer.model, self.length)
+        count = 0
+        for mode in modes:
+            count += sum(span.stop - span.start for span in mode.spans(ranges[mode.measure], size))
+        return count
 
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Score the base, whose losses are reused for each model."""
-        self._read([mode for mode in self.modes if mode.name != MODEL], advance)
+        self._read([mode for mode in self.modes if mode.is_base], advance)
 
     def measure(self, advance: Callable[[int], None]) -> None:
         """Score the model, and the base if it was not scored yet."""
-        self.measured = {
-            mode: losses for mode, losses in self.measured.items() if mode.name != MODEL
-        }
+        self.measured = {mode: losses for mode, losses in self.measured.items() if mode.is_base}
         self._read([mode for mode in self.modes if mode not in self.measured], advance)
 
     def _read(self, modes: Sequence[ReadingMode], advance: Callable[[int], None]) -> None:
         for batch in batches([self.length] * len(self.texts), self.scorer.batch_size):
-            texts, targets = [self.texts[i] for i in batch], [self.targets(i) for i in batch]
+            texts = [self.texts[i] for i in batch]
+            targets = [self.targets(i) for i in batch]
             for mode in modes:
                 indices = [by_measure[mode.measure] for by_measure in targets]
-                self.measured.setdefault(mode, []).extend(
-                    mode.losses(texts, indices, self._scored[mode.measure])
+                losses = mode.losses(
+                    texts, indices, scored_ranges(self.scorer.model, self.length)[mode.measure]
                 )
-            advance(self._tokens(modes) * len(batch))
-
-    @property
-    def _scored(self) -> dict[str, tuple[int, int]]:
-        """The range of scored tokens by measure, (first, end)."""
-        model = self.scorer.model
-        tokens = self.length - self.scorer.model.tokenizer.num_special
-        is_masked = model.kind == MASKED
-        count = max(int(tokens * SCORED_SHARE), 1)
-        start = (tokens - count) // 2 if is_masked else tokens - count
-        first = int(not is_masked and not model.tokenizer.before)
-        return {"position": (first, tokens), "context": (start, start + count)}
+                self.measured.setdefault(mode, []).extend(losses)
+            advance(self._tokens_per_window(modes) * len(batch))
 
     def targets(self, number: int) -> dict[str, Ids]:
-        """Return the indices of a window's target tokens by measure: all, or a random share for a
-        masked model.
-        """
+        """Return the indices of a window's target tokens by measure: all, or a share if masked."""
         generator = np.random.default_rng([self.seed, number])
-        targets = {}
-        for measure, scored in self._scored.items():
-            targets[measure] = np.arange(*scored)
+        targets = dict[str, Ids]()
+        for measure, (first, stop) in scored_ranges(self.scorer.model, self.length).items():
+            indices = np.arange(first, stop)
             if self.scorer.model.kind == MASKED:
-                count = max(round(len(targets[measure]) * MASKED_SHARE), 1)
-                targets[measure] = np.sort(generator.choice(targets[measure], count, replace=False))
+                indices = choose_masked(indices, generator)
+            targets[measure] = indices
         return targets
 
     @property
@@ -330,81 +235,120 @@ class LossTask:
 
     @property
     def scores(self) -> tuple[Losses, ...]:
-        """The values that rank models: the losses of each window, shape (k,)."""
+        """The values that rank models: the losses of each window."""
         return tuple(self.measured[self.modes[0]])
 
     def losses(self, measure: str) -> dict[tuple[str, int], list[Losses]]:
-        """Return the losses of the windows scored in all modes, by mode name and context length;
-        each of shape (k,).
-        """
+        """Return the losses of the windows scored in all modes, by mode name and context length."""
         count = self.windows
-        modes = [mode for mode in self.modes if mode.measure == measure]
-        losses_of = {(mode.name, mode.context): self.measured[mode][:count] for mode in modes}
-        if measure == "context" and (MODEL, self.length) not in losses_of:
-            start, stop = self._scored[measure]
-            losses_of[MODEL, self.length] = [
-                losses[start - stop :] for losses in self.measured[self.modes[0]][:count]
-            ]
+        losses_of = dict[tuple[str, int], list[Losses]]()
+        for mode in self.modes:
+            if mode.measure == measure:
+                losses_of[mode.name, mode.context] = self.measured[mode][:count]
+        longest = (MODEL, self.length)
+        if measure == "context" and longest not in losses_of:
+            # The losses by position include them.
+            start, stop = scored_ranges(self.scorer.model, self.length)[measure]
+            by_position = self.measured[self.modes[0]][:count]
+            losses_of[longest] = [losses[start - stop :] for losses in by_position]
         return losses_of
 
     def report(self) -> dict[str, Any]:
         """Return the fields of `Evaluation` that this task measures."""
         measured = self.measures if self.windows else ()
-        is_finite = all(
-            np.isfinite(window).all() for losses in self.measured.values() for window in losses
-        )
+        warnings = []
+        if not all(are_finite(losses) for losses in self.measured.values()):
+            warnings.append(NOT_FINITE)
         return {
             "tokens": self.length * self.windows,
             "across_documents": self.across_documents,
-            "warnings": [] if is_finite else [NOT_FINITE],
-            "positions": self._positions() if "position" in measured else None,
-            "contexts": self._contexts() if "context" in measured else None,
+            "warnings": warnings,
+            "positions": _position_losses(self) if "position" in measured else None,
+            "contexts": _context_losses(self) if "context" in measured else None,
         }
 
-    def _positions(self) -> results.PositionLosses:
-        by_name = {name: losses for (name, _), losses in self.losses("position").items()}
-        before = len(self.scorer.model.tokenizer.before)
-        positions = [self.targets(i)["position"] + before for i in range(self.windows)]
-        changes = {
-            name: _difference(by_name[MODEL], losses)
-            for name, losses in by_name.items()
-            if name != MODEL
-        }
-        losses = {name: estimate_loss(losses) for name, losses in by_name.items()}
-        buckets = tuple(loss_buckets(positions, by_name, self.length))
-        return results.PositionLosses(self.length, self.windows, losses, changes, buckets)
 
-    def _contexts(self) -> results.ContextLosses:
-        by_mode = self.losses("context")
-        by_model = {context: losses for (name, context), losses in by_mode.items() if name == MODEL}
-        by_base = {context: losses for (name, context), losses in by_mode.items() if name != MODEL}
-        reference = self.base_length if self.base_length in by_model else min(by_model)
-        points = []
-        for context, losses in by_model.items():
-            change = _difference(losses, by_model[reference])
-            base = estimate_loss(by_base[context]) if context in by_base else None
-            against_base = _difference(losses, by_base[max(by_base)]) if by_base else None
-            points.append(
-                results.ContextPoint(context, estimate_loss(losses), change, base, against_base)
+def _position_losses(task: LossTask) -> results.PositionLosses:
+    by_name = {name: losses for (name, _), losses in task.losses("position").items()}
+    before = len(task.scorer.model.tokenizer.before)
+    positions = [task.targets(i)["position"] + before for i in range(task.windows)]
+    changes = dict[str, Estimate]()
+    for name, losses in by_name.items():
+        if name != MODEL:
+            changes[name] = _difference(by_name[MODEL], losses)
+    return results.PositionLosses(
+        length=task.length,
+        windows=task.windows,
+        losses={name: estimate_loss(losses) for name, losses in by_name.items()},
+        changes=changes,
+        buckets=tuple(loss_buckets(positions, by_name, task.length)),
+    )
+
+
+def _context_losses(task: LossTask) -> results.ContextLosses:
+    by_model = dict[int, list[Losses]]()
+    by_base = dict[int, list[Losses]]()
+    for (name, context), losses in task.losses("context").items():
+        if name == MODEL:
+            by_model[context] = losses
+        else:
+            by_base[context] = losses
+    reference = task.base_length
+    if reference is None or reference not in by_model:
+        reference = min(by_model)
+    points = []
+    for context, losses in by_model.items():
+        base = None
+        if context in by_base:
+            base = estimate_loss(by_base[context])
+        against_base = None
+        if by_base:
+            against_base = _difference(losses, by_base[max(by_base)])
+        points.append(
+            results.ContextPoint(
+                context=context,
+                loss=estimate_loss(losses),
+                change=_difference(losses, by_model[reference]),
+                base=base,
+                against_base=against_base,
             )
-        return results.ContextLosses(reference, self.windows, tuple(points))
+        )
+    return results.ContextLosses(reference=reference, windows=task.windows, points=tuple(points))
+
+
+def choose_masked(indices: Ids, generator: np.random.Generator) -> Ids:
+    """Return a random share of tokens to mask, at least one, sorted."""
+    count = max(round(len(indices) * MASKED_SHARE), 1)
+    return np.sort(generator.choice(indices, count, replace=False))
+
+
+def are_finite(losses: Sequence[Losses]) -> bool:
+    """Whether no loss is NaN or infinite."""
+    return all(np.isfinite(window).all() for window in losses)
 
 
 def loss_buckets(
     positions: Sequence[Ids], losses_of: Mapping[str, list[Losses]], length: int
 ) -> Iterator[Bucket]:
-    """Yield losses by position, given the positions and by name the losses of each text's targets,
-    shape (k,).
+    """Yield losses by position.
+
+    Args:
+        positions: Positions of each text's targets, shape (k,).
+        losses_of: Losses of each text's targets, by name of the mode.
+        length: Positions in all.
     """
-    width = -(-length // BUCKETS)
+    width = -(-length // POSITION_BUCKETS)
     buckets = [indices // width for indices in positions]
     for number in sorted({*np.concatenate(buckets).tolist()}):
-        pairs = {name: zip(losses, buckets, strict=True) for name, losses in losses_of.items()}
-        losses = {
-            name: estimate_loss([text[at == number] for text, at in pair])
-            for name, pair in pairs.items()
-        }
-        yield Bucket(number * width, min((number + 1) * width, length), losses)
+        inside = dict[str, results.LossEstimate]()
+        for name, losses in losses_of.items():
+            pairs = zip(losses, buckets, strict=True)
+            inside[name] = estimate_loss([text[at == number] for text, at in pairs])
+        yield Bucket(
+            start=number * width,
+            stop=min((number + 1) * width, length),
+            losses=inside,
+        )
 
 
 def _difference(losses: Sequence[Losses], references: Sequence[Losses]) -> Estimate:
@@ -419,26 +363,71 @@ def plan_losses(
     seed: int,
     measures: Sequence[str] = ("position", "context"),
 ) -> LossTask:
-    """Return the task that scores a model, and its base if it is known, on windows of the longest
-    length.
+    """Return the task that scores a model, and its base if known, on windows of the longest length.
+
+    Args:
+        scorer: The model.
+        base: Its base.
+        texts: Windows without special tokens.
+        lengths: Context lengths to measure.
+        seed: For the masks of a masked model.
+        measures: ``position``, ``context``, or both.
     """
-    length = max(lengths)
-    # A causal model's losses by position include those with the longest context.
-    contexts = sorted(lengths)[
-        : -1 if ("position" in measures and scorer.model.kind != MASKED) else None
-    ]
-    modes = [ReadingMode("position", MODEL, scorer, length, 1)]
-    modes += [ReadingMode("context", MODEL, scorer, context, CHUNK_SHARE) for context in contexts]
-    if base is not None:
-        longest = min(base.model.max_len, length)
-        modes.append(ReadingMode("position", TRUNCATED, base, longest, 1))
-        modes.append(ReadingMode("position", SLIDING, base, longest, 0.5))
-        # Always with the base's longest context, which all contexts are compared with.
-        contexts = sorted({longest, *(context for context in lengths if context <= longest)})
-        modes += [
-            ReadingMode("context", SLIDING, base, context, CHUNK_SHARE) for context in contexts
-        ]
-    modes = [mode for mode in modes if mode.measure in measures]
+    modes = [*_modes_of_model(scorer, lengths, measures), *_modes_of_base(base, lengths)]
     return LossTask(
-        scorer, texts, length, seed, measures, modes, base.model.max_len if base else None
+        scorer=scorer,
+        texts=texts,
+        length=max(lengths),
+        seed=seed,
+        measures=measures,
+        modes=[mode for mode in modes if mode.measure in measures],
+        base_length=None if base is None else base.model.max_len,
     )
+
+
+def _modes_of_model(
+    scorer: Scorer, lengths: Sequence[int], measures: Sequence[str]
+) -> Iterator[ReadingMode]:
+    length = max(lengths)
+    contexts = sorted(lengths)
+    if "position" in measures and scorer.model.kind != MASKED:
+        contexts.pop()  # the losses by position include those with the longest context
+    yield ReadingMode(
+        measure="position",
+        name=MODEL,
+        scorer=scorer,
+        context=length,
+        share=1,
+    )
+    for context in contexts:
+        yield ReadingMode(
+            measure="context",
+            name=MODEL,
+            scorer=scorer,
+            context=context,
+            share=CHUNK_SHARE,
+        )
+
+
+def _modes_of_base(base: Scorer | None, lengths: Sequence[int]) -> Iterator[ReadingMode]:
+    if base is None:
+        return
+    longest = min(base.model.max_len, max(lengths))
+    for name, share in ((TRUNCATED, 1), (SLIDING, SLIDING_SHARE)):
+        yield ReadingMode(
+            measure="position",
+            name=name,
+            scorer=base,
+            context=longest,
+            share=share,
+        )
+    # Always with the base's longest context, which all contexts are compared with.
+    contexts = {longest, *(context for context in lengths if context <= longest)}
+    for context in sorted(contexts):
+        yield ReadingMode(
+            measure="context",
+            name=SLIDING,
+            scorer=base,
+            context=context,
+            share=CHUNK_SHARE,
+        )

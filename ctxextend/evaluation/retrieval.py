@@ -17,7 +17,7 @@ from ctxextend.evaluation.embedding import Embedder, cosines
 from ctxextend.evaluation.evaluation_result import (
     CHUNKS,
     MODEL,
-    SHARE,
+    SHARE_BOUNDS,
     TRUNCATED,
     Estimate,
     Recall,
@@ -27,15 +27,16 @@ from ctxextend.evaluation.evaluation_result import (
 )
 from ctxextend.held_out import Ids
 
-Values = NDArray[np.float64]
+QueryScores = NDArray[np.float64]  # shape (queries,)
+
 QUERY_TOKENS = 40  # or the context length of the base, if shorter
-SIXTHS = (
-    2,
-    3,
-    4,
-    5,
-)  # query starts, in sixths between the base's context length and the end of the document
-NDCG, RANK, FIRST = "nDCG@10", "MRR", "recall@1"  # names of scores
+# Where queries start, in sixths between the base's context length and the end of the document.
+START_SIXTHS = (2, 3, 4, 5)
+# Names of scores.
+NDCG_AT_10 = "nDCG@10"
+MRR = "MRR"
+RECALL_AT_1 = "recall@1"
+RECALL_CUTOFFS = (1, 10, 100)
 SKIPPED = "Retrieval was skipped: "
 
 
@@ -48,29 +49,45 @@ class DocumentTask:
     length: int  # maximum tokens of a document that the model reads, special tokens included
     documents: tuple[Ids, ...]
     queries: tuple[Ids, ...]
-    relevant: tuple[
-        Mapping[int, int], ...
-    ]  # of each query: relevance above 0, by index of the document
+    # of each query: relevance above 0, by index of the document
+    relevant: tuple[Mapping[int, int], ...]
     sample: int = 1  # consecutive queries that are one sample, because they are not independent
     embedded: NDArray[np.float32] | None = None  # queries, shape (q, d)
-    found: dict[str, dict[str, Values]] = field(
-        default_factory=dict
-    )  # scores of queries, (q,), by mode and name
+    # scores of queries, by mode and name
+    found: dict[str, dict[str, QueryScores]] = field(default_factory=dict)
 
-    ranked_by: ClassVar = RANK  # the score that ranks models
+    ranked_by: ClassVar = MRR  # the score that ranks models
 
-    def __post_init__(self) -> None:
-        self.special = self.model.model.tokenizer.num_special
-        self.whole = [document[: self.length - self.special] for document in self.documents]
-        self.tokens = sum(
-            len(text) + self.special for text in (*self.whole, *(() if self.base else self.queries))
-        )
-        size, texts = (
-            (self.base.model.max_text, (*self.queries, *self.documents)) if self.base else (1, ())
-        )
-        self.base_tokens = sum(
-            len(text) + self.special * max(-(-len(text) // size), 1) for text in texts
-        )
+    @property
+    def special(self) -> int:
+        """The number of special tokens of a text."""
+        return self.model.model.tokenizer.num_special
+
+    @property
+    def read_documents(self) -> list[Ids]:
+        """The documents as far as the model reads them."""
+        size = self.length - self.special
+        return [document[:size] for document in self.documents]
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that the model reads."""
+        texts = self.read_documents
+        if self.base is None:
+            texts += self.queries
+        return sum(len(text) + self.special for text in texts)
+
+    @property
+    def base_tokens(self) -> int:
+        """The number of tokens that the base reads, in chunks with special tokens each."""
+        if self.base is None:
+            return 0
+        size = self.base.model.max_text
+        tokens = 0
+        for text in (*self.queries, *self.documents):
+            chunks = max(-(-len(text) // size), 1)
+            tokens += len(text) + self.special * chunks
+        return tokens
 
     def run_base(self, advance: Callable[[int], None]) -> None:
         """Embed queries and documents with the base, whose results are reused for each model."""
@@ -86,27 +103,25 @@ class DocumentTask:
             self.run_base(advance)
         if self.base is None:
             self.embedded = self.model.embed(self.queries, advance)
-        self.found[MODEL] = self._score(self.model.embed(self.whole, advance))
+        self.found[MODEL] = self._score(self.model.embed(self.read_documents, advance))
 
-    def _score(self, documents: NDArray[np.float32]) -> dict[str, Values]:
-        """Return the scores of each query by name, given the embeddings of documents, shape
-        (documents, d).
-        """
+    def _score(self, documents: NDArray[np.float32]) -> dict[str, QueryScores]:
+        """Return the scores of queries by name, given document embeddings, (documents, d)."""
         assert self.embedded is not None
         return score_rankings(cosines(self.embedded, documents), self.relevant)
 
     @property
-    def scores(self) -> tuple[Values, ...]:
+    def scores(self) -> tuple[QueryScores, ...]:
         """The values that rank models, of each sample's queries, shape (k,)."""
         return tuple(self.found[MODEL][self.ranked_by].reshape(-1, self.sample))
 
     def mean(self, name: str, mode: str, other: str | None = None) -> Estimate:
         """Return the mean of a score, or of its difference to another mode, paired by query."""
         values = self.found[mode][name]
-        bounds = SHARE
+        bounds = SHARE_BOUNDS
         if other is not None:
             values = values - self.found[other][name]
-            bounds = difference_bounds(SHARE)
+            bounds = difference_bounds(SHARE_BOUNDS)
         return estimate([*values.reshape(-1, self.sample)], bounds)
 
 
@@ -119,61 +134,85 @@ class RetrievalTask(DocumentTask):
             return {}
         modes = dict[str, Recall]()
         for mode in self.found:
-            change = None if mode == TRUNCATED else self.mean(FIRST, mode, TRUNCATED)
-            modes[mode] = Recall(self.mean(FIRST, mode), self.mean(RANK, mode), change)
-        counts = self.length, len(self.documents), len(self.queries), len(self.queries[0])
-        pooling = " + ".join(self.model.poolings)
-        return {
-            "retrieval": Retrieval(
-                *counts, pooling, modes, against_chunks=self.mean(RANK, MODEL, CHUNKS)
+            change = None
+            if mode != TRUNCATED:
+                change = self.mean(RECALL_AT_1, mode, TRUNCATED)
+            modes[mode] = Recall(
+                recall=self.mean(RECALL_AT_1, mode),
+                reciprocal_rank=self.mean(MRR, mode),
+                change=change,
             )
-        }
+        retrieval = Retrieval(
+            length=self.length,
+            documents=len(self.documents),
+            queries=len(self.queries),
+            query_tokens=len(self.queries[0]),
+            pooling=self.model.pooling,
+            modes=modes,
+            against_chunks=self.mean(MRR, MODEL, CHUNKS),
+        )
+        return {"retrieval": retrieval}
 
 
 def score_rankings(
-    similar: Iterable[Values], relevant: Sequence[Mapping[int, int]]
-) -> dict[str, Values]:
-    """Return the scores of queries by name, each of shape (q,), given the cosines of each with all
-    documents.
+    similar: Iterable[NDArray[np.float64]], relevant: Sequence[Mapping[int, int]]
+) -> dict[str, QueryScores]:
+    """Return the scores of queries by name.
 
     Of equally similar documents, the least relevant ranks first; so do irrelevant documents if a
     cosine is NaN: a model that embeds all documents alike finds none.
 
+    Args:
+        similar: Cosines of each query with all documents, shape (documents,).
+        relevant: Relevance above 0 of documents, by index, for each query.
+
     Source: trec_eval's ndcg_cut_10 (gain: the relevance; discount: log2(rank + 1); ideal: the best
         order of all documents), recip_rank (without a cutoff) and recall_k, as in BEIR and MTEB.
     """
-    found: dict[str, list[float]] = {}
-    for values, gains in zip(similar, relevant, strict=True):
-        gain = np.zeros(len(values))
+    found = dict[str, list[float]]()
+    for cosines_of_query, gains in zip(similar, relevant, strict=True):
+        gain = np.zeros(len(cosines_of_query))
         gain[[*gains]] = [*gains.values()]
-        values = np.where(np.isnan(values), np.where(gain > 0, -np.inf, np.inf), values)
-        ranked, ideal = gain[np.lexsort((gain, -values))], np.sort(gain)[::-1]
-        discount = 1 / np.log2(np.arange(2, len(gain[:10]) + 2))
-        scores: dict[str, Any] = {NDCG: ranked[:10] @ discount / (ideal[:10] @ discount)}
-        scores[RANK] = 1 / (1 + np.argmax(ranked > 0))
-        # Recall at the number of documents is always 1.
-        scores |= {
-            f"recall@{k}": np.count_nonzero(ranked[:k]) / len(gains)
-            for k in (1, 10, 100)
-            if k < len(gain)
-        }
-        for name, value in scores.items():
-            found.setdefault(name, []).append(value)
-    return {name: np.array(values) for name, values in found.items()}
+        for name, score in _score_query(cosines_of_query, gain).items():
+            found.setdefault(name, []).append(score)
+    return {name: np.array(scores) for name, scores in found.items()}
+
+
+def _score_query(similar: NDArray[np.float64], gain: NDArray[np.float64]) -> dict[str, float]:
+    """Return the scores of a query by name, given the cosine and the gain of each document."""
+    without_cosine = np.where(gain > 0, -np.inf, np.inf)
+    similar = np.where(np.isnan(similar), without_cosine, similar)
+    ranked = gain[np.lexsort((gain, -similar))]
+    ideal = np.sort(gain)[::-1]
+    discount = 1 / np.log2(np.arange(2, len(gain[:10]) + 2))
+    scores: dict[str, Any] = {
+        NDCG_AT_10: ranked[:10] @ discount / (ideal[:10] @ discount),
+        MRR: 1 / (1 + np.argmax(ranked > 0)),
+    }
+    relevant = np.count_nonzero(gain)
+    for cutoff in RECALL_CUTOFFS:
+        if cutoff < len(gain):  # recall at the number of documents is always 1
+            scores[f"recall@{cutoff}"] = np.count_nonzero(ranked[:cutoff]) / relevant
+    return scores
 
 
 def plan_retrieval(
     model: Embedder, base: Embedder | None, documents: Sequence[Ids], length: int
 ) -> RetrievalTask:
-    """Choose documents of at least `length` tokens, special tokens included, and where to cut
-    queries from them.
+    """Choose documents of at least `length` tokens, and where to cut queries from them.
+
+    The length includes special tokens.
+
+    Raises:
+        DataError: It has no base, its context is too long, or there are too few documents.
     """
     if base is None:
         raise DataError(
             f"{SKIPPED}it needs a base, because queries are cut from text beyond its context "
             "length."
         )
-    special, base_len = base.model.tokenizer.num_special, base.model.max_len
+    special = base.model.tokenizer.num_special
+    base_len = base.model.max_len
     size = length - special
     query_tokens = min(QUERY_TOKENS, base.model.max_text)
     last = size - query_tokens
@@ -191,22 +230,33 @@ def plan_retrieval(
             "long."
         )
     starts = query_starts(base_len, length, last)
-    queries = tuple(
-        document[start : start + query_tokens] for document in chosen for start in starts
+    queries = list[Ids]()
+    relevant = list[dict[int, int]]()
+    for index, document in enumerate(chosen):
+        for start in starts:
+            queries.append(document[start : start + query_tokens])
+            relevant.append({index: 1})
+    return RetrievalTask(
+        model=model,
+        base=base,
+        length=length,
+        documents=chosen,
+        queries=tuple(queries),
+        relevant=tuple(relevant),
+        sample=len(starts),
     )
-    relevant = tuple({index: 1} for index in range(len(chosen)) for _ in starts)
-    return RetrievalTask(model, base, length, chosen, queries, relevant, sample=len(starts))
 
 
 def query_starts(first: int, stop: int, last: int) -> tuple[int, ...]:
-    """Return where queries start between two tokens of a document, at most at `last`; nowhere if
-    that is below.
+    """Return where queries start between two tokens of a document, at most at `last`.
+
+    If `last` is below the first token, they start nowhere.
     """
-    starts = [first + (stop - first) * sixth // 6 for sixth in SIXTHS]
-    if starts[-1] > last:  # evenly spaced up to the last start that leaves room for a query
-        starts = (
-            [first + (last - first) * i // (len(SIXTHS) - 1) for i in range(len(SIXTHS))]
-            if last >= first
-            else []
-        )
+    starts = [first + (stop - first) * sixth // 6 for sixth in START_SIXTHS]
+    if starts[-1] > last:
+        if last < first:
+            return ()
+        # Evenly spaced up to the last start that leaves room for a query.
+        count = len(START_SIXTHS)
+        starts = [first + (last - first) * i // (count - 1) for i in range(count)]
     return tuple(dict.fromkeys(starts))

@@ -1,6 +1,4 @@
-"""The same passages at growing positions, so that the effect of positions is not mixed with that of
-the text there.
-"""
+"""The same passages at growing positions: the effect of positions without that of the text."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.evaluation.embedding import Embedder
-from ctxextend.evaluation.eval_model import Task, position_base
 from ctxextend.evaluation.evaluation_result import (
-    COSINE,
+    COSINE_BOUNDS,
     MODEL,
     UNBOUNDED,
     Shift,
@@ -20,14 +17,18 @@ from ctxextend.evaluation.evaluation_result import (
     estimate,
     estimate_loss,
 )
-from ctxextend.evaluation.losses import LossTask, ReadingMode, Scorer
+from ctxextend.evaluation.losses import LossTask, ReadingMode
+from ctxextend.evaluation.position_ids import position_base
+from ctxextend.evaluation.scorer import Scorer
+from ctxextend.evaluation.task import Task
 from ctxextend.held_out import Ids
 
-PASSAGE_TOKENS, PASSAGES, STARTS = (
-    128,
-    16,
-    12,
-)  # at most; a passage has at most a quarter of the context length
+PASSAGE_TOKENS = 128  # at most; a passage has at most a quarter of the context length
+MAX_PASSAGES = 16
+MAX_STARTS = 12  # evenly spaced
+
+# Of each passage: the losses of its tokens, shape (k,), or its embedding, shape (d,).
+Measured = Sequence[NDArray[Any]]
 
 
 @dataclass
@@ -42,14 +43,10 @@ class ShiftTask(Task):
     passages: tuple[Ids, ...]  # without special tokens, all equally long
     size: int  # tokens of a passage, special tokens included
     starts: tuple[int, ...]  # positions, from 0 on
-    boundary: (
-        int  # effects are averaged over passages that reach beyond the first `boundary` positions
-    )
+    boundary: int  # effects are averaged over passages that reach beyond so many positions
     base: int  # position id of position 0
     seed: int  # for the masks of a masked model, which are the same at each start
-    # By start, for each passage: the losses of its tokens, shape (k,), or its embedding, shape
-    # (d,).
-    measured: dict[int, Sequence[NDArray[Any]]] = field(default_factory=dict)
+    measured: dict[int, Measured] = field(default_factory=dict)  # by start
 
     @property
     def tokens(self) -> int:
@@ -60,42 +57,70 @@ class ShiftTask(Task):
         """Read all passages from each start on."""
         self.measured = {}
         for start in self.starts:
-            evaluator = replace(
-                self.evaluator,
-                model=replace(self.evaluator.model, first_position=self.base + start),
-            )
-            if isinstance(evaluator, Embedder):
-                self.measured[start] = list(evaluator.embed(self.passages))
-            else:
-                mode = ReadingMode("position", MODEL, evaluator, self.size, 1)
-                task = LossTask(evaluator, self.passages, self.size, self.seed, (), [mode], None)
-                task.measure(lambda tokens: None)
-                self.measured[start] = task.scores
+            model = replace(self.evaluator.model, first_position=self.base + start)
+            self.measured[start] = self._read(replace(self.evaluator, model=model))
             advance(self.size * len(self.passages))
+
+    def _read(self, evaluator: Scorer | Embedder) -> Measured:
+        if isinstance(evaluator, Embedder):
+            return list(evaluator.embed(self.passages))
+        mode = ReadingMode(
+            measure="position",
+            name=MODEL,
+            scorer=evaluator,
+            context=self.size,
+            share=1,
+        )
+        task = LossTask(
+            scorer=evaluator,
+            texts=self.passages,
+            length=self.size,
+            seed=self.seed,
+            measures=(),
+            modes=[mode],
+            base_length=None,
+        )
+        task.measure(lambda tokens: None)
+        return task.scores
 
     def report(self) -> dict[str, Any]:
         """Return the field of `Evaluation` that this task measures."""
         if self.starts[-1] not in self.measured:
             return {}
         points = list[ShiftPoint]()
-        is_loss = isinstance(self.evaluator, Scorer)
-        beyond = []
-        bounds = UNBOUNDED if is_loss else COSINE
+        beyond = list[list[NDArray[Any]]]()
+        bounds = UNBOUNDED if self._is_loss else COSINE_BOUNDS
         for start, values in self.measured.items():
-            pairs = zip(values, self.measured[0], strict=True)
-            effects = [
-                value - first if is_loss else np.array([value @ first]) for value, first in pairs
-            ]
-            beyond += [effects] * (start + self.size > self.boundary)
+            effects = self._effects(values)
+            if start + self.size > self.boundary:
+                beyond.append(effects)
             points.append(
                 ShiftPoint(
-                    start, estimate_loss(values) if is_loss else None, estimate(effects, bounds)
+                    start=start,
+                    loss=estimate_loss(values) if self._is_loss else None,
+                    effect=estimate(effects, bounds),
                 )
             )
-        effect = estimate(
-            [np.concatenate(effects) for effects in zip(*beyond, strict=True)], bounds
+        by_passage = [np.concatenate(effects) for effects in zip(*beyond, strict=True)]
+        shift = Shift(
+            size=self.size,
+            passages=len(self.passages),
+            boundary=self.boundary,
+            effect=estimate(by_passage, bounds),
+            points=tuple(points),
         )
-        return {"shift": Shift(self.size, len(self.passages), self.boundary, effect, tuple(points))}
+        return {"shift": shift}
+
+    @property
+    def _is_loss(self) -> bool:
+        return isinstance(self.evaluator, Scorer)
+
+    def _effects(self, values: Measured) -> list[NDArray[Any]]:
+        """Return the losses minus those at position 0, or the cosines to the embeddings there."""
+        pairs = zip(values, self.measured[0], strict=True)
+        if self._is_loss:
+            return [losses - first for losses, first in pairs]
+        return [np.array([embedding @ first]) for embedding, first in pairs]
 
 
 def plan_shift(
@@ -105,22 +130,40 @@ def plan_shift(
     base_len: int | None,
     seed: int,
 ) -> ShiftTask:
-    """Cut passages from windows, and choose starts up to `length`: two are next to the end of the
-    base's context.
+    """Cut passages from windows, and choose starts: two are next to the end of the base's context.
+
+    Args:
+        evaluator: The model.
+        windows: Token ids without special tokens.
+        length: Positions in all.
+        base_len: Context length of the base; None if unknown.
+        seed: For the masks of a masked model.
+
+    Raises:
+        UnsupportedModelError: The model does not accept position ids.
     """
     base = position_base(evaluator.model, "shift from --measure")
     special = evaluator.model.tokenizer.num_special
     size = max(min(PASSAGE_TOKENS, length // 4), special + 2)
-    text, last = size - special, length - size
-    passages = [
-        part[i : i + text] for part in windows for i in range(0, len(part) - text + 1, text)
-    ]
-    boundary = base_len if base_len is not None and base_len < length else size
-    starts = {
-        *range(0, last, -(-last // STARTS)),
-        max(boundary - size, 0),
-        min(boundary, last),
-        last,
-    }
-    chosen = tuple(passages[:: -(-len(passages) // PASSAGES)])
-    return ShiftTask(evaluator, chosen, size, tuple(sorted(starts)), boundary, base, seed)
+    text = size - special
+    passages = list[Ids]()
+    for window in windows:
+        passages += [window[i : i + text] for i in range(0, len(window) - text + 1, text)]
+    step = -(-len(passages) // MAX_PASSAGES)
+
+    last = length - size
+    boundary = size
+    if base_len is not None and base_len < length:
+        boundary = base_len
+    starts = {*range(0, last, -(-last // MAX_STARTS)), last}
+    starts.add(max(boundary - size, 0))
+    starts.add(min(boundary, last))
+    return ShiftTask(
+        evaluator=evaluator,
+        passages=tuple(passages[::step]),
+        size=size,
+        starts=tuple(sorted(starts)),
+        boundary=boundary,
+        base=base,
+        seed=seed,
+    )

@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ctxextend.comparison.comparison_result import LOSS, NDCG, Comparison, Outcome, Row
+from ctxextend.comparison.comparison_result import Comparison, Outcome, Row
+from ctxextend.comparison.metrics import LOSS, NDCG
 from ctxextend.errors import joined
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, Estimate, Evaluation, Shift
 from ctxextend.report.numbers import LOSS_UNIT, ONE_WINDOW, NumberFormat

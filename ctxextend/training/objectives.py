@@ -14,8 +14,10 @@ from torch.utils.checkpoint import checkpoint
 from ctxextend.errors import CheckpointError, TrainingError, install_command
 from ctxextend.evaluation import eval_model
 from ctxextend.evaluation.embedding import POOLINGS, last_states, read_pooling
-from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, position_base, prepare_inputs
-from ctxextend.evaluation.losses import Span, identity_lm_head, open_scorer
+from ctxextend.evaluation.eval_model import CAUSAL, EvalModel, prepare_inputs
+from ctxextend.evaluation.losses import Span
+from ctxextend.evaluation.position_ids import position_base
+from ctxextend.evaluation.scorer import identity_lm_head, open_scorer
 from ctxextend.training.memory import chunked_loss
 from ctxextend.training.train_data import IGNORE_INDEX
 

@@ -59,6 +59,7 @@ from ctxextend.training.train_data import (
     SequenceSettings,
     Text,
 )
+from ctxextend.training.trainable_setting import choose_trainable
 from ctxextend.training.training_run import RunFolder
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def open_task(
         raise TrainingError(message, "Save merged weights: remove --save-adapter.")
     provenance = None if is_base else read_provenance(files.checkpoint)
     base = None if is_base else find_base(provenance, settings.base, files.ref.tokenizer)
-    settings, notes = files.choose_trainable(settings)
+    settings, notes = choose_trainable(files, settings)
     rows = _new_rows(files, base) if settings.trainable == "new" and not is_base else None
     minimum = max(MIN_LENGTH, special + 2)
     for label, length in (

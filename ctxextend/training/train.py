@@ -28,7 +28,7 @@ from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
 from ctxextend.errors import ResizeError, TrainingError, counted, one_line, printable
-from ctxextend.evaluation.eval_model import DTYPES as CONFIG_DTYPES
+from ctxextend.evaluation.eval_model import DTYPE_OF_PRECISION as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ModelFiles, open_files
 from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import open_device, torch_threads

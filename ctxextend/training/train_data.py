@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
 from ctxextend.errors import DataError, counted
 from ctxextend.evaluation.embedding import read_prompts
-from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel, TextTokenizer
-from ctxextend.evaluation.search import read_rows
+from ctxextend.evaluation.eval_model import CAUSAL, MASKED, EvalModel
+from ctxextend.evaluation.search_set import read_rows
+from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import Ids, fingerprint
 from ctxextend.text_data import without_surrogates
 

@@ -12,10 +12,11 @@ from typer.testing import Result
 
 import ctxextend
 from ctxextend.comparison import calibrate as calibration_module
-from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK, Calibration, Trial
+from ctxextend.comparison.comparison_result import Calibration, Trial
+from ctxextend.comparison.metrics import LOSS, RECIPROCAL_RANK
 from ctxextend.errors import CtxextendError, DataError, ResizeError, SourceError
-from ctxextend.evaluation.evaluate import cut_windows
 from ctxextend.evaluation.evaluation_result import Estimate
+from ctxextend.evaluation.windows import cut_windows
 from ctxextend.json_output import to_json
 from ctxextend.report.tuning import describe_calibration
 from tests.evaluation.test_windows import texts

@@ -13,11 +13,10 @@ import pytest
 import yaml
 
 from ctxextend.comparison.comparison_result import Comparison, Row
-from ctxextend.evaluation.evaluate import cut_windows
 from ctxextend.evaluation.evaluation_result import (
-    COSINE,
-    LOSS,
-    SHARE,
+    COSINE_BOUNDS,
+    LOSS_BOUNDS,
+    SHARE_BOUNDS,
     Bounds,
     Estimate,
     LossEstimate,
@@ -25,6 +24,7 @@ from ctxextend.evaluation.evaluation_result import (
     estimate,
     text_summary,
 )
+from ctxextend.evaluation.windows import cut_windows
 from ctxextend.json_output import to_json
 from ctxextend.report.figures import error_bar
 from ctxextend.report.numbers import NumberFormat
@@ -179,13 +179,13 @@ def test_quick_comparison_of_little_text_names_what_auto_takes(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("values", "bounds", "interval"),
     [
-        ([1.0, 0.8], SHARE, (0.0, 1.0)),
-        ([0.9, 0.8, 1.0, 0.9], SHARE, (0.77, 1.0)),
-        ([0.5, 0.6, 0.5, 0.4], SHARE, (0.37, 0.63)),
-        ([-0.9, 0.9], COSINE, (-1.0, 1.0)),
-        ([1.0, 0.0], difference_bounds(SHARE), (-1.0, 1.0)),
-        ([0.1, 0.5], LOSS, (0.0, 2.84)),
-        ([1.0, 1.0], SHARE, (1.0, 1.0)),
+        ([1.0, 0.8], SHARE_BOUNDS, (0.0, 1.0)),
+        ([0.9, 0.8, 1.0, 0.9], SHARE_BOUNDS, (0.77, 1.0)),
+        ([0.5, 0.6, 0.5, 0.4], SHARE_BOUNDS, (0.37, 0.63)),
+        ([-0.9, 0.9], COSINE_BOUNDS, (-1.0, 1.0)),
+        ([1.0, 0.0], difference_bounds(SHARE_BOUNDS), (-1.0, 1.0)),
+        ([0.1, 0.5], LOSS_BOUNDS, (0.0, 2.84)),
+        ([1.0, 1.0], SHARE_BOUNDS, (1.0, 1.0)),
     ],
 )
 def test_interval_stays_within_the_range_of_the_measure(
@@ -207,7 +207,7 @@ def test_interval_stays_within_the_range_of_the_measure(
 
 
 def test_a_cut_interval_still_says_whether_a_difference_is_significant() -> None:
-    change = Estimate(0.9, 0.05, 8, 8, difference_bounds(SHARE))
+    change = Estimate(0.9, 0.05, 8, 8, difference_bounds(SHARE_BOUNDS))
     assert (change.ci95, change.sign) == (None, 1)
     assert NumberFormat().compared(change, "X", "MRR") == "better than X by 0.90 (0.78 to 1.00) MRR"
     assert replace(change, standard_error=0.5).sign == 0
@@ -216,11 +216,11 @@ def test_a_cut_interval_still_says_whether_a_difference_is_significant() -> None
 @pytest.mark.parametrize(
     ("found", "text"),
     [
-        (Estimate(0.9, 0.1, 2, 3, SHARE), "0.90 (0.47 to 1.00)"),
-        (Estimate(0.5, 0.01, 2, 3, SHARE), "0.500 ± 0.043"),
-        (Estimate(0.5, None, 2, 1, SHARE), "0.500 (one sample)"),
-        (Estimate(math.nan, None, 0, 0, SHARE), "-"),
-        (Estimate(1.0, 0.0, 9, 9, SHARE), "1.00"),
+        (Estimate(0.9, 0.1, 2, 3, SHARE_BOUNDS), "0.90 (0.47 to 1.00)"),
+        (Estimate(0.5, 0.01, 2, 3, SHARE_BOUNDS), "0.500 ± 0.043"),
+        (Estimate(0.5, None, 2, 1, SHARE_BOUNDS), "0.500 (one sample)"),
+        (Estimate(math.nan, None, 0, 0, SHARE_BOUNDS), "-"),
+        (Estimate(1.0, 0.0, 9, 9, SHARE_BOUNDS), "1.00"),
     ],
 )
 def test_estimate_shows_an_interval_or_why_there_is_none(found: Estimate, text: str) -> None:
@@ -242,8 +242,10 @@ def test_perplexity_has_an_interval_above_0(found: LossEstimate, text: str) -> N
 
 
 def test_percent_stays_between_0_and_100() -> None:
-    assert NumberFormat().percent(Estimate(0.97, 0.03, 9, 9, SHARE)) == "97.0 (90.1 to 100.0)"
-    change = Estimate(-0.97, 0.03, 9, 9, difference_bounds(SHARE))
+    assert (
+        NumberFormat().percent(Estimate(0.97, 0.03, 9, 9, SHARE_BOUNDS)) == "97.0 (90.1 to 100.0)"
+    )
+    change = Estimate(-0.97, 0.03, 9, 9, difference_bounds(SHARE_BOUNDS))
     assert NumberFormat().percent(change, signed=True) == "-97.0 (-100.0 to -90.1)"
 
 

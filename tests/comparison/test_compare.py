@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import ctxextend
-from ctxextend.comparison import compare as compare_module
-from ctxextend.comparison.compare import Compare, ComparisonRun, open_comparison
-from ctxextend.comparison.comparison_result import LOSS, RECIPROCAL_RANK
+from ctxextend.comparison import comparison_run
+from ctxextend.comparison.comparison_run import ComparisonRun, open_comparison
+from ctxextend.comparison.comparison_settings import Compare
+from ctxextend.comparison.metrics import LOSS, RECIPROCAL_RANK
 from ctxextend.errors import DataError, ResizeError, TrainingError
 from ctxextend.evaluation.eval_model import load_eval_model
 from ctxextend.evaluation.evaluation_result import Evaluation
@@ -147,7 +148,7 @@ def test_compare_loads_one_model_and_reports_progress(
         loads.append(arguments)
         return load_eval_model(*arguments)
 
-    monkeypatch.setattr(compare_module, "load_eval_model", count_load)
+    monkeypatch.setattr(comparison_run, "load_eval_model", count_load)
     ctxextend.compare(
         source,
         TO,
@@ -208,7 +209,7 @@ def test_comparison_run_restores_weights_after_each_method(
     # The same method under two names: leftovers of the first training would change the second.
     methods = ("linear", "linear:keep-first=0")
     found = open_run(source, *methods, steps=2, folder=tmp_path, trainable=trainable, **QUICK)
-    model = found.resized.model.model
+    model = found.resizer.model.model
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found.measure(lambda *call: None)
     after = model.state_dict()
@@ -235,6 +236,19 @@ def test_comparison_run_evaluates_on_held_out_windows(source: Path, tmp_path: Pa
         == [token for token in held_out if token != task.files.tokenizer.separator][: len(read)]
     )
     assert any("windows held out of --data" in note for note in found.report(complete=True).notes)
+
+
+def test_compare_quickly_compares_few_methods_at_twice_the_length(
+    source: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctxextend.comparison.quick.SECONDS", 0)  # the fewest windows
+    found = ctxextend.compare(source, data=texts, quick=True)
+    assert (found.is_quick, found.max_len_after, found.tokens) == (True, 32, 2 * 32)
+    assert {row.method for row in found.rows} == {"copy", "linear", "bands", "bands:keep-first=16"}
+    with pytest.raises(ResizeError, match="--quick cannot be used with --steps"):
+        ctxextend.compare(source, data=texts, quick=True, steps=1)
+    with pytest.raises(ResizeError, match="--quick cannot be used with --method"):
+        ctxextend.compare(source, data=texts, quick=True, methods="copy")
 
 
 def test_compare_rejects_encoders_with_too_few_documents(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_compare_rejects_invalid_flags_before_loading_a_model(
     flags: tuple[Any, ...], code: int, message: str, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if flags[0] not in ("--measure", "--steps"):  # which depend on the model
-        monkeypatch.setattr("ctxextend.comparison.compare.load_eval_model", None)
+        monkeypatch.setattr("ctxextend.comparison.comparison_run.load_eval_model", None)
     done = compare(source, *flags)
     assert (done.exit_code, done.stdout) == (code, "")
     assert message in done.stderr

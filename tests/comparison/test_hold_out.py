@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import ctxextend
-from ctxextend.comparison import compare as compare_module
-from ctxextend.comparison.comparison_result import COSINE, Comparison
+from ctxextend.comparison import comparison_run
+from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.comparison.metrics import COSINE
 from ctxextend.errors import CtxextendError, DataError, ResizeError
 from ctxextend.evaluation.evaluation_result import HeldOutRows
 from ctxextend.tables.methods import METHODS
@@ -209,7 +210,7 @@ def test_compare_hold_out_rejects_bad_input_before_a_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        compare_module, "load_eval_model", lambda *_: pytest.fail("a model was loaded")
+        comparison_run, "load_eval_model", lambda *_: pytest.fail("a model was loaded")
     )
     for name, words, documents in (("short", 59, 20), ("few", 70, 3)):
         Path(f"{name}.jsonl").write_text(

@@ -6,15 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctxextend.comparison.compare import (
-    Candidate,
-    Compare,
-    Measurement,
-    MethodSpec,
-    rank,
-    read_methods,
-)
-from ctxextend.comparison.comparison_result import LOSS
+from ctxextend.comparison.candidates import Candidate, Measurement
+from ctxextend.comparison.comparison_settings import Compare, MethodSpec, read_methods
+from ctxextend.comparison.metrics import LOSS
+from ctxextend.comparison.ranking import rank
 from ctxextend.errors import ResizeError
 from ctxextend.recipe import Resize
 from ctxextend.tables.method_facts import ROTARY_METHOD_NAMES

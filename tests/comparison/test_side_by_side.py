@@ -16,11 +16,12 @@ import transformers
 from sentence_transformers import SentenceTransformer
 
 import ctxextend
-from ctxextend.comparison import side_by_side
+from ctxextend.comparison import costs
 from ctxextend.errors import CtxextendError
 from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.eval_model import EvalModel, TextTokenizer, load_eval_model
+from ctxextend.evaluation.eval_model import EvalModel, load_eval_model
 from ctxextend.evaluation.evaluation_result import estimate
+from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.json_output import to_json
 from tests.cli.test_json import check
 from tests.families.test_rotary_models import make as make_rotary
@@ -33,7 +34,7 @@ LENGTHS = {"max_position_embeddings": TO, "num_hidden_layers": 2}
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "SPEED_SECONDS", 0.0)
+    monkeypatch.setattr(costs, "SPEED_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ctxextend.comparison.calibrate import GAINS, MAX_TRIALS, Search
+from ctxextend.comparison.bands_search import GAINS, MAX_TRIALS, BandsSearch
+from ctxextend.comparison.metrics import LOSS, METRICS, RECIPROCAL_RANK
 from ctxextend.recipe import Resize
 from tests.tables.test_bands import TWO_BANDS
 
@@ -32,10 +33,10 @@ def search(
     measure: Callable[[Resize], tuple[Values, ...]] = lambda settings: windows(1.0),
     requested: Resize = REQUESTED,
     table: Values = TWO_BANDS,
-    sign: int = 1,
-) -> tuple[Resize, Resize, Search]:
+    metric: str = LOSS,
+) -> tuple[Resize, Resize, BandsSearch]:
     """Return the settings estimated from the table, the best settings, and the search."""
-    found = Search(table, 256, requested, measure, sign)
+    found = BandsSearch(table, 256, requested, measure, METRICS[metric])
     best = found.run()
     return next(iter(found.scores)), best, found
 
@@ -84,11 +85,12 @@ def test_search_ignores_leads_within_one_standard_error(lead: float, is_better: 
     assert best == (other if is_better else first)
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_search_returns_best_candidate_beyond_one_standard_error(sign: int) -> None:
+@pytest.mark.parametrize("metric", [LOSS, RECIPROCAL_RANK])
+def test_search_returns_best_candidate_beyond_one_standard_error(metric: str) -> None:
     leads = dict(zip(GAINS, (0.0, 0.2, 0.5, 0.4, float("nan"), 0.3, -0.1), strict=True))
+    sign = METRICS[metric].sign
     _, best, _ = search(
-        lambda settings: windows(-sign * leads.get(gain_of(settings), 0.0)), sign=sign
+        lambda settings: windows(-sign * leads.get(gain_of(settings), 0.0)), metric=metric
     )
     assert gain_of(best) == 1.3
 

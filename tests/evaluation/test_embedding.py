@@ -22,7 +22,7 @@ from ctxextend.evaluation.embedding import (
     read_pooling,
 )
 from ctxextend.evaluation.eval_model import EvalModel
-from ctxextend.evaluation.retrieval import RANK, score_rankings
+from ctxextend.evaluation.retrieval import MRR, score_rankings
 
 SOURCE = Path(str(get_model_path()))
 TEXTS = (
@@ -146,7 +146,7 @@ def test_read_pooling_rejects_unknown_modules_and_poolings(
 def test_rankings_equal_manual_ranks() -> None:
     def ranks(queries: Any, documents: Any, owners: list[int]) -> list[float]:
         found = score_rankings(cosines(queries, documents), [{owner: 1} for owner in owners])
-        return (1 / found[RANK]).round(9).tolist()  # type: ignore[no-any-return]
+        return (1 / found[MRR]).round(9).tolist()  # type: ignore[no-any-return]
 
     documents = np.array([[1, 0], [0, 1], [0.6, 0.8], [0.6, 0.8]], np.float32)
     queries = np.array([[1, 0], [1, 0], [1, 0], [0, 1]], np.float32)

@@ -18,7 +18,8 @@ from ctxextend.cli.app import build_app
 from ctxextend.errors import CheckpointError, DataError, ResizeError, UnsupportedModelError
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, open_eval_model
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
-from ctxextend.evaluation.losses import LossTask, open_scorer
+from ctxextend.evaluation.losses import LossTask
+from ctxextend.evaluation.scorer import open_scorer
 from ctxextend.json_output import to_json
 from ctxextend.recipe import MEASURES, PRECISIONS, CheckpointRef
 from tests.helpers import pico

@@ -15,7 +15,8 @@ from ctxextend.errors import CheckpointError, UnsupportedModelError
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import ENCODER, EvalModel, check_vocabulary, open_eval_model
 from ctxextend.evaluation.evaluation_result import MODEL, SLIDING, TRUNCATED
-from ctxextend.evaluation.losses import LossTask, ScoredWindow, Scorer, open_scorer, plan_losses
+from ctxextend.evaluation.losses import LossTask, plan_losses
+from ctxextend.evaluation.scorer import ScoredWindow, Scorer, open_scorer
 from ctxextend.recipe import CheckpointRef
 from ctxextend.resizing import resize
 from tests.helpers.pico import Pico, add_tensors, edit_json, make_bart
@@ -112,7 +113,7 @@ def test_scorer_computes_logits_in_chunks(
     ids = np.random.default_rng(2).integers(5, 32, 16)
     scorer, window = Scorer(model, None, True), ScoredWindow(ids, np.arange(15), ids[1:])
     expected = scorer.losses([window])[0]
-    monkeypatch.setattr("ctxextend.evaluation.losses.MAX_LOGITS", 4 * 32)
+    monkeypatch.setattr("ctxextend.evaluation.scorer.MAX_LOGITS", 4 * 32)
     sizes: list[int] = []
     model.model.get_output_embeddings().register_forward_hook(
         lambda head, states, logits: sizes.append(len(logits))

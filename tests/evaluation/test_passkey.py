@@ -8,10 +8,11 @@ import torch
 
 from ctxextend.errors import DataError
 from ctxextend.evaluation.embedding import open_embedder
-from ctxextend.evaluation.eval_model import ENCODER, EvalModel, TextTokenizer, open_eval_model
+from ctxextend.evaluation.eval_model import ENCODER, EvalModel, open_eval_model
 from ctxextend.evaluation.evaluation_result import Passkey
-from ctxextend.evaluation.losses import Scorer
 from ctxextend.evaluation.passkey import DEPTHS, NUMBERS, PasskeyTask, plan_passkey
+from ctxextend.evaluation.scorer import Scorer
+from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.recipe import CheckpointRef
 from tests.helpers import pico
 from tests.helpers.mock_models import counts, mock_model
@@ -54,29 +55,33 @@ def test_window_has_given_length_and_number_at_given_depth(
 ) -> None:
     tokenizer = models[name].tokenizer
     task = plan(models[name], 100)
-    numbers = [tokenizer.tokenizer.decode([token]).strip() for token in task.numbers]
+    numbers = [tokenizer.tokenizer.decode([token]).strip() for token in task.prompts.numbers]
     assert len({*numbers}) == NUMBERS
     assert all(text.isdecimal() and (name == "causal" or len(text) == 3) for text in numbers)
     for trial, depth in enumerate(DEPTHS):
         window, answer = task.window(100, depth, trial), task.answer(100, depth, trial)
         ids = list(window.input_ids)
-        hidden = task.numbers[answer]
+        hidden = task.prompts.numbers[answer]
         text = tokenizer.tokenizer.decode(ids)
         assert len(ids) == 100
-        assert [ids.count(token) for token in task.numbers] == [
-            int(token == hidden) for token in task.numbers
+        assert [ids.count(token) for token in task.prompts.numbers] == [
+            int(token == hidden) for token in task.prompts.numbers
         ]
         assert f"pass key is {numbers[answer]}. remember it." in text.lower().replace(
             " .", "."
         ).replace('"', "")
         before, after = len(tokenizer.before), len(tokenizer.after)
         assert tuple(ids[:before]) == tokenizer.before
-        end = len(task.question) + after if name == "masked" else list(task.question).index(-1)
-        start = before + round(depth * (100 - before - len(task.sentence) - end))
-        assert ids.index(hidden) == start + list(task.sentence).index(-1)
+        end = (
+            len(task.prompts.question) + after
+            if name == "masked"
+            else list(task.prompts.question).index(-1)
+        )
+        start = before + round(depth * (100 - before - len(task.prompts.sentence) - end))
+        assert ids.index(hidden) == start + list(task.prompts.sentence).index(-1)
         output = int(window.outputs[0])
         assert window.outputs.tolist() == [output] * NUMBERS
-        assert window.labels.tolist() == task.numbers.tolist()
+        assert window.labels.tolist() == task.prompts.numbers.tolist()
         if name == "masked":
             assert ids[output] == tokenizer.tokenizer.mask_token_id
             assert tuple(ids[-after:]) == tokenizer.after
@@ -96,7 +101,7 @@ class CharacterTokenizer:
 
 def test_plan_passkey_uses_digits_with_character_tokenizer(models: dict[str, EvalModel]) -> None:
     task = plan(replace(models["causal"], tokenizer=TextTokenizer(CharacterTokenizer())), 300)
-    assert sorted(task.numbers) == [ord(digit) for digit in "0123456789"]
+    assert sorted(task.prompts.numbers) == [ord(digit) for digit in "0123456789"]
 
 
 def counting_model(
@@ -165,7 +170,11 @@ def test_plan_passkey_skips_short_lengths_with_a_note(models: dict[str, EvalMode
 
 def test_numbers_and_windows_depend_on_seed(models: dict[str, EvalModel]) -> None:
     one, same, other = (plan(models["masked"], 100, seed=seed) for seed in (1, 1, 2))
-    assert one.numbers.tolist() == same.numbers.tolist() != other.numbers.tolist()
+    assert (
+        one.prompts.numbers.tolist()
+        == same.prompts.numbers.tolist()
+        != other.prompts.numbers.tolist()
+    )
     windows = [task.window(100, 0.5, 3).input_ids.tolist() for task in (one, same, other)]
     assert windows[0] == windows[1] != windows[2]
     for depth in DEPTHS:

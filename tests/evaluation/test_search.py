@@ -18,7 +18,8 @@ from ctxextend.errors import DataError, ResizeError
 from ctxextend.evaluation.embedding import open_embedder
 from ctxextend.evaluation.eval_model import EvalModel
 from ctxextend.evaluation.retrieval import score_rankings
-from ctxextend.evaluation.search import plan_search, read_search_set
+from ctxextend.evaluation.search import plan_search
+from ctxextend.evaluation.search_set import read_search_set
 from ctxextend.recipe import Evaluate
 from tests.helpers.trainings import invoke, make_encoder, make_source
 from tests.helpers.word_tokenizer import text_of

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 import ctxextend
-from ctxextend.evaluation.eval_model import TextTokenizer
 from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.held_out import HeldOut, held_out_windows, shared_texts
 from tests.helpers.trainings import invoke, make_resized, train, write_book
 from tests.helpers.word_tokenizer import text_of

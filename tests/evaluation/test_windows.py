@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctxextend.errors import DataError
-from ctxextend.evaluation.evaluate import context_lengths, cut_windows
 from ctxextend.evaluation.losses import spans
+from ctxextend.evaluation.windows import context_lengths, cut_windows
 
 
 def texts(*lengths: int) -> list[Any]:

@@ -3,14 +3,8 @@
 import math
 from dataclasses import replace
 
-from ctxextend.comparison.comparison_result import (
-    LOSS,
-    NDCG,
-    RECIPROCAL_RANK,
-    Comparison,
-    Outcome,
-    Row,
-)
+from ctxextend.comparison.comparison_result import Comparison, Outcome, Row
+from ctxextend.comparison.metrics import LOSS, NDCG, RECIPROCAL_RANK
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
     REFERENCE,

@@ -7,15 +7,10 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from ctxextend.errors import UnsupportedModelError
-from ctxextend.evaluation import eval_model
-from ctxextend.evaluation.eval_model import (
-    CAUSAL,
-    ENCODER,
-    MASKED,
-    EvalModel,
-    TextTokenizer,
-    position_base,
-)
+from ctxextend.evaluation import position_ids
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel
+from ctxextend.evaluation.position_ids import position_base
+from ctxextend.evaluation.text_tokenizer import TextTokenizer
 from ctxextend.training.memory import checkpoint_layers, disable_dropout
 from ctxextend.training.objectives import LanguageModeling
 from ctxextend.training.train_data import IGNORE_INDEX
@@ -158,7 +153,7 @@ def test_position_base_rejects_models_that_do_not_attend_across_a_jump(
     ) -> dict[str, Any]:
         return {"input_ids": ids, "position_ids": position_ids, "use_cache": False}
 
-    monkeypatch.setattr(eval_model, "prepare_inputs", without_mask)
+    monkeypatch.setattr(position_ids, "prepare_inputs", without_mask)
     with pytest.raises(UnsupportedModelError):
         position_base(make_model("gpt2"), "--window")
 

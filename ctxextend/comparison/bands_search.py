@@ -1,0 +1,115 @@
+"""The search for settings of `bands` whose rows score best on a text."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.comparison.metrics import Metric
+from ctxextend.evaluation.evaluation_result import Estimate
+from ctxextend.recipe import Resize
+from ctxextend.tables.bands import choose_bands, find_repeats
+
+# Scores of one candidate: an array per window or document, each of shape (k,).
+SampleScores = tuple[NDArray[np.float64], ...]
+
+# Values tried next to those estimated from the table.
+SIGMAS = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0)
+REPEATS = 4  # ranges to tile
+GAINS = (1.0, 1.15, 1.3, 1.5, 1.8, 2.2, 2.7)
+HIGH_GAINS = (1.0, 1.2, 1.4)
+MAX_SHARE = 1 / 4  # a sigma, in rows, is at most this share of the table
+MIN_CHANGE = 0.1  # a sigma that differs by less than this share creates almost the same rows
+# The estimate, a sigma of 0, and all of the above; among the ranges also the longest.
+MAX_TRIALS = 1 + 1 + len(SIGMAS) + REPEATS + 1 + len(GAINS) + len(HIGH_GAINS)
+
+
+@dataclass
+class BandsSearch:
+    """The search for settings of `bands` for one table; requested settings do not change."""
+
+    table: NDArray[np.float64]  # learned rows from which new rows are created, shape (n, d)
+    rows: int  # number of rows requested
+    requested: Resize
+    measure: Callable[[Resize], SampleScores]
+    metric: Metric
+    is_only: bool = False  # whether there is one table; with more, each estimates `within`
+    scores: dict[Resize, SampleScores] = field(default_factory=dict)  # of each trial, in order
+
+    def run(self) -> Resize:
+        """Return the best settings: sigma is tuned first, then the range to tile, then the gains.
+
+        The best of about twenty trials is ahead partly by chance: a lead of a standard error or
+        less does not count.
+        """
+        requested = self.requested.choice.settings
+        current = self._complete(requested["sigma"])
+        self._try(current)
+        for name in ("sigma", "repeat", "gain", "high_gain"):
+            if requested[name] is None:
+                current = self._best_of(self._others(name, current), current)
+        return current
+
+    def _best_of(self, others: Iterator[Resize], current: Resize) -> Resize:
+        """Return the candidate with the largest lead over the current one; that one without any."""
+        best = current
+        largest = 0.0
+        for other in others:
+            self._try(other)
+            lead = self.improvement(other, current)
+            error = lead.standard_error
+            if error is not None and lead.mean > error and lead.mean > largest:
+                best = other
+                largest = lead.mean
+        return best
+
+    def _try(self, candidate: Resize) -> None:
+        if candidate not in self.scores:
+            self.scores[candidate] = self.measure(candidate)
+
+    def improvement(self, candidate: Resize, reference: Resize) -> Estimate:
+        """Return how much better one candidate is than another, paired; above 0 is better."""
+        return self.metric.worsening(self.scores[reference], self.scores[candidate])
+
+    def _others(self, name: str, current: Resize) -> Iterator[Resize]:
+        """Yield candidates with other values of one setting."""
+        if name == "sigma":
+            yield from self._other_sigmas(current)
+        elif name == "repeat":
+            yield from self._other_repeats(current)
+        elif name == "gain":
+            for gain in GAINS:
+                yield current.with_settings(gain=gain)
+        elif current.choice.settings["high_gain"]:  # None if it equals a gain that was given
+            for gain in HIGH_GAINS:
+                yield current.with_settings(high_gain=gain)
+
+    def _other_sigmas(self, current: Resize) -> Iterator[Resize]:
+        """Yield candidates with other sigmas, for which the other settings are estimated again."""
+        sigmas = list(SIGMAS)
+        if not self.requested.choice.settings["repeat"]:  # at 0, nothing is tiled
+            sigmas.insert(0, 0.0)
+        for sigma in sigmas:
+            is_short = sigma <= MAX_SHARE * len(self.table)
+            if is_short and abs(sigma - current.choice.settings["sigma"]) > MIN_CHANGE * sigma:
+                yield self._complete(sigma)
+
+    def _other_repeats(self, current: Resize) -> Iterator[Resize]:
+        sigma = current.choice.settings["sigma"]
+        if not sigma:
+            return
+        for repeat in find_repeats(
+            self.table, sigma, REPEATS, keep=self.requested.choice.keep_first
+        ):
+            yield current.with_settings(repeat=repeat)
+
+    def _complete(self, sigma: float | None) -> Resize:
+        """Return a candidate with the settings that are None estimated from the table."""
+        settings = {**self.requested.choice.settings, "sigma": sigma}
+        requested = replace(self.requested.choice, settings=settings)
+        chosen = choose_bands(self.table, self.rows, requested)
+        candidate = replace(self.requested, method=chosen.text)
+        if self.is_only:
+            return candidate
+        return candidate.with_settings(within=settings["within"])

@@ -1,0 +1,147 @@
+"""The candidates of a comparison: a plan of each method, and what is measured of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.comparison.comparison_settings import Compare
+from ctxextend.comparison.hold_out import read_hold_out_length, whole_length
+from ctxextend.errors import MethodError, ResizeError
+from ctxextend.evaluation.eval_model import ModelFiles
+from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.evaluation.evaluation_run import EvaluationRun
+from ctxextend.output.record import pinned_ref, recorded_settings
+from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.plan.plan import Plan, plan_model
+from ctxextend.recipe import Recipe, Resize
+from ctxextend.recipe_file import recipe_values, yaml_text
+from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA
+
+
+class Measurement(NamedTuple):
+    """The evaluation of a candidate at one stage."""
+
+    evaluation: Evaluation
+    scores: tuple[NDArray[np.float64], ...]  # from `EvaluationRun.scores`
+
+
+@dataclass
+class Candidate:
+    """A method or a checkpoint, and its measurements so far."""
+
+    name: str  # of a method with its settings, if any
+    keeps_learned_rows: bool = False
+    recipe: str = ""  # YAML that reproduces its checkpoint
+    measured: list[Measurement] = field(default_factory=list)  # untrained, then trained
+    seconds: float = 0.0
+
+    def add(self, run: EvaluationRun) -> None:
+        """Add what a run has measured."""
+        self.measured.append(Measurement(run.report(complete=True), run.scores))
+
+    @property
+    def untrained(self) -> Measurement | None:
+        """The measurement without training; None if it was not measured yet."""
+        return self.measured[0] if self.measured else None
+
+    @property
+    def trained(self) -> Measurement | None:
+        """The measurement after training; None without one."""
+        return self.measured[1] if len(self.measured) > 1 else None
+
+
+@dataclass(frozen=True)
+class MethodPlans:
+    """The methods that are compared, all for the same new length."""
+
+    plans: Mapping[str, Plan]  # by name of the method, with its settings
+    skipped: Mapping[str, str]  # methods that do not apply, with the reason
+    # For `resize` of the checkpoint: the new length or, with held-out rows, the same factor.
+    to: int | str
+    auto: str  # the method that `auto` takes for it
+
+    @property
+    def first(self) -> Plan:
+        """The plan of any method."""
+        return next(iter(self.plans.values()))
+
+    @property
+    def max_len(self) -> int:
+        """The new context length in positions."""
+        return self.first.max_len_after
+
+
+def plan_methods(files: ModelFiles, settings: Compare) -> MethodPlans:
+    """Plan each method; those that do not apply are skipped unless the user named them.
+
+    Raises:
+        ResizeError: The new length creates no rows, or no rows to compare with are held out.
+        CtxextendError: A method that the user named does not apply.
+    """
+    length = _new_length(files, settings)
+    plans = dict[str, Plan]()
+    skipped = dict[str, str]()
+    for spec in settings.methods:
+        resize = replace(spec.resize, to=length or spec.resize.to)
+        try:
+            plan = plan_model(files, resize, cut=settings.hold_out)
+        except ResizeError as error:
+            if spec.is_named:
+                raise
+            # No table has a formula by chance, and a MethodError is about other positions.
+            if spec.name != FORMULA and not isinstance(error, MethodError):
+                skipped[spec.name] = error.message
+        else:
+            plans[spec.name] = plan
+    max_len = next(iter(plans.values())).max_len_after
+    to: int | str = max_len
+    if settings.hold_out:
+        to = whole_length(files, max_len, settings.hold_out)
+    return MethodPlans(plans=plans, skipped=skipped, to=to, auto=method_of_auto(files, to))
+
+
+def _new_length(files: ModelFiles, settings: Compare) -> int | str | None:
+    """Return the length to resize to; None if each method states its own."""
+    to = settings.to
+    if settings.hold_out:
+        return read_hold_out_length(files, to, settings.hold_out)
+    if to is None:
+        return None
+    length = plan_model(files, Resize(to)).max_len_after
+    before = files.max_len
+    if length <= before:
+        found = f"{files.name} has a context length of {before} tokens"
+        message = f"{found}, so --to {length} creates no new rows to compare."
+        raise ResizeError(message, f"Use a larger --to, such as --to {4 * before}.")
+    return length
+
+
+def method_of_auto(opened: OpenedModel, to: int | str) -> str:
+    """Return the method that `auto` takes for a resize, or ``auto`` if tables differ in it."""
+    chosen = plan_model(opened, Resize(to)).choices.values()
+    names = {choice.name for choice in chosen}
+    return names.pop() if len(names) == 1 else DEFAULT_METHOD
+
+
+def open_candidates(
+    opened: OpenedModel, settings: Compare, methods: MethodPlans
+) -> list[Candidate]:
+    """Return an unmeasured candidate for each method, with the recipe of its checkpoint."""
+    ref = pinned_ref(opened.ref, opened.checkpoint)
+    resizes = {name: recorded_settings(plan) for name, plan in methods.plans.items()}
+    if settings.hold_out:  # as they were named: settings were chosen for the cut tables
+        resizes = {spec.name: replace(spec.resize, to=methods.to) for spec in settings.methods}
+    candidates = []
+    for name, plan in methods.plans.items():
+        recipe = Recipe(ref, resize=resizes[name], train=settings.train)
+        candidates.append(
+            Candidate(
+                name=name,
+                keeps_learned_rows=plan.keeps_learned_rows,
+                recipe=yaml_text(recipe_values(recipe)),
+            )
+        )
+    return candidates

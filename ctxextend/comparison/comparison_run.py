@@ -1,0 +1,316 @@
+"""A comparison of methods on one loaded model: what it needs, and its results so far."""
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ctxextend.comparison.candidates import (
+    Candidate,
+    MethodPlans,
+    open_candidates,
+    plan_methods,
+)
+from ctxextend.comparison.comparison_result import Comparison
+from ctxextend.comparison.comparison_settings import Compare
+from ctxextend.comparison.in_memory import (
+    InMemoryResizer,
+    InMemoryTrainer,
+    open_resizer,
+    open_trainer,
+)
+from ctxextend.comparison.metrics import choose_metric
+from ctxextend.comparison.ranking import check_ranked, measured_comparison
+from ctxextend.errors import DataError, TrainingError
+from ctxextend.evaluation.embedding import last_states
+from ctxextend.evaluation.eval_model import (
+    ENCODER,
+    EvalModel,
+    ModelFiles,
+    load_eval_model,
+    open_files,
+)
+from ctxextend.evaluation.evaluation_result import TRUNCATED, little_text
+from ctxextend.evaluation.evaluation_run import (
+    EvaluationRun,
+    applicable_measures,
+    plan_evaluation,
+)
+from ctxextend.evaluation.losses import LossTask
+from ctxextend.evaluation.reference_rows import HeldOutText, plan_held_out_rows, read_texts
+from ctxextend.evaluation.search_set import read_search_set
+from ctxextend.held_out import shared_texts, split_documents
+from ctxextend.models.devices import torch_threads
+from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.progress import Progress, no_progress
+from ctxextend.text_data import check_paths
+
+HELD_OUT_NOTE = (
+    "Methods are evaluated on windows held out of --data, about 5 % of it, and trained on the "
+    "rest. Pass --eval-data to evaluate on other text."
+)
+MIN_WINDOWS = 2  # of a quick comparison
+
+
+class ComparisonInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a comparison; `comparison` has the results so far, with `complete` False."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        super().__init__("interrupted")
+        self.comparison = comparison
+
+
+def compare_model(
+    opened: OpenedModel, settings: Compare, progress: Progress = no_progress
+) -> Comparison:
+    """Compare methods on an opened checkpoint.
+
+    Raises:
+        CtxextendError: As `compare`.
+        ComparisonInterrupted: Ctrl-C was pressed; it has the results so far.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        run = open_comparison(opened, settings, Path(folder))
+        try:
+            with torch_threads(run.resizer.model.model, settings.evaluate.threads):
+                run.measure(progress)
+        except KeyboardInterrupt:
+            raise ComparisonInterrupted(run.report(complete=False)) from None
+        return run.report(complete=True)
+
+
+@dataclass
+class ComparisonRun:
+    """Candidates and their results so far."""
+
+    files: ModelFiles
+    settings: Compare  # with what is trained filled in
+    methods: MethodPlans
+    resizer: InMemoryResizer
+    evaluation: EvaluationRun
+    trainer: InMemoryTrainer | None  # None: no training
+    candidates: list[Candidate]
+    failures: list[str] = field(default_factory=list)  # messages of failed training runs
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that the base, all candidates and their training read."""
+        each = self.evaluation.tokens
+        if self.trainer is not None:
+            each += self.evaluation.tokens + self.trainer.tokens
+        return self.evaluation.base_tokens + len(self.candidates) * each
+
+    def measure(self, progress: Progress) -> None:
+        """Run the base, then evaluate each candidate untrained, then train and evaluate each."""
+        total = self.tokens
+
+        def advance(name: str) -> Callable[[int], None]:
+            return lambda tokens: progress(tokens, total, name)
+
+        base = "the base" if self.settings.hold_out is None else "the reference rows"
+        self.evaluation.run_base(advance(base))
+        for candidate in self.candidates:
+            self._measure_untrained(candidate, advance(candidate.name))
+        if self.trainer is not None:
+            for candidate in self.candidates:
+                self._measure_trained(candidate, self.trainer, advance(candidate.name))
+
+    def _measure_untrained(self, candidate: Candidate, advance: Callable[[int], None]) -> None:
+        started = time.perf_counter()
+        self.resizer.set_positions(self.methods.plans[candidate.name])
+        self.evaluation.measure(advance)
+        candidate.add(self.evaluation)
+        candidate.seconds += time.perf_counter() - started
+
+    def _measure_trained(
+        self, candidate: Candidate, trainer: InMemoryTrainer, advance: Callable[[int], None]
+    ) -> None:
+        started = time.perf_counter()
+        plan = self.methods.plans[candidate.name]
+        self.resizer.set_positions(plan)
+        try:
+            with trainer.trained(self.resizer, plan, advance):
+                self.evaluation.measure(advance)
+                candidate.add(self.evaluation)
+        except TrainingError as error:  # one failed training must not lose the other results
+            self.failures.append(f"Training failed for {candidate.name}: {error}")
+        candidate.seconds += time.perf_counter() - started
+
+    def report(self, *, complete: bool) -> Comparison:
+        """Return the results so far."""
+        model = self.resizer.model
+        settings = self.settings
+        metric = choose_metric(
+            model.kind,
+            has_search_set=bool(settings.evaluate.corpus),
+            has_held_out_rows=settings.hold_out is not None,
+        )
+        comparison = measured_comparison(
+            self.candidates,
+            metric,
+            self.evaluation,
+            self.started,
+            source=self.files.name,
+            model_type=model.model_type,
+            table=self.files.table,
+            max_len_before=settings.hold_out or self.files.max_len,
+            max_len_after=model.max_len,
+        )
+        comparison = replace(
+            comparison,
+            hold_out=settings.hold_out,
+            is_quick=settings.is_quick,
+            auto=self.methods.auto,
+            skipped=self.methods.skipped,
+            complete=complete,
+            warnings=(*comparison.warnings, *self.failures),
+        )
+        if settings.train is not None and self.trainer is not None:
+            comparison = replace(
+                comparison,
+                steps=settings.train.steps,
+                trainable=str(settings.train.trainable),
+                seq_len=self.trainer.task.span,
+            )
+        if comparison.rows:
+            method = comparison.recommended
+            command = self.files.ref.resize_command(to=self.methods.to, method=method)
+            comparison = replace(comparison, next_command=command)
+        return comparison
+
+
+def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> ComparisonRun:
+    """Plan each method, load the model, cut the text, and tokenize training text into a folder.
+
+    Raises:
+        CtxextendError: As `compare`.
+    """
+    _check_text(settings)
+    search_set = read_search_set(settings.evaluate)
+    files = open_files(opened)
+    methods = plan_methods(files, settings)
+    held_out_text = _read_held_out_text(files, settings, methods)
+    settings, notes = _choose_trainable(files, settings)
+
+    base = _load_base(files, settings)
+    evaluate = settings.evaluate_for(base.kind, methods.max_len)
+    applicable_measures(base, evaluate)
+    resizer = open_resizer(base, methods.first, shares=not _is_trained_teacher(base, settings))
+    trainer = None
+    if settings.train is not None:
+        trainer = open_trainer(files, methods.first, settings.train, base, folder)
+
+    documents = None
+    if trainer is not None and search_set is None and not trainer.task.settings.eval_data:
+        documents = split_documents(trainer.held_out_windows, files.tokenizer.separator)
+        notes = (*notes, HELD_OUT_NOTE)
+    notes = (*base.notes, *notes)
+    advice = little_text(methods.auto)
+    if held_out_text is not None:
+        resizer.set_reference_rows(methods.first)
+        evaluation = plan_held_out_rows(resizer.model, evaluate, held_out_text)
+    else:
+        evaluation = plan_evaluation(
+            resizer.model,
+            base,
+            evaluate,
+            documents,
+            search_set=search_set,
+            short_hint=f"Pass more text with --data, or use a smaller --to. {advice}",
+            notes=notes,
+        )
+    if trainer is not None and documents is not None:
+        evaluation.warnings += trainer.task.warnings
+    check_ranked(evaluation, advice)
+
+    if settings.seconds is not None:
+        tokens = _affordable_tokens(evaluation, len(methods.plans), settings.seconds)
+        evaluation = _plan_quick_evaluation(evaluation, tokens, notes)
+    return ComparisonRun(
+        files=files,
+        settings=settings,
+        methods=methods,
+        resizer=resizer,
+        evaluation=evaluation,
+        trainer=trainer,
+        candidates=open_candidates(opened, settings, methods),
+    )
+
+
+def _check_text(settings: Compare) -> None:
+    """Raise DataError if text does not exist, or is both trained on and evaluated on."""
+    if settings.evaluate.data:
+        check_paths(settings.evaluate.data)
+    train = settings.train
+    if train is None or not train.eval_data:
+        return
+    shared = shared_texts(train.eval_data, train.data)
+    if shared:
+        names = ", ".join(map(str, shared[:3]))
+        message = f"{names} is passed to both --data (training) and --eval-data (evaluation)."
+        hint = "Remove --eval-data to evaluate on 5 % of --data, held out of training."
+        raise DataError(message, hint)
+
+
+def _read_held_out_text(
+    files: ModelFiles, settings: Compare, methods: MethodPlans
+) -> HeldOutText | None:
+    """Return texts with tokens beyond the first held-out row; None without held-out rows."""
+    if settings.hold_out is None:
+        return None
+    advice = little_text(methods.auto)
+    return read_texts(files, settings.evaluate, settings.hold_out, methods.max_len, advice)
+
+
+def _choose_trainable(files: ModelFiles, settings: Compare) -> tuple[Compare, tuple[str, ...]]:
+    """Fill in what is trained, the same for all methods; also return notes."""
+    from ctxextend.training.trainable_setting import choose_trainable
+
+    if settings.train is None:
+        return settings, ()
+    train, notes = choose_trainable(files, settings.train)
+    return replace(settings, train=train), notes
+
+
+def _load_base(files: ModelFiles, settings: Compare) -> EvalModel:
+    # Training keeps weights in float32, whatever --precision is.
+    precision = "fp32" if settings.train else settings.evaluate.precision
+    return load_eval_model(files, precision, settings.evaluate.device)
+
+
+def _is_trained_teacher(base: EvalModel, settings: Compare) -> bool:
+    """Whether training changes weights of the base while an encoder is distilled from it."""
+    return base.kind == ENCODER and settings.train is not None and settings.train.trains_weights
+
+
+def _affordable_tokens(run: EvaluationRun, candidates: int, seconds: float) -> int:
+    """Return how much text the base and all candidates can read in a time, from one pass."""
+    import torch
+
+    model = run.model
+    task = run.tasks[0]
+    windows = len(run.text.windows)
+    ids = model.tokenizer.add_special_tokens(run.text.windows[0])
+    inputs = torch.from_numpy(ids)[None].to(model.model.device)
+    with torch_threads(model.model, run.settings.threads), torch.inference_mode():
+        started = time.perf_counter()
+        last_states(model, inputs)
+        seconds_per_token = (time.perf_counter() - started) / len(ids)
+    tokens_per_window = (task.base_tokens + candidates * task.tokens) / windows
+    affordable = max(seconds / seconds_per_token / tokens_per_window, MIN_WINDOWS)
+    return int(min(affordable * len(ids), run.settings.tokens))
+
+
+def _plan_quick_evaluation(full: EvaluationRun, tokens: int, notes: Sequence[str]) -> EvaluationRun:
+    """Return an evaluation with so many tokens of text that only measures what ranks methods."""
+    settings = replace(full.settings, tokens=tokens)
+    run = plan_evaluation(full.model, full.base, settings, notes=notes)
+    if tokens < full.settings.tokens and run.text.limited_by == "tokens":
+        run.text = replace(run.text, limited_by="time")
+    task = run.tasks[0]
+    if isinstance(task, LossTask):
+        task.modes = [mode for mode in task.modes if mode.name != TRUNCATED]
+    run.tasks = (task,)
+    return run

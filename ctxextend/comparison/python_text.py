@@ -1,0 +1,56 @@
+"""Text that comes with Python: its documentation, for a comparison without other text."""
+
+import ast
+import hashlib
+import inspect
+import json
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from pydoc_data.topics import topics
+
+from ctxextend.plan.find_tables import OpenedModel
+
+# The bundled model was not trained on documents whose SHA-256 starts with a byte below this; see
+# its model card.
+HELD_OUT_BELOW = 256 / 20
+MIN_CHARACTERS = 40
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def default_documents(opened: OpenedModel) -> list[str]:
+    """Return text that the bundled model was not trained on; for other models, long texts first."""
+    if opened.checkpoint.source.kind == "bundled":
+        return [text for text in python_documents() if is_held_out(text)]
+    return sorted(map("\n\n".join, _python_texts()), key=len, reverse=True)
+
+
+def python_documents() -> list[str]:
+    """Return what the bundled model was trained or evaluated on, as far as this Python has it."""
+    documents = dict.fromkeys(text for texts in _python_texts() for text in texts)
+    return [text for text in documents if len(text) >= MIN_CHARACTERS]
+
+
+def is_held_out(document: str) -> bool:
+    """Whether the bundled model was not trained on a document."""
+    return hashlib.sha256(document.encode()).digest()[0] < HELD_OUT_BELOW
+
+
+def _python_texts() -> Iterator[list[str]]:
+    """Yield the topics of `help`, and the docstrings of each module of the standard library."""
+    for topic in topics.values():
+        yield [topic]
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(library.glob("*.py")):  # packages would take too long
+        texts = []
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, DOCUMENTED):
+                texts.append(inspect.cleandoc(ast.get_docstring(node) or ""))
+        yield texts
+
+
+def write_documents(path: Path, documents: Iterable[str]) -> str:
+    """Write documents as .jsonl, and return its path."""
+    lines = [json.dumps({"text": text}) + "\n" for text in documents]
+    path.write_text("".join(lines), "utf-8")
+    return str(path)

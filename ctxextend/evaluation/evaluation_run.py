@@ -1,0 +1,326 @@
+"""The tasks of an evaluation: which ones apply to a model and a text, and their results so far."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.errors import DataError, ResizeError
+from ctxextend.evaluation import eval_model
+from ctxextend.evaluation.embedding import Embedder, open_embedder
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, MASKED, EvalModel, ModelOrFiles
+from ctxextend.evaluation.evaluation_result import Evaluation
+from ctxextend.evaluation.losses import LossTask, plan_losses
+from ctxextend.evaluation.passkey import plan_passkey
+from ctxextend.evaluation.retrieval import plan_retrieval
+from ctxextend.evaluation.scorer import Scorer, open_scorer
+from ctxextend.evaluation.search import plan_search
+from ctxextend.evaluation.search_set import SearchSet
+from ctxextend.evaluation.shift import plan_shift
+from ctxextend.evaluation.task import Task
+from ctxextend.evaluation.unseen_text import read_unseen
+from ctxextend.evaluation.windows import TextWindows, context_lengths, cut_windows
+from ctxextend.held_out import Ids
+from ctxextend.recipe import MEASURES, MIN_LENGTH, Evaluate
+from ctxextend.text_data import empty_files
+
+LM_MEASURES = ("position", "context", "passkey")
+MEASURES_BY_KIND = {
+    CAUSAL: LM_MEASURES,
+    MASKED: LM_MEASURES,
+    ENCODER: ("passkey", "retrieval"),
+}
+KIND_NAMES = {
+    CAUSAL: "a causal language model",
+    MASKED: "a masked language model",
+    ENCODER: "an encoder without an LM head",
+}
+
+
+@dataclass
+class EvaluationRun:
+    """The tasks of an evaluation and their results so far.
+
+    `measure` can be called again after the positions of the model have changed.
+    """
+
+    model: EvalModel
+    base: EvalModel | None  # None if unknown
+    settings: Evaluate
+    text: TextWindows  # windows as long as the longest context
+    tasks: tuple[Task, ...]  # the first one ranks models
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]  # among them why an applicable measure was skipped
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def text_tokens(self) -> int:
+        """The number of tokens of the windows, special tokens included."""
+        special = self.model.tokenizer.num_special
+        return sum(len(window) + special for window in self.text.windows)
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that the model reads."""
+        return sum(task.tokens for task in self.tasks)
+
+    @property
+    def base_tokens(self) -> int:
+        """The number of tokens that the base reads."""
+        return sum(task.base_tokens for task in self.tasks)
+
+    @property
+    def scores(self) -> tuple[NDArray[np.float64], ...]:
+        """The values that rank models; see `Task.scores`."""
+        return self.tasks[0].scores if self.tasks else ()
+
+    def run_base(self, advance: Callable[[int], None]) -> None:
+        """Run the base, whose results are reused for each model."""
+        for task in self.tasks:
+            task.run_base(advance)
+
+    def measure(self, advance: Callable[[int], None]) -> None:
+        """Run all tasks, keeping results as they arrive; `advance` gets the tokens of each step."""
+        self.started = time.perf_counter()
+        for task in self.tasks:
+            task.measure(advance)
+
+    def report(self, *, complete: bool) -> Evaluation:
+        """Return the results so far."""
+        model = self.model
+        base = self.base
+        warnings = [*self.warnings]
+        measured: dict[str, Any] = {"tokens": self.text_tokens}
+        for task in self.tasks:
+            measured |= task.report()
+            warnings += measured.pop("warnings", ())
+        return Evaluation(
+            source=model.name,
+            model_type=model.model_type,
+            kind=model.kind,
+            max_len=model.max_len,
+            base=None if base is None else base.name,
+            base_max_len=None if base is None else base.max_len,
+            documents=len(self.text.documents),
+            limited_by=self.text.limited_by,
+            seed=self.settings.seed,
+            precision=model.precision,
+            complete=complete,
+            seconds=round(time.perf_counter() - self.started, 3),
+            warnings=tuple(warnings),
+            notes=self.notes,
+            **measured,
+        )
+
+
+def plan_evaluation(
+    model: EvalModel,
+    base: EvalModel | None,
+    settings: Evaluate,
+    documents: Iterable[Ids] | None = None,
+    *,
+    search_set: SearchSet | None = None,
+    minimum: int = 1,
+    short_hint: str = "",
+    notes: Sequence[str] = (),
+) -> EvaluationRun:
+    """Choose tasks, and cut the text into windows as long as the longest context.
+
+    Args:
+        model: The model to evaluate.
+        base: Its base; None if unknown.
+        settings: What to measure, and on which text.
+        documents: Token ids of each document; None: those of the settings.
+        search_set: Judged queries, for encoders.
+        minimum: Minimum number of windows.
+        short_hint: What to do if the text has fewer; by default, to pass more text or to use
+            shorter windows.
+        notes: Notes of the evaluation so far.
+
+    Raises:
+        ResizeError: A length or a measure does not apply to the model.
+        CheckpointError: The tokenizer is not that of the model or of its base.
+        DataError: The text is too short, or lacks what a measure needs.
+        UnsupportedModelError: The model needs more than text.
+    """
+    measures = applicable_measures(model, settings)
+    longest = max(settings.length, default=max(model.max_len, MIN_LENGTH))
+    check_length(model, longest)
+    base_len = None if base is None else base.max_len
+    lengths = tuple(sorted(set(settings.length))) or context_lengths(longest, base_len)
+
+    size = longest - model.tokenizer.num_special
+    warnings = list[str]()
+    if documents is None and settings.data:
+        documents, warnings = read_unseen([model], settings, size * minimum)
+    if documents is None:
+        measures = ()
+        text = TextWindows()
+    else:
+        text = cut_windows(
+            documents,
+            size,
+            max(settings.tokens // longest, 1),
+            model.tokenizer.separator,
+            one_each="retrieval" in measures,
+            minimum=minimum,
+            short_hint=short_hint,
+        )
+    eval_model.check_vocabulary(model, text.ids)
+    if base is not None and text.windows:
+        eval_model.check_same_tokens(model, base, text.windows[0])
+
+    planner = TaskPlanner(
+        model=model,
+        base=base,
+        settings=settings,
+        measures=measures,
+        lengths=lengths,
+        text=text,
+        warnings=warnings,
+        notes=[*notes, *empty_files(settings.data)],
+    )
+    if model.kind == ENCODER:
+        planner.plan_encoder(search_set)
+    else:
+        planner.plan_language_model()
+    return EvaluationRun(
+        model=model,
+        base=base,
+        settings=settings,
+        text=text,
+        tasks=tuple(planner.tasks),
+        warnings=tuple(planner.warnings),
+        notes=tuple(planner.notes),
+    )
+
+
+@dataclass
+class TaskPlanner:
+    """Collects the tasks of an evaluation, the one that ranks models first."""
+
+    model: EvalModel
+    base: EvalModel | None
+    settings: Evaluate
+    measures: tuple[str, ...]  # that apply to the model and the text
+    lengths: tuple[int, ...]  # context lengths, shortest first
+    text: TextWindows
+    warnings: list[str]
+    notes: list[str]
+    tasks: list[Task] = field(default_factory=list)
+
+    @property
+    def longest(self) -> int:
+        """The longest context length."""
+        return self.lengths[-1]
+
+    def plan_encoder(self, search_set: SearchSet | None) -> None:
+        """Add the tasks of an encoder.
+
+        Raises:
+            DataError: The text lacks what a requested measure needs.
+        """
+        batch_size = self.settings.batch_size
+        embedder = open_embedder(self.model, batch_size)
+        base = None if self.base is None else open_embedder(self.base, batch_size)
+        if search_set is not None:
+            self.tasks.append(plan_search(embedder, base, search_set, self.longest))
+            self.notes += search_set.notes
+        if "retrieval" in self.measures:
+            with self._optional():
+                retrieval = plan_retrieval(embedder, base, self.text.documents, self.longest)
+                self.tasks.append(retrieval)
+        self._plan_shared(embedder)
+
+    def plan_language_model(self) -> None:
+        """Add the tasks of a language model.
+
+        Raises:
+            DataError: The text lacks what a requested measure needs.
+        """
+        batch_size = self.settings.batch_size
+        scorer = open_scorer(self.model, batch_size)
+        base = None if self.base is None else open_scorer(self.base, batch_size)
+        if "position" in self.measures or "context" in self.measures:
+            self.tasks.append(self._plan_losses(scorer, base))
+        self._plan_shared(scorer)
+
+    def _plan_losses(self, scorer: Scorer, base: Scorer | None) -> LossTask:
+        task = plan_losses(
+            scorer, base, self.text.windows, self.lengths, self.settings.seed, self.measures
+        )
+        task.across_documents = self.text.across_documents
+        if task.across_documents:
+            self.warnings.append(
+                f"Few documents have the {self.longest:,} tokens of a window, so windows span "
+                "several documents: text before a document's start helps little to predict it."
+            )
+        return task
+
+    def _plan_shared(self, evaluator: Scorer | Embedder) -> None:
+        """Add the tasks that all kinds of models have."""
+        settings = self.settings
+        if "passkey" in self.measures:
+            with self._optional():
+                passkey = plan_passkey(
+                    evaluator,
+                    self.text.ids,
+                    self.lengths,
+                    tokens=settings.tokens,
+                    seed=settings.seed,
+                )
+                self.tasks.append(passkey)
+                self.notes += passkey.notes
+        if "shift" in self.measures:
+            base_len = None if self.base is None else self.base.max_len
+            windows = self.text.windows
+            shift = plan_shift(evaluator, windows, self.longest, base_len, settings.seed)
+            self.tasks.append(shift)
+
+    @contextmanager
+    def _optional(self) -> Iterator[None]:
+        """Note why a measure is skipped; raise DataError if it was requested by name."""
+        try:
+            yield
+        except DataError as error:
+            if self.settings.measure:
+                hint = "Remove it from --measure, or provide what it needs."
+                raise DataError(error.message, hint) from None
+            self.notes.append(error.message)
+
+
+def check_length(model: ModelOrFiles, length: int) -> None:
+    """Check that a model can read windows of a length.
+
+    Raises:
+        ResizeError: They are longer than its context length.
+    """
+    if length > model.max_len:
+        message = (
+            f"{model.name} has a context length of {model.max_len}, too short for windows of "
+            f"{length} tokens."
+        )
+        raise ResizeError(message, f"Resize it first: ctxextend resize {model.name} --to {length}")
+
+
+def applicable_measures(model: EvalModel, settings: Evaluate) -> tuple[str, ...]:
+    """Return the requested measures, by default all that apply to the model.
+
+    Raises:
+        ResizeError: A requested measure, or the search set, does not apply to it.
+    """
+    applicable = MEASURES_BY_KIND[model.kind]
+    kind = f"{model.name}, {KIND_NAMES[model.kind]}"
+    if settings.corpus is not None and model.kind != ENCODER:
+        message = f"--corpus does not apply to {kind}."
+        raise ResizeError(message, f"Pass text with --data: it measures {', '.join(applicable)}.")
+    for name in settings.measure:
+        if name not in (*applicable, "shift"):
+            message = f"--measure {name} does not apply to {kind}."
+            raise ResizeError(message, f"Use {', '.join(applicable)}.")
+    requested = settings.measure or applicable
+    return tuple(name for name in MEASURES if name in requested)

@@ -1,0 +1,130 @@
+"""Windows of equal length, cut from documents, and the context lengths to measure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ctxextend.errors import DataError
+from ctxextend.held_out import Ids
+from ctxextend.recipe import MIN_LENGTH
+
+SHORTEST_CONTEXT = 128
+DOUBLINGS = 3  # start from a shorter context if fewer would fit
+TOKENS_SEARCHED = 8  # read to find long documents, per requested token
+
+
+@dataclass(frozen=True)
+class TextWindows:
+    """Windows of equal length, cut from documents."""
+
+    windows: tuple[Ids, ...] = ()  # each of shape (tokens,), in text order
+    documents: tuple[Ids, ...] = ()  # the documents read, each of shape (tokens,)
+    across_documents: bool = False  # whether windows span several documents
+    # what limited the windows: ``tokens``, ``time``, or the end of the ``text``; empty without
+    limited_by: str = ""
+
+    @property
+    def ids(self) -> Ids:
+        """The ids of all documents, shape (tokens,)."""
+        return np.concatenate([np.empty(0, np.int64), *self.documents])
+
+
+def cut_windows(
+    documents: Iterable[Ids],
+    size: int,
+    count: int,
+    separator: int | None,
+    *,
+    one_each: bool = False,
+    minimum: int = 1,
+    short_hint: str = "",
+) -> TextWindows:
+    """Cut documents, each of shape (tokens,), into windows that do not overlap.
+
+    Windows stay inside documents, unless that would leave more than half of the text unused or give
+    fewer than `minimum` windows: then documents are joined with a separator. Reading stops at the
+    last document needed.
+
+    Args:
+        documents: Token ids of each document.
+        size: Tokens of a window.
+        count: Maximum number of windows.
+        separator: The token between joined documents, or None.
+        one_each: Take only the first window of each document.
+        minimum: Minimum number of windows.
+        short_hint: What to do if there are fewer.
+
+    Raises:
+        DataError: The text has fewer than `minimum` windows.
+    """
+    inside = list[Ids]()
+    read = list[Ids]()
+    tokens = 0
+    limited_by = "text"
+    for ids in documents:
+        read.append(ids)
+        tokens += len(ids)
+        own = _cut(ids, size)
+        inside += own[:1] if one_each else own
+        if len(inside) >= count or tokens >= TOKENS_SEARCHED * count * size:
+            limited_by = "tokens"
+            break
+    inside = inside[:count]
+    joined = _cut(_join(read, separator), size)[:count]
+    if len(joined) < minimum:
+        raise _too_short(tokens, size, minimum, short_hint)
+    across = 2 * len(inside) < len(joined) or len(inside) < minimum
+    windows = joined if across else inside
+    if len(windows) == count:
+        limited_by = "tokens"
+    return TextWindows(
+        windows=tuple(windows),
+        documents=tuple(read),
+        across_documents=across,
+        limited_by=limited_by,
+    )
+
+
+def _join(documents: Sequence[Ids], separator: int | None) -> Ids:
+    """Return all documents with a separator after each."""
+    parts = [np.empty(0, np.int64)]
+    for ids in documents:
+        parts.append(ids)
+        if separator is not None:
+            parts.append(np.array([separator], np.int64))
+    return np.concatenate(parts)
+
+
+def _cut(ids: Ids, size: int) -> list[Ids]:
+    return [ids[start : start + size] for start in range(0, len(ids) - size + 1, size)]
+
+
+def _too_short(tokens: int, size: int, minimum: int, hint: str) -> DataError:
+    """Return the error for a text of so many tokens."""
+    if minimum == 1:
+        needed = f"one window needs {size:,}"
+    else:
+        needed = f"{minimum} windows of {size:,} are needed"
+    if not hint:
+        hint = "Pass more text with --data"
+        shorter = 2 ** max(tokens.bit_length() - 1, 0)
+        if minimum == 1 and shorter >= MIN_LENGTH:
+            hint += f", or use shorter windows with --length {shorter}"
+        hint += "."
+    return DataError(f"The text has {tokens:,} tokens; {needed}.", hint)
+
+
+def context_lengths(longest: int, base: int | None) -> tuple[int, ...]:
+    """Return the context lengths to measure: doublings from a short one, and the base's length.
+
+    The shortest is 128 or, if fewer than three doublings would fit, an eighth of the longest.
+    """
+    lengths = {longest}
+    if base is not None:
+        lengths.add(base)
+    context = max(min(SHORTEST_CONTEXT, longest >> DOUBLINGS), 1)
+    while context < longest:
+        lengths.add(context)
+        context *= 2
+    return tuple(sorted(length for length in lengths if MIN_LENGTH <= length <= longest))

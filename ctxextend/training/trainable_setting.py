@@ -1,0 +1,73 @@
+"""Choose which parameters to train from the positions of a checkpoint."""
+
+from dataclasses import replace
+
+from ctxextend.checkpoints.safetensors_file import read_floats
+from ctxextend.errors import TrainingError
+from ctxextend.evaluation.eval_model import ModelFiles
+from ctxextend.families.schema import SinusoidalTable
+from ctxextend.recipe import Train
+from ctxextend.tables.sinusoids import find_formula
+
+
+def choose_trainable(files: ModelFiles, settings: Train) -> tuple[Train, tuple[str, ...]]:
+    """Fill in what to train: by default the table, or all else if it is sinusoidal.
+
+    Returns:
+        The settings with `trainable`, and notes.
+
+    Raises:
+        TrainingError: The requested rows do not exist, or transformers does not train them.
+    """
+    requested = settings.trainable
+    if settings.contrastive and not requested and not settings.lora:
+        return replace(settings, trainable="all"), ()
+    if not files.has_rows:
+        return _without_rows(files, settings)
+    if requested == "all-but-positions":
+        return settings, ()
+    if not _is_trained(files):
+        reason = f"transformers does not train {files.table}"
+        if requested in ("new", "positions"):
+            message = f"--trainable {requested}: {reason}."
+            raise TrainingError(message, "Use --trainable all-but-positions.")
+        return _frozen_table(settings, reason)
+    if requested or not _has_formula(files):
+        return replace(settings, trainable=requested or "positions"), ()
+    reason = f"{files.table} equals its formula (train it with --trainable positions)"
+    return _frozen_table(settings, reason)
+
+
+def _without_rows(files: ModelFiles, settings: Train) -> tuple[Train, tuple[str, ...]]:
+    reason = f"{files.tables[0].location.scheme} positions have no rows to train"
+    requested = settings.trainable
+    if requested in ("new", "positions"):
+        hint = "Remove --trainable." if settings.lora else "Use --trainable all."
+        raise TrainingError(f"--trainable {requested}: {reason}.", hint)
+    trainable = "all-but-positions" if settings.lora else "all"
+    notes = tuple[str, ...]()
+    if not requested:
+        trained = "adapters" if settings.lora else "all weights"
+        notes = (f"{reason[0].upper()}{reason[1:]}: {trained} are trained.",)
+    return replace(settings, trainable=trainable), notes
+
+
+def _frozen_table(settings: Train, reason: str) -> tuple[Train, tuple[str, ...]]:
+    trained = "adapters" if settings.lora else "all other weights"
+    note = f"{reason}, so it stays frozen: {trained} are trained."
+    return replace(settings, trainable="all-but-positions"), (note,)
+
+
+def _is_trained(files: ModelFiles) -> bool:
+    """Whether the first table is stored, and a parameter of the model."""
+    location, name = files.tables[0]
+    is_fixed = isinstance(location.table, SinusoidalTable) and location.table.is_fixed
+    return name in files.checkpoint.names and not is_fixed
+
+
+def _has_formula(files: ModelFiles) -> bool:
+    """Whether the learned rows of the first table are those of a formula."""
+    table = files.tables[0]
+    rows = read_floats(files.checkpoint.names[table.name], table.name)
+    formula = find_formula(rows[table.location.reserved_rows :], table.location.layout)
+    return formula is not None
