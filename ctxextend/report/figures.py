@@ -17,6 +17,7 @@ from ctxextend.checkpoints.atomic_output import (
     check_disk_space,
     os_errors_as_output_error,
 )
+from ctxextend.checkpoints.source import public_name
 from ctxextend.errors import OutputError, install_command, printable
 from ctxextend.evaluation.evaluation_result import (
     MODEL,
@@ -187,19 +188,6 @@ def save(path: Path, data: bytes) -> None:
     ):
         check_disk_space(staged.parent, files)
         staged.write_bytes(data)
-
-
-def public_name(reference: str) -> str:
-    """Return a Hub id, or the last component of a path, so that reports and metadata contain no
-    folders.
-    """
-    path = Path(reference.replace("\\", "/"))
-    is_id = (
-        reference.startswith("hf:")
-        or "://" in reference
-        or (len(path.parts) == 2 and not path.parent.exists())
-    )
-    return reference if is_id or not reference else path.absolute().name or reference
 
 
 def render(create: "Callable[[], Figure]", suffix: str, fonttype: str = "path") -> bytes:

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ctxextend.checkpoints.source import public_name
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.errors import counted, printable
 from ctxextend.evaluation.evaluation_result import (
@@ -32,7 +33,6 @@ from ctxextend.report.figures import (
     Panel,
     Plot,
     evaluation_panels,
-    public_name,
 )
 from ctxextend.report.verdicts import comparison_verdict, evaluation_verdict
 from ctxextend.version import __version__
