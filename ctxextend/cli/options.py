@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from importlib import import_module
@@ -232,17 +232,6 @@ def usage_errors(*kinds: type[CtxextendError]) -> Iterator[None]:
         raise typer.BadParameter(str(error)) from error
 
 
-@contextmanager
-def training_text_is_train() -> Iterator[None]:
-    """Name the training text --train in errors, as commands do that resize or convert before."""
-    try:
-        yield
-    except CtxextendError as error:
-        error.message = error.message.replace("--data", "--train")
-        error.hint = error.hint and error.hint.replace("--data", "--train")
-        raise
-
-
 def given(context: typer.Context) -> dict[str, Any]:
     """Return the values of a command's arguments and flags by name.
 
@@ -284,24 +273,25 @@ def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: An
         return settings(**given_flags({**flags, **changes}, settings))
 
 
-def training_flags(flags: Mapping[str, Any]) -> "Train | None":
-    """Return the training settings of a command with --train and --steps; None without them."""
+def short_training(
+    data: Sequence[str] | None, steps: int | None, lora: int | None, *, verify: bool
+) -> "Train | None":
+    """Return the training of a command with --train and --steps; None without them."""
     from ctxextend.recipe import Train
 
-    data = flags["train"]
-    if bool(data) != (flags["steps"] is not None):
+    if bool(data) != (steps is not None):
         raise typer.BadParameter(
             "--train and --steps must be used together. Add the other, or remove both."
         )
-    if not data and flags["lora"] is not None:
+    if data and steps is not None:
+        if verify:
+            raise typer.BadParameter("--verify cannot be used with --train. Remove one of them.")
+        return Train(tuple(data), steps, lora=lora)
+    if lora is not None:
         raise typer.BadParameter(
             "--lora requires --train. Add --train and --steps, or remove --lora."
         )
-    if data and flags["verify"]:
-        raise typer.BadParameter("--verify cannot be used with --train. Remove one of them.")
-    if not data:
-        return None
-    return from_flags(Train, flags, data=data, copy_code=None)
+    return None
 
 
 def check_files(plot: Path | None = None, report: Path | None = None) -> None:

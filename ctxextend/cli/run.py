@@ -11,7 +11,7 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.evaluate import add_evaluation
-from ctxextend.cli.resize import show_plan
+from ctxextend.cli.show_result import show_plan
 from ctxextend.cli.tables import Page
 from ctxextend.cli.train import execute, push
 from ctxextend.errors import RecipeError
@@ -51,27 +51,27 @@ def run(
     """
     from ctxextend.pipeline import plan_run
     from ctxextend.recipe_file import read_recipe
+    from ctxextend.resizing import announce
 
     console = Console(as_json, quiet)
     with _errors_in_changes():
         recipe_file = read_recipe(recipe, changes or ())
     settings = recipe_file.recipe
-    plan = plan_run(recipe_file)
-    if push_to_hub and plan is None and settings.train is None:
+    planned = plan_run(recipe_file)
+    if push_to_hub and planned is None and settings.train is None:
         raise typer.BadParameter(
             "--push-to-hub does not apply: this recipe creates no checkpoint. Remove it."
         )
-    if plan is not None:
-        console.note(*plan.notes)
-        console.warning(*plan.warnings)
+    if planned is not None:
+        announce(planned, console)
     if dry_run:
         folder = output
         if folder is None and settings.output:
             folder = Path(settings.output)
-        values, warnings = show_plan(console, settings, plan, folder, force=force)
+        values, warnings = show_plan(console, settings, planned, folder, force=force)
         console.result("run", values, warnings)
         return
-    result = execute(console, settings, plan, output, force=force, resume=resume)
+    result = execute(console, settings, planned, output, force=force, resume=resume)
     evaluation = result.evaluation
     values = to_json(result) | {"dry_run": False, "warnings": result.warnings}
     if evaluation is None or evaluation.complete:
