@@ -327,16 +327,20 @@ def losses_by(by: str, evaluation: Evaluation, mode: str) -> dict[tuple[int, ...
 
 def _losses_by_position(evaluation: Evaluation, mode: str) -> dict[tuple[int, ...], Estimate]:
     measured = evaluation.positions or evaluation.held_out_rows
+    if measured is None:
+        return {}
     losses: dict[tuple[int, ...], Estimate] = {}
-    for bucket in measured.buckets if measured else ():
+    for bucket in measured.buckets:
         if mode in bucket.losses:
             losses[bucket.start, bucket.stop] = bucket.losses[mode]
     return losses
 
 
 def _losses_by_context(evaluation: Evaluation, mode: str) -> dict[tuple[int, ...], Estimate]:
+    if evaluation.contexts is None:
+        return {}
     losses: dict[tuple[int, ...], Estimate] = {}
-    for point in evaluation.contexts.points if evaluation.contexts else ():
+    for point in evaluation.contexts.points:
         loss = {MODEL: point.loss, SLIDING: point.base}.get(mode)
         if loss is not None:
             losses[point.context,] = loss
@@ -513,7 +517,9 @@ def upper_limit(values: Iterable[float], leading: Iterable[float]) -> float | No
     if not finite:
         return None
     maximum = max(visible) + 2 * max(max(visible) - min(finite), 1e-9)
-    return maximum if max(finite) > maximum else None
+    if max(finite) <= maximum:
+        return None
+    return maximum
 
 
 Bar = tuple[str, Estimate, Style]  # its name and value

@@ -193,7 +193,9 @@ def _without_folders(value: Any, sources: Sequence[str]) -> Any:
 
 def _line_class(number: int) -> str:
     """Return the CSS classes of the curve of a method, by its rank from 0."""
-    return f"c{number} d{number}" if number < len(COLOURS) else "other"
+    if number >= len(COLOURS):
+        return "other"
+    return f"c{number} d{number}"
 
 
 def _environment() -> Iterator[str]:
@@ -225,7 +227,9 @@ def comparison_panels(comparison: Comparison) -> list[Panel]:
 
 def _colour(number: int) -> str:
     """Return a method's colour by its rank from 0; methods after the best few share one."""
-    return COLOURS[number] if number < len(COLOURS) else figures.OTHER
+    if number >= len(COLOURS):
+        return figures.OTHER
+    return COLOURS[number]
 
 
 def _bar_style(number: int) -> Style:
@@ -353,7 +357,9 @@ def _passkeys(comparison: Comparison) -> Panel | None:
         if passkey is not None and passkey.is_above_chance:
             draw = partial(figures.draw_passkey, passkey=passkey, base_max_len=base_max_len)
             plots.append(Plot(row.method, draw, SMALL_SIZE, number))
-    return Panel("passkey", figures.PASSKEY_TITLE, plots) if plots else None
+    if not plots:
+        return None
+    return Panel("passkey", figures.PASSKEY_TITLE, plots)
 
 
 def _svg(plot: Plot, key: str) -> Any:
