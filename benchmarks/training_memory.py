@@ -25,11 +25,13 @@ __all__ = ["CASES", "RESULTS", "Case", "page", "run_case"]
 RESULTS = Path(__file__).parent / "results" / "training_memory"
 TITLE = """# Memory of training
 
-Peak memory of a process on a CPU (Linux, x86-64, torch 2.13, one thread), and the estimate of `train --dry-run`, in MB.
-Written by `python -m benchmarks.training_memory`. With two devices, two processes share the work (gloo).
+Peak memory of a process on a CPU (Linux, x86-64, torch 2.13, one thread), and the estimate of
+`train --dry-run`, in MB. Written by `python -m benchmarks.training_memory`. With two devices, two
+processes share the work (gloo).
 
 """
-HEADER = """| model | positions | flags | devices | sequences per step and device | estimated | measured | ratio |
+HEADER = """| model | positions | flags | devices | sequences per step and device \
+| estimated | measured | ratio |
 |---|---:|---|---:|---:|---:|---:|---:|
 """
 
@@ -38,18 +40,23 @@ CREATE = """
 import json, sys, torch, transformers
 from pathlib import Path
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-folder, model_type, dtype = Path(sys.argv[1]), sys.argv[2], getattr(torch, sys.argv[3])
+folder = Path(sys.argv[1])
+model_type = sys.argv[2]
+dtype = getattr(torch, sys.argv[3])
 config = transformers.AutoConfig.for_model(model_type, **json.loads(sys.argv[4]))
 is_masked = model_type in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
 auto = transformers.AutoModelForMaskedLM if is_masked else transformers.AutoModelForCausalLM
 auto.from_config(config).to(dtype).save_pretrained(folder)
 words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(1000))]
-tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+vocabulary = {word: number for number, word in enumerate(words)}
+tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
 tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
 names = {"unk_token": "[UNK]", "pad_token": "[PAD]"}
 if is_masked:
     ids = [("[CLS]", 2), ("[SEP]", 3)]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=ids
+    )
     names |= {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
 """

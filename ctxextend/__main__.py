@@ -7,9 +7,8 @@ import sys
 
 def main() -> None:
     """Run the command line; Ctrl-C exits silently, even during imports."""
-    if (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    ):  # background jobs of a shell ignore SIGINT
+    # Background jobs of a shell ignore SIGINT.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
     try:
         from ctxextend.cli.app import main as run

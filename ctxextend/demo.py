@@ -1,16 +1,18 @@
-"""A guided demo on the bundled checkpoint: compare methods, train the best one, and write past the
-old end.
+"""A guided demo on the bundled checkpoint.
 
-Training needs the extra `train`; without it, the demo ends after the comparison.
+It compares methods, trains the best one, and writes past the old end. Training needs the extra
+`train`; without it, the demo ends after the comparison.
 """
 
 import inspect
 import tempfile
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import filterfalse
 from pathlib import Path
+from typing import Any
 
-from ctxextend.checkpoints.folder import open_checkpoint
+from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import bundled_source, resolve_source
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.comparison.python_text import is_held_out, python_documents, write_documents
@@ -40,12 +42,8 @@ class Demo:
     loss_before: float | None = None  # on held-out text at the new length, before training
     loss_after: float | None = None  # the same after training
     prompt: str | None = None  # text that takes all positions of the base checkpoint
-    failure: str | None = (
-        None  # the error of transformers when the base checkpoint gets one token more
-    )
-    text_before: str | None = (
-        None  # what the resized checkpoint writes after the prompt before training
-    )
+    failure: str | None = None  # the error when the base checkpoint gets one token more
+    text_before: str | None = None  # what the resized checkpoint writes before training
     text_after: str | None = None  # the same after training
 
 
@@ -62,67 +60,53 @@ def compare_demo(progress: Progress, threads: int | None) -> Comparison:
     """Compare methods on the bundled checkpoint as ``compare --quick`` does."""
     for module in ("torch", "transformers"):  # fail before anything is measured
         import_module(module)
-    return replace(
-        compare_quickly(_open_demo(), progress=progress, threads=threads), notes=(), warnings=()
-    )
+    comparison = compare_quickly(_open_demo(), progress=progress, threads=threads)
+    return replace(comparison, notes=(), warnings=())
 
 
 def train_demo(
     to: int, method: str, output: Path, force: bool, threads: int | None, progress: Progress
 ) -> Demo:
-    """Resize the bundled checkpoint, train it on Python's documentation, and continue a text past
-    the old end.
+    """Resize the bundled checkpoint, train it, and continue a text past the old end.
+
+    Args:
+        to: The new context length.
+        method: How rows are created.
+        output: Where the trained checkpoint is written.
+        force: Whether it may replace a checkpoint.
+        threads: CPU threads; None: all.
+        progress: Called with the tokens of training.
+
+    Raises:
+        CtxextendError: The output cannot be written, or training fails.
     """
-    from ctxextend.models.load import continue_text, load, run_on_tokens
+    from ctxextend.models.load import continue_text, load
     from ctxextend.training.train import train_recipe
 
     planned = prepare_resize(_open_demo(), Resize(to, method=method))
     plan = planned.plan
-    length, table = plan.max_len_before, plan.tables[0].name
+    length = plan.max_len_before
+    model_class = plan.checkpoint.model_class
     with tempfile.TemporaryDirectory() as folder:
-        documents = python_documents()
-        held_out = write_documents(Path(folder) / "held-out.jsonl", filter(is_held_out, documents))
-        text = write_documents(
-            Path(folder) / "text.jsonl", (item for item in documents if not is_held_out(item))
-        )
-        steps = DEMO_STEPS
-        settings = Train(
-            (text,),
-            steps,
-            trainable="all",
-            eval_data=(held_out,),
-            eval_every=steps,
-            save_every=steps,
-            threads=threads,
-        )
+        settings = _training(Path(folder), threads)
         recipe = Recipe(plan.model.ref, plan.settings, settings)
         trained = train_recipe(recipe, output, plan=planned, force=force, progress=progress)
-        untrained = planned.execute(Path(folder) / "untrained").output
-        checkpoints = [
-            open_checkpoint(resolve_source(path)) for path in (untrained, trained.output)
-        ]
-        models = [
-            load(checkpoint, plan.checkpoint.model_class).model
-            for checkpoint in (plan.checkpoint, *checkpoints)
-        ]
+        untrained = planned.execute(Path(folder) / "untrained")
+        base_model = load(plan.checkpoint, model_class).model
+        model_before = load(_open(untrained.output), model_class).model
+        model_after = load(_open(trained.output), model_class).model
     tokenizer = TextTokenizer.open(plan.checkpoint.root).tokenizer
-    failure = "it did not fail"
-    prompt = inspect.getdoc(DEMO_TEXT) or ""
-    with torch_threads(models[0], threads):
-        try:
-            run_on_tokens(models[0], table, length + 1)
-        except (IndexError, RuntimeError) as error:
-            failure = f"{type(error).__name__}: {error}"
-        written = [
-            continue_text(model, tokenizer, prompt, length, WRITTEN_TOKENS) for model in models[1:]
-        ]
-    (prompt, before), (_, after) = written
+    text = inspect.getdoc(DEMO_TEXT) or ""
+    with torch_threads(base_model, threads):
+        failure = _failure_at(base_model, plan.tables[0].name, length + 1)
+        prompt, before = continue_text(model_before, tokenizer, text, length, WRITTEN_TOKENS)
+        _, after = continue_text(model_after, tokenizer, text, length, WRITTEN_TOKENS)
     return Demo(
         source=DEMO_SOURCE,
         method=method,
         max_len_before=length,
         max_len_after=plan.max_len_after,
-        steps=steps,
+        steps=DEMO_STEPS,
         loss_before=trained.loss_before,
         loss_after=trained.loss_after,
         prompt=prompt,
@@ -132,8 +116,38 @@ def train_demo(
     )
 
 
+def _training(folder: Path, threads: int | None) -> Train:
+    """Write Python's documentation into a folder, and return how to train on it."""
+    documents = python_documents()
+    held_out = filter(is_held_out, documents)
+    trained_on = filterfalse(is_held_out, documents)
+    return Train(
+        data=(write_documents(folder / "text.jsonl", trained_on),),
+        steps=DEMO_STEPS,
+        trainable="all",
+        eval_data=(write_documents(folder / "held-out.jsonl", held_out),),
+        eval_every=DEMO_STEPS,
+        save_every=DEMO_STEPS,
+        threads=threads,
+    )
+
+
+def _failure_at(model: Any, table: str, length: int) -> str:
+    """Return the error of a model that reads so many tokens."""
+    from ctxextend.models.load import run_on_tokens
+
+    try:
+        run_on_tokens(model, table, length)
+    except (IndexError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "it did not fail"
+
+
+def _open(folder: Path) -> Checkpoint:
+    return open_checkpoint(resolve_source(folder))
+
+
 def _open_demo() -> OpenedModel:
     """Open the bundled checkpoint, even if the current folder has a folder of the same name."""
-    return identify_model(
-        open_checkpoint(bundled_source(DEMO_SOURCE), None), CheckpointRef(DEMO_SOURCE)
-    )
+    checkpoint = open_checkpoint(bundled_source(DEMO_SOURCE), None)
+    return identify_model(checkpoint, CheckpointRef(DEMO_SOURCE))

@@ -246,3 +246,13 @@ def dereference_hint(folder: Path) -> str:
     """Return the hint for a folder with symlinks to files outside it."""
     command = shlex.join(["cp", "-rL", str(folder), f"{folder.name}-copied"])
     return f"If you trust its source, copy the folder with all link targets: {command}"
+
+
+def public_name(reference: str) -> str:
+    """Return a Hub id or else the last component of a path, for reports without folder names."""
+    path = Path(reference.replace("\\", "/"))
+    if not reference or reference.startswith("hf:") or "://" in reference:
+        return reference
+    if len(path.parts) == 2 and not path.parent.exists():  # a Hub id
+        return reference
+    return path.absolute().name or reference

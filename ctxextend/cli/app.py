@@ -7,9 +7,10 @@ import shlex
 import signal
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from io import TextIOWrapper
+from itertools import chain
 from types import FrameType
 from typing import Annotated, Any
 
@@ -40,35 +41,56 @@ from ctxextend.errors import (
 from ctxextend.version import __version__
 
 COMMANDS = (  # in the order of --help; each is a function in the module of the same name
-    *("resize", "convert", "train", "inspect", "verify", "evaluate", "compare"),
-    *("run", "recipes", "families", "methods", "demo"),
+    "resize",
+    "convert",
+    "train",
+    "inspect",
+    "verify",
+    "evaluate",
+    "compare",
+    "run",
+    "recipes",
+    "families",
+    "methods",
+    "demo",
 )
+# Exit codes of known errors; of others, 1.
+EXIT_CODES: dict[type[CtxextendError], int] = {
+    VerificationError: FAILED_CHECK,
+    MethodError: WRONG_USAGE,
+}
+WITH_TABLE_FLAGS = ("resize", "inspect", "verify")  # commands that have --tensor
+TABLE_FLAG = re.compile(r"--(tensor|config-key|reserved-rows)[ =]\S+ ?")
 TEXT_DEFAULT = re.compile(r"default: \((.*)\)")  # Typer puts a textual default in parentheses
+SHOW_COMPLETION = ", to copy it or customize the installation"  # too long for one line
+EXTRA_ARGUMENTS = "unexpected extra argument(s) ("
 
 
 def write_help(command: Any, ctx: Any, formatter: Any) -> None:
-    """Write the help of a command or of the app: summary, examples, then arguments and options by group."""
-    # Plain text, because Typer's boxes take twice as long to print and need a wide terminal.
+    """Write the help of a command or of the app.
 
-    def coloured(text: str, **style: Any) -> str:
-        return typer.style(text, **style) if in_colour() else text
-
+    It is plain text, because Typer's boxes take twice as long to print and need a wide terminal.
+    Lines of a paragraph are joined and wrapped at the width of the terminal.
+    """
     formatter.width = Page.for_stdout().width
     command.format_usage(ctx, formatter)
     for paragraph in _paragraphs(command):
         first, *lines = paragraph.splitlines()
         if lines and lines[0].startswith(" "):  # examples keep their line breaks
-            with formatter.section(coloured(first.removesuffix(":"), bold=True)):
+            with formatter.section(_coloured(first.removesuffix(":"), bold=True)):
                 formatter.write("".join(f"  {line.strip()}\n" for line in lines))
         else:
             formatter.write_paragraph()
             formatter.write_text(paragraph)
     for group, rows in help_sections(command, ctx).items():
-        with formatter.section(coloured(group, bold=True)):
+        with formatter.section(_coloured(group, bold=True)):
+            coloured = [(_coloured(name, fg="cyan"), text) for name, text in rows]
             # One third leaves enough width for the text even in a narrow terminal.
-            formatter.write_dl(
-                [(coloured(name, fg="cyan"), text) for name, text in rows], formatter.width // 3
-            )
+            formatter.write_dl(coloured, formatter.width // 3)
+
+
+def _coloured(text: str, **style: Any) -> str:
+    return typer.style(text, **style) if in_colour() else text
 
 
 class Command(TyperCommand):
@@ -83,25 +105,29 @@ class Command(TyperCommand):
 
 
 def help_sections(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
-    """Return the arguments and options of a command by group: declaration, and help text with the default."""
+    """Return the declarations and help texts of a command's parameters by group.
+
+    Those of the app begin with its commands.
+    """
     groups: dict[str, list[tuple[str, str]]] = {panel: [] for panel in ("Commands", *PANELS)}
-    groups["Commands"] = [
-        (name, summary(inner)) for name, inner in getattr(command, "commands", {}).items()
-    ]
+    for name, inner in getattr(command, "commands", {}).items():
+        groups["Commands"].append((name, summary(inner)))
     for parameter in command.params:  # --help itself is not among them
-        name, text = parameter.get_help_record(context)
-        text = text.replace(
-            ", to copy it or customize the installation", ""
-        )  # of --show-completion
-        if parameter.param_type_name == "argument":  # the usage line shows that it is required
-            name = parameter.metavar
-            text = text.removesuffix("  [required]")
-        elif parameter.multiple:
-            text = re.sub(r"\.(?=$|  \[)", "; repeatable.", text, count=1)
-        groups[parameter.rich_help_panel or PANELS[0]].append(
-            (name, TEXT_DEFAULT.sub(r"default: \1", text))
-        )
+        group = parameter.rich_help_panel or PANELS[0]
+        groups[group].append(_help_record(parameter, context))
     return {panel: rows for panel, rows in groups.items() if rows}
+
+
+def _help_record(parameter: Any, context: Any) -> tuple[str, str]:
+    """Return the declaration of an argument or option, and its help text with the default."""
+    name, text = parameter.get_help_record(context)
+    text = text.replace(SHOW_COMPLETION, "")
+    if parameter.param_type_name == "argument":  # the usage line shows that it is required
+        name = parameter.metavar
+        text = text.removesuffix("  [required]")
+    elif parameter.multiple:
+        text = re.sub(r"\.(?=$|  \[)", "; repeatable.", text, count=1)
+    return name, TEXT_DEFAULT.sub(r"default: \1", text)
 
 
 def summary(command: Any) -> str:
@@ -130,44 +156,55 @@ class App(TyperGroup):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; exit 1 on a known error, 2 on wrong usage, 3 on a failed check, 130 on Ctrl-C."""
-        sink = Console("--json" in ctx.args)
-        arguments = shlex.join(ctx.args)
+        """Run a command, and print known errors.
+
+        Raises:
+            typer.Exit: With code 1 after a known error, 2 after wrong usage, 3 after a failed
+                check, 130 after Ctrl-C, 128 + N after signal N.
+        """
+        console = Console("--json" in ctx.args)
         words = [*ctx.args]
         try:
             return super().invoke(ctx)
         except CtxextendError as error:
-            has_tensor_flag = ctx.invoked_subcommand in ("resize", "inspect", "verify")
-            others = re.sub(r"--(tensor|config-key|reserved-rows)[ =]\S+ ?", "", arguments).rstrip()
-            typed = (
-                f"{ctx.invoked_subcommand} {others}" if has_tensor_flag else "resize MODEL --to N"
-            )
-            hint = error.hint and error.hint.replace(
-                SPECIFY_TABLE, f"{SPECIFY_TABLE}{ctx.info_name} {typed} "
-            )
-            sink.failure(
-                type(error).__name__, error.message, hint and in_words_of_command(ctx, hint)
-            )
-            raise typer.Exit(
-                {VerificationError: FAILED_CHECK, MethodError: WRONG_USAGE}.get(type(error), 1)
-            ) from error
+            hint = _known_hint(ctx, error.hint, words)
+            console.failure(type(error).__name__, error.message, hint)
+            raise typer.Exit(EXIT_CODES.get(type(error), 1)) from error
         except ModuleNotFoundError as error:
             if not error.name or error.name.startswith("ctxextend"):
                 raise
             library = error.name.partition(".")[0]
-            sink.failure(
-                "ModuleNotFoundError", f"This needs {library}: {install_command(library)}", None
-            )
+            message = f"This needs {library}: {install_command(library)}"
+            console.failure("ModuleNotFoundError", message, None)
             raise typer.Exit(1) from error
         except typer.TyperException as error:
-            command = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))
-            message, hint = explain_usage(error, f"See {command} --help.", words)
-            sink.failure("UsageError", message, in_words_of_command(ctx, hint))
+            message, hint = explain_usage(error, _see_help(ctx), words)
+            console.failure("UsageError", message, in_words_of_command(ctx, hint))
             raise typer.Exit(error.exit_code) from error
         except (KeyboardInterrupt, Terminated) as stop:
             _remove_bar()
-            sink.error_object("Interrupted", "Stopped.")
-            raise typer.Exit(stop.code if isinstance(stop, Terminated) else INTERRUPTED) from None
+            console.error_object("Interrupted", "Stopped.")
+            code = stop.code if isinstance(stop, Terminated) else INTERRUPTED
+            raise typer.Exit(code) from None
+
+
+def _known_hint(context: Any, hint: str | None, words: Sequence[str]) -> str | None:
+    """Return the hint of a known error, with a command to type if it lacks only flags."""
+    if hint is None:
+        return None
+    command = "resize MODEL --to N"
+    if context.invoked_subcommand in WITH_TABLE_FLAGS:
+        others = TABLE_FLAG.sub("", shlex.join(words)).rstrip()
+        command = f"{context.invoked_subcommand} {others}"
+    typed = f"{SPECIFY_TABLE}{context.info_name} {command} "
+    return in_words_of_command(context, hint.replace(SPECIFY_TABLE, typed))
+
+
+def _see_help(context: Any) -> str:
+    names = [context.info_name]
+    if context.invoked_subcommand:
+        names.append(context.invoked_subcommand)
+    return f"See {' '.join(filter(None, names))} --help."
 
 
 def in_words_of_command(context: Any, hint: str) -> str:
@@ -175,66 +212,82 @@ def in_words_of_command(context: Any, hint: str) -> str:
     command = context.invoked_subcommand
     if command not in COMMANDS or "--" not in hint:
         return hint
-    flags = command_flags()
-    return hints.in_words_of(command, hint, flags)
+    return hints.in_words_of(command, hint, command_flags())
 
 
 def command_flags() -> dict[str, list[str]]:
     """Return the flags of each command, by its name."""
     group: Any = get_command(build_app())
-    return {
-        name: [
-            flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")
-        ]
-        for name, command in group.commands.items()
-    }
+    return {name: _flags(command.params) for name, command in group.commands.items()}
+
+
+def _flags(parameters: Iterable[Any]) -> list[str]:
+    names = chain.from_iterable(parameter.opts for parameter in parameters)
+    return [name for name in names if name.startswith("--")]
 
 
 def explain_usage(error: Any, hint: str, words: Sequence[str] = ()) -> tuple[str, str]:
-    """Return the message and hint of a usage error, reworded where Typer's or pydantic's are unclear.
+    """Return the message and hint of a usage error, reworded where others are unclear.
 
-    `words` are the arguments of the command.
+    Args:
+        error: An exception of Typer, perhaps caused by one of pydantic.
+        hint: The hint if there is no better one.
+        words: The arguments of the command.
     """
     cause = error.__cause__
-    flag = getattr(error, "param", None)
     if isinstance(cause, CtxextendError):
         return cause.message, cause.hint or hint
-    if flag is not None and cause is not None:
-        problem = cause.errors()[0]
-        choices = flag.type_descriptor.choices
-        given = str(problem["input"])
-        kind = "an integer" if problem["type"].startswith("int") else "a number"
-        expected = f"one of {', '.join(choices)}" if choices else kind
-        return f"{flag.opts[0]} must be {expected}, got {given}.", did_you_mean(
-            given, choices or ()
-        ) or hint
-    if (near := getattr(error, "possibilities", None)) is not None:  # an unknown flag
-        return f"Unknown option {error.option_name}.", f"Did you mean {near[0]}?" if near else hint
-    if extra := error.message.partition("unexpected extra argument(s) (")[2]:
-        command = error.ctx.command
-        options = [
-            parameter for parameter in command.params if parameter.param_type_name == "option"
-        ]
-        repeatable = [
-            flag for parameter in options if parameter.multiple for flag in parameter.opts
-        ]
-        explained = hints.explain_extra(command.name, repeatable, extra[:-1], words)
-        return f"Unexpected argument: {extra[:-1]}.", explained or hint
+    parameter = getattr(error, "param", None)
+    if parameter is not None and cause is not None:
+        return _explain_value(parameter, cause.errors()[0], hint)
+    similar = getattr(error, "possibilities", None)
+    if similar is not None:  # an unknown flag
+        if similar:
+            hint = f"Did you mean {similar[0]}?"
+        return f"Unknown option {error.option_name}.", hint
+    if EXTRA_ARGUMENTS in error.message:
+        return _explain_extra(error, hint, words)
     return error.message or error.format_message(), hint
 
 
+def _explain_value(parameter: Any, problem: Mapping[str, Any], hint: str) -> tuple[str, str]:
+    """Return the message and hint for a value of the wrong type."""
+    choices = parameter.type_descriptor.choices or ()
+    given = str(problem["input"])
+    if choices:
+        expected = f"one of {', '.join(choices)}"
+    elif problem["type"].startswith("int"):
+        expected = "an integer"
+    else:
+        expected = "a number"
+    message = f"{parameter.opts[0]} must be {expected}, got {given}."
+    return message, did_you_mean(given, choices) or hint
+
+
+def _explain_extra(error: Any, hint: str, words: Sequence[str]) -> tuple[str, str]:
+    """Return the message and hint for arguments that the command does not expect."""
+    command = error.ctx.command
+    extra = error.message.partition(EXTRA_ARGUMENTS)[2].removesuffix(")")
+    repeatable = []
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and parameter.multiple:
+            repeatable += parameter.opts
+    explained = hints.explain_extra(command.name, repeatable, extra, words)
+    return f"Unexpected argument: {extra}.", explained or hint
+
+
 def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Build the app with only some commands: building all of them takes a tenth of the start-up time."""
-    settings = {"help_option_names": ["--help", "-h"]}
+    """Build the app; with only one command, it starts faster."""
     app = typer.Typer(
         cls=App,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
-        context_settings=settings,
+        context_settings={"help_option_names": ["--help", "-h"]},
     )
     for name in names:
-        app.command(cls=Command)(getattr(import_module(f"ctxextend.cli.{name}"), name))
+        module = import_module(f"ctxextend.cli.{name}")
+        app.command(cls=Command)(getattr(module, name))
     app.callback()(ctxextend)
     return app
 
@@ -257,7 +310,10 @@ def ctxextend(
 
 
 def _handle_signal(number: int, frame: FrameType | None) -> None:
-    """Raise on a signal; exit at once during an import, which may swallow or print the exception."""
+    """Raise an exception on a signal.
+
+    An import may swallow or print it, so the process exits at once during one.
+    """
     caller = frame
     while caller is not None:
         if caller.f_code.co_filename == "<frozen importlib._bootstrap>":
@@ -274,27 +330,49 @@ def _remove_bar() -> None:
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C, SIGTERM and SIGHUP (unless ignored, as under nohup) clean up and exit silently."""
-    signals = (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
-    handled = [
-        number for number in signals if number and signal.getsignal(number) is not signal.SIG_IGN
-    ]
-    for number in handled:
-        signal.signal(number, _handle_signal)
-    # numpy threads cost more than they save on small tables; spinning torch threads slow down a busy machine.
+    """Run the command line.
+
+    Ctrl-C, SIGTERM and SIGHUP (unless ignored, as under nohup) clean up and exit silently.
+    """
+    handled = _handle_signals()
+    _set_environment()
+    _prepare_streams()
+    named = [name for name in COMMANDS if name in sys.argv[1:2]]
+    try:
+        build_app(named or COMMANDS)()
+    finally:
+        for number in handled:
+            signal.signal(number, lambda number, frame: os._exit(128 + number))
+
+
+def _handle_signals() -> list[int]:
+    """Raise exceptions on the signals that stop a command, and return these signals."""
+    handled = []
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _handle_signal)
+            handled.append(number)
+    return handled
+
+
+def _set_environment() -> None:
+    """Set what libraries read when they are imported; what the user set stays."""
+    # numpy threads cost more than they save on small tables; spinning torch threads slow down a
+    # busy machine.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Warnings that libraries print on import mean nothing to a command line user.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
+
+
+def _prepare_streams() -> None:
+    """Make sure that stdout and stderr accept all text."""
     # Under a daemon they may be closed; print would then fail or write to another open file.
-    sys.stdout, sys.stderr = (stream or null_stream() for stream in (sys.stdout, sys.stderr))
+    sys.stdout = sys.stdout or null_stream()
+    sys.stderr = sys.stderr or null_stream()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    try:
-        build_app([name for name in COMMANDS if name in sys.argv[1:2]] or COMMANDS)()
-    finally:
-        for number in handled:
-            signal.signal(number, lambda number, frame: os._exit(128 + number))

@@ -21,26 +21,32 @@ if TYPE_CHECKING:
     from ctxextend.evaluation.evaluation_result import Evaluation
 
 SCHEMA_VERSION = 1
-INTERRUPTED = 130  # exit code after Ctrl-C
-WRONG_USAGE, FAILED_CHECK = 2, 3  # exit codes if a flag does not apply, and if a check failed
+# Exit codes: a flag does not apply, a check failed, after Ctrl-C.
+WRONG_USAGE = 2
+FAILED_CHECK = 3
+INTERRUPTED = 130
 Pieces = list[tuple[str, str]]  # a line of output as (text, style name) pairs
 # Paths of figures and reports (None: not requested), each with the function that writes it.
 Files = Sequence[tuple[Path | None, Callable[[Path], None]]]
 STYLES: dict[str, dict[str, Any]] = {  # keyword arguments of `typer.style`
-    **{
-        "": {},
-        "title": {"bold": True},
-        "faint": {"dim": True},
-        "label": {"bold": True, "fg": "cyan"},
-    },
-    **{"wrong": {"bold": True, "fg": "red"}, "right": {"fg": "green"}, "learned": {"fg": "cyan"}},
-    **{
-        "second": {"fg": "green"},
-        "third": {"fg": "magenta"},
-        "new": {"fg": "yellow"},
-        "reserved": {"fg": "magenta"},
-    },
+    "": {},
+    "title": {"bold": True},
+    "faint": {"dim": True},
+    "label": {"bold": True, "fg": "cyan"},
+    "wrong": {"bold": True, "fg": "red"},
+    "right": {"fg": "green"},
+    "learned": {"fg": "cyan"},
+    "second": {"fg": "green"},
+    "third": {"fg": "magenta"},
+    "new": {"fg": "yellow"},
+    "reserved": {"fg": "magenta"},
 }
+
+
+def is_other_process() -> bool:
+    """Whether this is not the process of torchrun or accelerate that prints, of rank 0."""
+    is_distributed = os.environ.get("WORLD_SIZE", "1") != "1"
+    return is_distributed and os.environ.get("RANK", "0") != "0"
 
 
 @dataclass(frozen=True)
@@ -50,12 +56,7 @@ class Console:
     as_json: bool = False  # one JSON object on stdout instead of text
     quiet: bool = False  # only errors on stderr
     is_path_only: bool = False  # only the output's path on stdout; screens go to stderr
-    # Only errors on stderr: of the processes of torchrun or accelerate, that of rank 0 prints.
-    silent: bool = field(
-        default_factory=lambda: (
-            os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "0") != "0"
-        )
-    )
+    silent: bool = field(default_factory=is_other_process)  # only errors on stderr
 
     told: set[str] = field(default_factory=set)  # lines that were printed to stderr
 
@@ -83,7 +84,7 @@ class Console:
                 "command": command,
                 "warnings": list(warnings),
             }
-            _print(without_tokens(json.dumps(frame | to_json(value), indent=2)))
+            _print_json(frame | to_json(value))
 
     def note(self, *lines: str) -> None:
         """Print lines to stderr; line breaks inside one, e.g. in a file name, are escaped."""
@@ -105,18 +106,20 @@ class Console:
         """Print an error and its hint as text, with --json also as an object."""
         if self.silent and kind == "Interrupted":
             return
-        lines = (
-            message.split("\n") if kind == RecipeError.__name__ else [message]
-        )  # one line per error
-        _print_error(f"Error: {lines[0]}", *lines[1:], *filter(None, [hint]))
+        lines = [f"Error: {message}"]
+        if kind == RecipeError.__name__:
+            lines = lines[0].split("\n")  # one per error
+        if hint:
+            lines.append(hint)
+        _print_error(*lines)
         self.error_object(kind, message, hint)
 
     def error_object(self, kind: str, message: str, hint: str | None = None) -> None:
-        """Print an error as a JSON object if --json is set; if that fails, the text on stderr remains."""
+        """Print an error as a JSON object if --json is set, if possible."""
         if self.as_json and not self.silent:
             error = {"type": kind, "message": message, "hint": hint}
-            with suppress(OutputError):
-                _print(without_tokens(json.dumps({"error": error}, indent=2)))
+            with suppress(OutputError):  # the text on stderr remains
+                _print_json({"error": error})
 
     def measurement(
         self,
@@ -126,16 +129,14 @@ class Console:
         files: Files,
         value: Any = None,
     ) -> None:
-        """Write the files and print the result; exit if the run was interrupted or a file could not be written."""
+        """Write the files and print the result of a measurement.
+
+        Raises:
+            typer.Exit: The run was interrupted, or a file could not be written.
+        """
         if not result.complete:
             ignore_ctrl_c()
-        failures = []
-        for path, write in files:  # before printing, which fails when the reader of a pipe exits
-            try:
-                if path is not None:
-                    write(path)
-            except OutputError as error:  # still print what may have taken hours to measure
-                failures.append(str(error))
+        failures = _write_files(files)  # before printing, which fails when a pipe is closed
         self.note(*result.notes)
         self.warning(*result.warnings)
         self.screen(lines)
@@ -152,51 +153,73 @@ class Console:
         if self.quiet or self.silent or not sys.stderr.isatty():
             yield no_progress
             return
-        from rich import console as rich_console
-        from rich import progress as bars
+        from rich import console, progress
 
-        columns = (
+        bar = progress.Progress(
             "{task.description}",
-            bars.BarColumn(),
-            bars.TaskProgressColumn(),
+            progress.BarColumn(),
+            progress.TaskProgressColumn(),
             "{task.fields[speed]}",
+            progress.TimeRemainingColumn(compact=True),
+            console=console.Console(stderr=True),
+            transient=True,
         )
-        remaining = bars.TimeRemainingColumn(compact=True)
-        with bars.Progress(
-            *columns, remaining, console=rich_console.Console(stderr=True), transient=True
-        ) as bar:
+        with bar:
             task = bar.add_task(action, total=None, speed="")
 
             def update(advance: int, total: int, label: str = "") -> None:
-                rate = bar.tasks[0].speed
-                speed = (
-                    (f"{size_text(rate)}/s" if unit == "bytes" else f"{rate:,.0f} {unit}/s")
-                    if rate
-                    else ""
-                )
                 bar.update(
                     task,
                     advance=advance,
                     total=total,
                     description=f"{action} {label}".rstrip(),
-                    speed=speed,
+                    speed=_speed(bar.tasks[0].speed, unit),
                 )
 
             yield update
+
+
+def _speed(per_second: float | None, unit: str) -> str:
+    if not per_second:
+        return ""
+    if unit == "bytes":
+        return f"{size_text(per_second)}/s"
+    return f"{per_second:,.0f} {unit}/s"
+
+
+def _write_files(files: Files) -> list[str]:
+    """Write the requested files, and return what failed."""
+    failures = []
+    for path, write in files:
+        if path is None:
+            continue
+        try:
+            write(path)
+        except OutputError as error:  # still print what may have taken hours to measure
+            failures.append(str(error))
+    return failures
 
 
 def styled(line: Pieces, *, colour: bool) -> str:
     """Render a line for printing."""
     if not colour:
         return "".join(printable(text) for text, _ in line).rstrip()
-    return "".join(
-        typer.style(printable(text), **STYLES[style]) if style else printable(text)
-        for text, style in line
-    )
+    parts = []
+    for text, style in line:
+        part = printable(text)
+        if style:
+            part = typer.style(part, **STYLES[style])
+        parts.append(part)
+    return "".join(parts)
 
 
 def _print(text: str) -> None:
-    """Print to stdout and flush; a full disk is a known error, a closed pipe the reader's choice."""
+    """Print to stdout and flush.
+
+    Raises:
+        BrokenPipeError: The reader of a pipe exited.
+        OutputError: It cannot be written, e.g. the disk is full.
+    """
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -206,6 +229,10 @@ def _print(text: str) -> None:
         raise OutputError(
             f"Cannot print the result: {error.strerror}.", "The command itself succeeded."
         ) from error
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    _print(without_tokens(json.dumps(value, indent=2)))
 
 
 def _print_error(*lines: str) -> None:
@@ -223,9 +250,9 @@ def null_stream() -> TextIO:
 
 def in_colour() -> bool:
     """Whether stdout is a terminal with colours enabled; see https://no-color.org."""
-    return (
-        not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stdout.isatty()
-    )
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return sys.stdout.isatty()
 
 
 def ignore_ctrl_c() -> None:

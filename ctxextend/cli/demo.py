@@ -38,88 +38,126 @@ def demo(
         ctxextend demo
         ctxextend demo --output tiny-gpt2-256
 
-    Compares methods at twice the length. With the extra ctxextend[train], also trains the best one and writes past the
-    old end.
+    Compares methods at twice the length. With the extra ctxextend[train], also trains the best one
+    and writes past the old end.
     """
-    from ctxextend.demo import DEMO_SOURCE, Demo, compare_demo, open_training, train_demo
-    from ctxextend.report import figures
+    from ctxextend.demo import DEMO_SOURCE, Demo, compare_demo
     from ctxextend.report.html import write_report
 
-    sink = Console(as_json, quiet)
-    target = report
-    if target is None and not figures.REPORT.missing():
-        folder = output.parent if output else Path()
-        target = folder / REPORT
-    options.check_files(report=target)
-    can_train = True
-    try:
-        open_training()
-    except TrainingError:
-        if output is not None:  # there would be nothing to keep
-            raise
-        can_train = False
-    with sink.progress("Comparing", unit="tokens") as progress:
+    console = Console(as_json, quiet)
+    report = report or _default_report(output)
+    options.check_files(report=report)
+    can_train = _can_train(must_train=output is not None)
+    with console.progress("Comparing", unit="tokens") as progress:
         comparison = compare_demo(progress, threads)
-    add_comparison(page := Page.for_stdout(), comparison)
-    method, to = comparison.recommended, comparison.max_len_after
+    page = Page.for_stdout()
+    add_comparison(page, comparison)
     if can_train:
-        sink.screen(page.lines)
+        console.screen(page.lines)
+        result = _train(console, comparison, output, force=force, threads=threads)
         page = Page.for_stdout()
-        sink.note(f"Training {method} at {to} tokens ...")
-        with (
-            TemporaryDirectory() as folder_name,
-            sink.progress("Training", unit="tokens") as progress,
-        ):
-            path = output or Path(folder_name) / f"{DEMO_SOURCE}-{to}"
-            result = train_demo(to, method, path, force, threads, progress)
         add_training(page, comparison, result)
     else:
-        result = Demo(DEMO_SOURCE, method, comparison.max_len_before, to)
+        result = Demo(
+            source=DEMO_SOURCE,
+            method=comparison.recommended,
+            max_len_before=comparison.max_len_before,
+            max_len_after=comparison.max_len_after,
+        )
     values = to_json(result) | {
         "output": str(output) if output else None,
         "comparison": to_json(comparison),
     }
-    files = [(target, lambda path: write_report(comparison, path, options.command_line()))]
-    sink.measurement("demo", comparison, page.lines, files, values)
+    files = [(report, lambda path: write_report(comparison, path, options.command_line()))]
+    console.measurement("demo", comparison, page.lines, files, values)
     if not can_train:
-        sink.note(
-            f"To also train {method} briefly and write past the old end: "
+        console.note(
+            f"To also train {comparison.recommended} briefly and write past the old end: "
             f"{install_command('accelerate')}"
         )
-    if target:
-        sink.note(f"Open {target} in a browser.")
+    if report:
+        console.note(f"Open {report} in a browser.")
     else:
-        sink.note(f"For an HTML report: {install_command('matplotlib')}")
+        console.note(f"For an HTML report: {install_command('matplotlib')}")
+
+
+def _default_report(output: Path | None) -> Path | None:
+    """Return where the report is written, or None if what it needs is not installed."""
+    from ctxextend.report import figures
+
+    if figures.REPORT.missing():
+        return None
+    folder = output.parent if output else Path()
+    return folder / REPORT
+
+
+def _can_train(*, must_train: bool) -> bool:
+    """Whether what training needs is installed.
+
+    Raises:
+        TrainingError: It is not, and without training there would be nothing to keep.
+    """
+    from ctxextend.demo import open_training
+
+    try:
+        open_training()
+    except TrainingError:
+        if must_train:
+            raise
+        return False
+    return True
+
+
+def _train(
+    console: Console,
+    comparison: "Comparison",
+    output: Path | None,
+    *,
+    force: bool,
+    threads: int | None,
+) -> "Demo":
+    """Train the recommended method into the output, or into a temporary folder."""
+    from ctxextend.demo import DEMO_SOURCE, train_demo
+
+    method = comparison.recommended
+    to = comparison.max_len_after
+    console.note(f"Training {method} at {to} tokens ...")
+    with (
+        TemporaryDirectory() as folder,
+        console.progress("Training", unit="tokens") as progress,
+    ):
+        path = output or Path(folder) / f"{DEMO_SOURCE}-{to}"
+        return train_demo(to, method, path, force=force, threads=threads, progress=progress)
 
 
 def add_training(page: Page, comparison: "Comparison", result: "Demo") -> None:
     """Add what the training changed, and what the model wrote before and after it."""
     assert result.loss_before is not None
     assert result.loss_after is not None
-    method, to = comparison.recommended, result.max_len_after
-    before, after = math.exp(result.loss_before), math.exp(result.loss_after)
-    page.line()
+    method = comparison.recommended
+    to = result.max_len_after
+    before = math.exp(result.loss_before)
+    after = math.exp(result.loss_after)
+    training = f"Training for {counted(result.steps, 'step')}"
     change = f"changes the perplexity at {to} tokens from {before:.1f} to {after:.1f}"
-    base = (
-        f"The base in sliding windows of {result.max_len_before} tokens: "
-        f"{page.numbers.perplexity(comparison.base)}"
-    )
-    page.text(f"Training for {counted(result.steps, 'step')} {change}. {base}.", "title")
-    for title, text in (
-        (
-            f"A prompt of {result.max_len_before} tokens, as many as {result.source} accepts",
-            result.prompt,
-        ),
-        ("The base, with one more token", result.failure),
-        (f"{method} at {to} tokens, before training", result.text_before),
-        ("After training", result.text_after),
-    ):
-        page.line()
-        page.line((f"{title}:", "label"))
-        for line in (text or "").splitlines():
-            page.line(line)
+    base = page.numbers.perplexity(comparison.base)
+    windows = f"The base in sliding windows of {result.max_len_before} tokens: {base}"
+    prompt = f"A prompt of {result.max_len_before} tokens, as many as {result.source} accepts"
+    page.line()
+    page.text(f"{training} {change}. {windows}.", "title")
+    _add_written(page, prompt, result.prompt)
+    _add_written(page, "The base, with one more token", result.failure)
+    _add_written(page, f"{method} at {to} tokens, before training", result.text_before)
+    _add_written(page, "After training", result.text_after)
     page.line()
     page.text(
         "A model of 0.9 million parameters writes no sense at any length; its perplexity is what "
         "improves."
     )
+
+
+def _add_written(page: Page, title: str, text: str | None) -> None:
+    page.line()
+    page.line((f"{title}:", "label"))
+    for line in (text or "").splitlines():
+        page.line(line)

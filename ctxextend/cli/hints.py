@@ -1,12 +1,16 @@
-"""Hints in the words of the command that failed: they name its flags, or say which command has a flag."""
+"""Hints in the words of the command that failed.
+
+They name its flags, or say which command has a flag.
+"""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ctxextend.errors import flag_name, joined
 
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
-# A whole command in a hint, with its flags: up to a mark that ends the sentence, and not a dot in a name.
+# A whole command in a hint, with its flags: up to a mark that ends the sentence, and not a dot in a
+# name.
 COMMAND_LINE = re.compile(r"ctxextend [a-z]+.*?(?=[.,;`]?(?:\s*$)|[.,;](?=\s)|`)")
 Flags = Mapping[str, Collection[str]]  # the flags of each command, by its name
 
@@ -29,38 +33,62 @@ def in_words_of(command: str, hint: str, flags: Flags) -> str:
 
     `run` has recipe keys instead of the flags of the steps.
     """
-    outside = COMMAND_LINE.sub("", hint)
-    found = dict.fromkeys(FLAG.findall(outside))
-    foreign = [flag for flag in found if flag not in flags[command]]
+    named = dict.fromkeys(FLAG.findall(COMMAND_LINE.sub("", hint)))
+    foreign = [flag for flag in named if flag not in flags[command]]
     if command == "run":
-        keys = {flag: " or ".join(recipe_keys(flag)) for flag in foreign}
-        keys = {flag: names for flag, names in keys.items() if names}
-        if keys:
-            hint = _outside_commands(
-                hint, lambda text: FLAG.sub(lambda match: keys.get(match[0], match[0]), text)
-            )
-            hint += " These are keys of the recipe: override one with --set KEY=VALUE."
+        keys = _keys_instead(foreign)
+        hint = _with_keys(hint, keys)
         foreign = [flag for flag in foreign if flag not in keys]
-    owners = dict[str, list[str]]()
+    return _with_owners(hint, foreign, flags)
+
+
+def _keys_instead(foreign: Iterable[str]) -> dict[str, str]:
+    """Return the recipe keys of those flags that have any."""
+    keys = {}
     for flag in foreign:
-        having = [name for name in flags if flag in flags[name]]
-        if having:  # others are flags of other programs
-            owners.setdefault(joined(having), []).append(flag)
-    for names, listed in owners.items():
+        names = recipe_keys(flag)
+        if names:
+            keys[flag] = " or ".join(names)
+    return keys
+
+
+def _with_keys(hint: str, keys: Mapping[str, str]) -> str:
+    """Return a hint that names recipe keys instead of flags."""
+    if not keys:
+        return hint
+
+    def replace(text: str) -> str:
+        return FLAG.sub(lambda match: keys.get(match[0], match[0]), text)
+
+    changed = _outside_commands(hint, replace)
+    return f"{changed} These are keys of the recipe: override one with --set KEY=VALUE."
+
+
+def _with_owners(hint: str, foreign: Iterable[str], flags: Flags) -> str:
+    """Return a hint that says which commands have the flags that this command does not have."""
+    owners: dict[str, list[str]] = {}
+    for flag in foreign:
+        commands = [name for name in flags if flag in flags[name]]
+        if commands:  # others are flags of other programs
+            owners.setdefault(joined(commands), []).append(flag)
+    for commands_text, listed in owners.items():
         are = "are flags" if len(listed) > 1 else "is a flag"
-        end = "" if hint.endswith((".", "`")) else "."
-        hint += f"{end} {joined(listed)} {are} of ctxextend {names}."
+        if not hint.endswith((".", "`")):
+            hint += "."
+        hint += f" {joined(listed)} {are} of ctxextend {commands_text}."
     return hint
 
 
 def _outside_commands(hint: str, change: Callable[[str], str]) -> str:
     """Return a hint with a change to all of its text except whole commands."""
-    parts = list[str]()
+    parts: list[str] = []
     position = 0
     for match in COMMAND_LINE.finditer(hint):
-        parts += [change(hint[position : match.start()]), match[0]]
+        parts.append(change(hint[position : match.start()]))
+        parts.append(match[0])
         position = match.end()
-    return "".join((*parts, change(hint[position:])))
+    parts.append(change(hint[position:]))
+    return "".join(parts)
 
 
 def recipe_keys(flag: str) -> list[str]:
@@ -73,14 +101,28 @@ def recipe_keys(flag: str) -> list[str]:
 def explain_extra(
     command: str, repeatable: Collection[str], extra: str, words: Sequence[str]
 ) -> str | None:
-    """Return how to pass an unexpected argument, or None if that is unknown. `words`: all those of the command."""
-    argument = next(
-        (word for word in words if extra == word or extra.startswith(f"{word} ")), extra
-    )
+    """Return how to pass an unexpected argument, or None if that is unknown.
+
+    Args:
+        command: The name of the command.
+        repeatable: Its flags that can be repeated.
+        extra: The unexpected arguments, joined by spaces.
+        words: All arguments of the command.
+    """
+    argument = _first_word(extra, words)
     place = words.index(argument) if argument in words else 0
     before = words[max(place - 2, 0) : place]
     if len(before) == 2 and before[0] in repeatable:
         flag, value = before
         return f"Repeat the flag for several values: {flag} {value} {flag} {argument}."
-    hint = EXTRA_ARGUMENTS.get(command)
-    return hint and hint.format(argument)
+    if command not in EXTRA_ARGUMENTS:
+        return None
+    return EXTRA_ARGUMENTS[command].format(argument)
+
+
+def _first_word(extra: str, words: Sequence[str]) -> str:
+    """Return the word that the unexpected arguments begin with; it may contain spaces."""
+    for word in words:
+        if extra == word or extra.startswith(f"{word} "):
+            return word
+    return extra

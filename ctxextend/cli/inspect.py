@@ -91,7 +91,8 @@ def inspect(
 
         write_report(inspections, report, options.command_line())
     if plot is not None:
-        from ctxextend.report.figures import tables_figure, write_figure
+        from ctxextend.report.figures import write_figure
+        from ctxextend.report.table_panels import tables_figure
 
         write_figure(plot, lambda: tables_figure(inspections))
     values = [to_json(inspection) for inspection in inspections]

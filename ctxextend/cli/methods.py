@@ -1,6 +1,7 @@
 """`ctxextend methods`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Annotated
 
 from ctxextend.cli import options
@@ -35,22 +36,29 @@ def methods(
     """
     from ctxextend.tables.methods import find_methods, list_methods
 
-    sink, page = Console(as_json), Page.for_stdout()
     with options.usage_errors():
-        named = [method for name in names or () for method in find_methods(name)]
-    selected = named or [*list_methods(), *(ROTARY_METHODS[name] for name in ROTARY_NAMES)]
-    if names:
-        for method in selected:
-            if page.lines:
-                page.line()
-            page.line((method.name, "title"))
-            page.values(_details(method), margin=16)
+        named = [find_methods(name) for name in names or ()]
+    page = Page.for_stdout()
+    if named:
+        selected = list(chain.from_iterable(named))
+        _add_details(page, selected)
     else:
-        page.values(((method.name, method.summary) for method in list_methods()), margin=14)
+        tables = list_methods()
+        selected = [*tables, *(ROTARY_METHODS[name] for name in ROTARY_NAMES)]
+        page.values(((method.name, method.summary) for method in tables), margin=14)
         page.text(f"Default: {DEFAULT_METHOD}. For details, run ctxextend methods NAME.", "faint")
         page.text(f"Rotary: {', '.join(ROTARY_NAMES)}.", "faint")
-    sink.screen(page.lines)
-    sink.result("methods", {"methods": selected})
+    console = Console(as_json)
+    console.screen(page.lines)
+    console.result("methods", {"methods": selected})
+
+
+def _add_details(page: Page, methods: Sequence[Method]) -> None:
+    for method in methods:
+        if page.lines:
+            page.line()
+        page.line((method.name, "title"))
+        page.values(_details(method), margin=16)
 
 
 def _details(method: Method) -> Iterator[tuple[str, str]]:
@@ -60,14 +68,17 @@ def _details(method: Method) -> Iterator[tuple[str, str]]:
     else:
         yield "  learned rows", "kept bit for bit" if method.keeps_learned_rows else "changed"
     for name, setting in method.settings.items():
-        chosen = f"chosen from the {'lengths' if method.scheme else 'table'}"
-        default = chosen if setting.default is None else setting.default
+        if setting.default is not None:
+            default = setting.default
+        elif method.scheme:
+            default = "chosen from the lengths"
+        else:
+            default = "chosen from the table"
         yield "  settings", f"{name}: {setting.does} ({setting.must}; default: {default})"
     if not method.scheme:
-        yield (
-            "  --keep-first",
-            "not supported" if method.keep_first is None else f"default: {method.keep_first}",
-        )
+        keep_first = method.keep_first
+        support = "not supported" if keep_first is None else f"default: {keep_first}"
+        yield "  --keep-first", support
     yield "  short inputs", method.short_inputs
     yield "  long inputs", method.long_inputs
     yield "  use when", method.when

@@ -19,33 +19,39 @@ if TYPE_CHECKING:
     from ctxextend.recipe import Train
 
 Settings = TypeVar("Settings")
-# Duplicates ctxextend.recipe.MEASURES (a test compares them): importing it would load numpy for --help.
+# Duplicates ctxextend.recipe.MEASURES (a test compares them), which would load numpy for --help.
 MEASURES = ("position", "context", "passkey", "retrieval", "shift")
-PANELS = (
-    "Options",
-    "Text",
-    "Measures",
-    "Training",
-    "Output",
-    "Advanced",
-)  # option groups of --help, in order
+# Option groups of --help, in order.
+PANELS = ("Options", "Text", "Measures", "Training", "Output", "Advanced")
 
 
 def heading(title: str) -> Any:
-    """Return a factory of options listed under a heading of --help, declared as ``--name METAVAR``."""
+    """Return a factory of options under a heading of --help, declared as ``--name METAVAR``."""
 
     def option(
         declaration: str, about: str, default: str | bool = True, complete: Any = None, **more: Any
     ) -> Any:
-        names = [word for word in declaration.split() if word.startswith("-")]
-        metavar = " ".join(declaration.split()[len(names) :]) or None
-        more |= {"show_default": default, "rich_help_panel": title, "autocompletion": complete}
-        return typer.Option(*names, metavar=metavar, help=about, **more)
+        words = declaration.split()
+        names = [word for word in words if word.startswith("-")]
+        return typer.Option(
+            *names,
+            metavar=" ".join(words[len(names) :]) or None,
+            help=about,
+            show_default=default,
+            rich_help_panel=title,
+            autocompletion=complete,
+            **more,
+        )
 
     return option
 
 
-basic, text, measures, learning, files, advanced = map(heading, PANELS)
+basic = heading("Options")
+text = heading("Text")
+measures = heading("Measures")
+learning = heading("Training")
+files = heading("Output")
+advanced = heading("Advanced")
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Any:
@@ -192,20 +198,28 @@ def read_range(text: str | None) -> tuple[int | None, int | None] | None:
     if text is None:
         return None
     match = re.fullmatch(r"(-?\d+)?:(-?\d+)?", text)
-    start, stop = (int(end) if end else None for end in match.groups()) if match else (0, 0)
+    if match is None:
+        raise _invalid_range(text)
+    start = int(match[1]) if match[1] else None
+    stop = int(match[2]) if match[2] else None
     if start is not None and stop is not None and 0 <= stop <= start:
-        raise typer.BadParameter(f"--rows {text} is not a valid range: use A:B for rows A to B-1.")
+        raise _invalid_range(text)
     return start, stop
+
+
+def _invalid_range(text: str) -> typer.BadParameter:
+    return typer.BadParameter(f"--rows {text} is not a valid range: use A:B for rows A to B-1.")
 
 
 def command_line() -> str:
     """Return the command line of this run, with local paths shortened to names."""
-    from ctxextend.report.figures import public_name
+    from ctxextend.checkpoints.source import public_name
 
-    words = (word.rpartition("=") for word in sys.argv[1:])
-    return shlex.join(
-        ["ctxextend", *(f"{flag}{equals}{public_name(value)}" for flag, equals, value in words)]
-    )
+    words = []
+    for word in sys.argv[1:]:
+        flag, equals, value = word.rpartition("=")
+        words.append(f"{flag}{equals}{public_name(value)}")
+    return shlex.join(["ctxextend", *words])
 
 
 @contextmanager
@@ -233,16 +247,24 @@ def given(context: typer.Context) -> dict[str, Any]:
 
 
 def given_flags(flags: Mapping[str, Any], *settings: type) -> dict[str, Any]:
-    """Return the command's values that are set and match a field of the settings, with lists as tuples."""
-    names = [field.name for kind in settings for field in fields(kind)]
-    given = {name: flags[name] for name in names if flags.get(name) is not None}
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
-    }
+    """Return the values that are set and match a field of the settings, with lists as tuples."""
+    matching: dict[str, Any] = {}
+    for kind in settings:
+        for field in fields(kind):
+            value = flags.get(field.name)
+            if isinstance(value, list):
+                value = tuple(value)
+            if value is not None:
+                matching[field.name] = value
+    return matching
 
 
 def from_flags(settings: type[Settings], flags: Mapping[str, Any], **changes: Any) -> Settings:
-    """Build settings of ``ctxextend.recipe`` from a command's values; invalid values are usage errors."""
+    """Build settings of ``ctxextend.recipe`` from a command's values.
+
+    Raises:
+        typer.BadParameter: A value is invalid.
+    """
     if flags.get("tensor") and flags.get("part"):
         raise typer.BadParameter(
             "--part cannot be used with --tensor, which already selects one table. Remove --part."
@@ -274,13 +296,16 @@ def short_training(
 
 def check_files(plot: Path | None = None, report: Path | None = None) -> None:
     """Fail early if a figure or a report cannot be written."""
-    for path, name in ((plot, "FIGURE"), (report, "REPORT")):
-        if path is not None:
-            figures = import_module("ctxextend.report.figures")
-            kind = getattr(figures, name)
-            if path.suffix.lower() not in kind.formats:
-                known = f"{', '.join(kind.formats[:-1])} or {kind.formats[-1]}"
-                raise typer.BadParameter(
-                    f"{path} has an unsupported {kind.name} format. Use {known}."
-                )
-            figures.check_file(path, kind)
+    if plot is None and report is None:
+        return
+    from ctxextend.report import figures
+
+    for path, kind in ((plot, figures.FIGURE), (report, figures.REPORT)):
+        if path is None:
+            continue
+        if path.suffix.lower() not in kind.formats:
+            *others, last = kind.formats
+            raise typer.BadParameter(
+                f"{path} has an unsupported {kind.name} format. Use {', '.join(others)} or {last}."
+            )
+        figures.check_file(path, kind)

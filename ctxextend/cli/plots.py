@@ -1,9 +1,10 @@
-"""Curves over positions, drawn with braille dots and half blocks, or with ASCII if the encoding requires it."""
-# plotext always draws a frame of box characters, cannot set reserved rows apart, and lets one curve hide another.
+"""Curves over positions, drawn with braille dots and half blocks, or with ASCII characters."""
+# plotext always draws a frame of box characters, cannot set reserved rows apart, and lets one curve
+# hide another.
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -16,20 +17,74 @@ from ctxextend.cli.tables import Page
 from ctxextend.tables.stats import needs_log_scale
 
 HEIGHT = 8  # lines of a chart
+MIN_COLUMNS = 8  # for the values of positions
 MAX_RESERVED_SHARE = 1 / 4  # of a line, for reserved rows
+LABEL_COLUMNS = 10  # per label of the axis of positions
+FLAT = 1e-6  # a smaller relative range is a flat curve: norms of sinusoids differ by rounding
 
-# How curves are drawn, with and without Unicode: the bit of each dot of a character, by column and by line from the
-# bottom, and the characters indexed by the sum of bits. Braille: The Unicode Standard, section 21.1.
-Mark = tuple[list[list[int]], str]
-BRAILLE = ([[64, 4, 2, 1], [128, 32, 16, 8]], "".join(chr(0x2800 + bits) for bits in range(256)))
-MARKS: dict[bool, tuple[Mark, ...]] = {
-    True: (BRAILLE, ([[2, 1]], " ▀▄█"), ([[1]], " \u00d7")),
-    False: (([[1]], " *"), ([[1]], " o"), ([[1]], " x")),
-}
-SHARED = {True: "▒", False: "#"}  # several curves in one character
-# Vertical axis: tick, line, end of the reserved rows. Horizontal axis: line, tick, corner, end of the reserved rows.
-SIDES = {True: ("┤", "│", "┊"), False: ("|", "|", ":")}
-AXES = {True: ("─", "┬", "└", "┴"), False: ("-", "+", "+", "+")}
+
+@dataclass(frozen=True)
+class Mark:
+    """How a curve is drawn: characters of one or more dots."""
+
+    dots: Sequence[Sequence[int]]  # the bit of each dot, by column and by line from the bottom
+    characters: str  # by the sum of the bits of their dots
+
+    @property
+    def full(self) -> str:
+        """The character with all dots."""
+        return self.characters[-1]
+
+
+@dataclass(frozen=True)
+class Alphabet:
+    """The characters of a chart."""
+
+    marks: Sequence[Mark]  # of each curve
+    shared: str  # several curves in one character
+    side: str  # vertical axis
+    side_tick: str
+    border: str  # vertical line between reserved rows and position 0
+    corner: str
+    base: str  # horizontal axis
+    base_tick: str
+    base_border: str  # where the border meets the horizontal axis
+
+
+UNICODE = Alphabet(
+    marks=(
+        # Source: The Unicode Standard, section 21.1, Braille.
+        Mark(
+            dots=[[64, 4, 2, 1], [128, 32, 16, 8]],
+            characters="".join(chr(0x2800 + bits) for bits in range(256)),
+        ),
+        Mark(dots=[[2, 1]], characters=" ▀▄█"),
+        Mark(dots=[[1]], characters=" \u00d7"),
+    ),
+    shared="▒",
+    side="│",
+    side_tick="┤",
+    border="┊",
+    corner="└",
+    base="─",
+    base_tick="┬",
+    base_border="┴",
+)
+ASCII = Alphabet(
+    marks=(
+        Mark(dots=[[1]], characters=" *"),
+        Mark(dots=[[1]], characters=" o"),
+        Mark(dots=[[1]], characters=" x"),
+    ),
+    shared="#",
+    side="|",
+    side_tick="|",
+    border=":",
+    corner="+",
+    base="-",
+    base_tick="+",
+    base_border="+",
+)
 
 
 @dataclass(frozen=True)
@@ -43,145 +98,240 @@ class Curve:
     key: tuple[Pieces, ...] = ()  # key entries for further colours
 
 
+@dataclass(frozen=True)
+class Scale:
+    """The range of values that a chart shows."""
+
+    lowest: float
+    highest: float
+    is_logarithmic: bool
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The lowest and the highest value as heights in any unit."""
+        if self.is_logarithmic:
+            return float(np.log(self.lowest)), float(np.log(self.highest))
+        return self.lowest, self.highest
+
+    @property
+    def middle(self) -> float:
+        """The value at half the height."""
+        low, high = self.ends
+        if self.is_logarithmic:
+            return float(np.exp((low + high) / 2))
+        return low + (high - low) / 2
+
+    def labels(self, height: int) -> dict[int, str]:
+        """Return the labels of the vertical axis by line from the top."""
+        return {
+            height - 1: f"{self.lowest:.3g}",
+            height // 2: f"{self.middle:.3g}",
+            0: f"{self.highest:.3g}",
+        }
+
+    def heights(self, values: Sequence[float]) -> NDArray[np.float64]:
+        """Return values as heights from 0 to 1; NaN for values that are not finite."""
+        numbers = np.array(values, dtype=np.float64)
+        low, high = self.ends
+        if high - low <= FLAT * abs(high):
+            return np.where(np.isfinite(numbers), 0.5, np.nan)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scaled = np.log(numbers) if self.is_logarithmic else numbers
+            heights = np.clip((scaled - low) / (high - low), 0, 1)
+        return np.where(np.isfinite(numbers), heights, np.nan)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the width of a chart is used, in columns of characters."""
+
+    margin: int  # labels of the vertical axis
+    reserved: int  # number of reserved rows
+    reserved_columns: int
+    length: int  # number of positions
+    columns: int  # for positions
+
+    @property
+    def first(self) -> int:
+        """The column of position 0: after the reserved rows and the border."""
+        return self.reserved_columns + 1 if self.reserved_columns else 0
+
+
+@dataclass(frozen=True)
+class DrawnCurve:
+    """The characters of a curve."""
+
+    bits: NDArray[np.intp]  # sum of the bits of dots, (lines from the top, columns)
+    characters: str
+    styles: Sequence[str]  # by column
+
+
 def add_chart(page: Page, title: str, curves: Sequence[Curve], shared: str) -> None:
-    """Add a key and up to three curves; `shared` labels the characters where several curves overlap."""
-    parts: list[Pieces] = [[(title, "title")], [(" (logarithmic)" * _is_logarithmic(curves), "")]]
-    for curve, (_, characters) in zip(curves, MARKS[page.unicode], strict=False):
+    """Add a key and up to three curves; `shared` labels characters where several overlap."""
+    alphabet = UNICODE if page.unicode else ASCII
+    parts: list[Pieces] = [[(title, "title")]]
+    if _is_logarithmic(curves):
+        parts.append([(" (logarithmic)", "")])
+    for curve, mark in zip(curves, alphabet.marks, strict=False):
         if curve.name:
-            key = textwrap.wrap(
-                f"  {characters[-1]} {curve.name}", page.width, break_on_hyphens=False
-            )
-            parts += [[(text, curve.styles[0])] for text in key]
+            entry = f"  {mark.full} {curve.name}"
+            lines = textwrap.wrap(entry, page.width, break_on_hyphens=False)
+            parts += [[(line, curve.styles[0])] for line in lines]
         parts += curve.key
     if len(curves) > 1:
-        parts.append([(f"  {SHARED[page.unicode]} {shared}", "faint")])
+        parts.append([(f"  {alphabet.shared} {shared}", "faint")])
     page.flow(parts)
     page.lines += draw(curves, page.width, HEIGHT, unicode=page.unicode)
 
 
 def draw(curves: Sequence[Curve], width: int, height: int, *, unicode: bool = True) -> list[Pieces]:
-    """Draw up to three curves over one axis of positions, in `height` lines and two lines for the axis."""
-    # A padding row is zero; including it would flatten the rest of the curve.
-    values = [
-        value
-        for curve in curves
-        for value in (*filter(lambda value: value > 0, curve.reserved), *curve.values)
+    """Draw up to three curves over positions, in `height` lines and two lines for the axis."""
+    alphabet = UNICODE if unicode else ASCII
+    scale = _find_scale(curves)
+    labels = scale.labels(height)
+    layout = _find_layout(curves, labels.values(), width)
+    drawn = [
+        _draw_curve(curve, mark, scale, layout, height)
+        for curve, mark in zip(curves, alphabet.marks, strict=False)
     ]
-    finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
-    scale = np.log if _is_logarithmic(curves) else np.asarray
-    low, high = (float(scale(end)) for end in (min(finite), max(finite)))
-    middle = float(np.exp((low + high) / 2)) if scale is np.log else low + (high - low) / 2
-    is_curved = high - low > 1e-6 * abs(
-        high
-    )  # the rows of sinusoids have equal norms, except for rounding
-    labels = {
-        height - 1: f"{min(finite):.3g}",
-        height // 2: f"{middle:.3g}",
-        0: f"{max(finite):.3g}",
-    }
-
-    def heights(values: Sequence[float]) -> NDArray[np.float64]:
-        numbers = np.array(values, dtype=np.float64)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = (
-                np.clip((scale(numbers) - low) / (high - low), 0, 1)
-                if is_curved
-                else np.full(len(numbers), 0.5)
-            )
-        return np.where(np.isfinite(numbers), ratio, np.nan)
-
-    margin = max(map(len, labels.values())) + 1
-    reserved = max(len(curve.reserved) for curve in curves)
-    reserved_columns = min(reserved, int((width - margin) * MAX_RESERVED_SHARE))
-    first = reserved_columns + 1 if reserved_columns else 0  # column of position 0
-    columns = max(width - margin - 1 - first, 8)
-    length = max(len(curve.values) for curve in curves)
-    tick, side, border = SIDES[unicode]
-    drawn = []
-    for curve, mark in zip(curves, MARKS[unicode], strict=False):
-        left = _dot_bits(heights(curve.reserved), mark, (height, reserved_columns, reserved))
-        right = _dot_bits(heights(curve.values), mark, (height, columns, length))
-        bits = np.hstack([left, np.zeros((height, first - reserved_columns), dtype=int), right])
-        positions = (
-            min(column * length // columns, len(curve.values) - 1) for column in range(columns)
-        )
-        drawn.append(
-            (
-                bits,
-                mark[1],
-                ["reserved"] * first + [curve.styles[position] for position in positions],
-            )
-        )
     lines = []
     for row in range(height):
-        pieces = [(f"{labels.get(row, ''):>{margin}}{tick if row in labels else side}", "faint")]
-        for column in range(first + columns):
-            cells = [
-                (marks[bits[row, column]], styles[column])
-                for bits, marks, styles in drawn
-                if bits[row, column]
-            ]
-            if reserved_columns and column == reserved_columns:
-                cells = [(border, "faint")]
-            pieces.append((SHARED[unicode], "faint") if len(cells) > 1 else (*cells, (" ", ""))[0])
-        lines.append(
-            [
-                ("".join(text for text, _ in same), style)
-                for style, same in groupby(pieces, itemgetter(1))
-            ]
-        )
-    return [*lines, *_axis(margin, reserved_columns, columns, length, unicode=unicode)]
+        label = labels.get(row, "")
+        side = alphabet.side_tick if label else alphabet.side
+        cells = [(f"{label:>{layout.margin}}{side}", "faint")]
+        cells += _draw_row(row, drawn, layout, alphabet)
+        lines.append(_merge_equal_styles(cells))
+    return [*lines, *_axis(layout, alphabet)]
 
 
 def _is_logarithmic(curves: Sequence[Curve]) -> bool:
-    reserved = np.array([value for curve in curves for value in curve.reserved], dtype=np.float64)
-    return needs_log_scale(
-        reserved, np.array([value for curve in curves for value in curve.values], dtype=np.float64)
+    reserved = [value for curve in curves for value in curve.reserved]
+    values = [value for curve in curves for value in curve.values]
+    return needs_log_scale(np.array(reserved, np.float64), np.array(values, np.float64))
+
+
+def _find_scale(curves: Sequence[Curve]) -> Scale:
+    values: list[float] = []
+    for curve in curves:
+        # A padding row is zero; including it would flatten the rest of the curve.
+        values += [value for value in curve.reserved if value > 0]
+        values += curve.values
+    finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    return Scale(lowest=min(finite), highest=max(finite), is_logarithmic=_is_logarithmic(curves))
+
+
+def _find_layout(curves: Sequence[Curve], labels: Iterable[str], width: int) -> Layout:
+    margin = max(map(len, labels)) + 1
+    reserved = max(len(curve.reserved) for curve in curves)
+    reserved_columns = min(reserved, int((width - margin) * MAX_RESERVED_SHARE))
+    border = 1 if reserved_columns else 0
+    side = 1
+    return Layout(
+        margin=margin,
+        reserved=reserved,
+        reserved_columns=reserved_columns,
+        length=max(len(curve.values) for curve in curves),
+        columns=max(width - margin - side - reserved_columns - border, MIN_COLUMNS),
+    )
+
+
+def _draw_curve(curve: Curve, mark: Mark, scale: Scale, layout: Layout, height: int) -> DrawnCurve:
+    reserved = _dot_bits(
+        scale.heights(curve.reserved), mark, (height, layout.reserved_columns), layout.reserved
+    )
+    border = np.zeros((height, layout.first - layout.reserved_columns), dtype=int)
+    values = _dot_bits(scale.heights(curve.values), mark, (height, layout.columns), layout.length)
+    styles = ["reserved"] * layout.first
+    for column in range(layout.columns):
+        position = min(column * layout.length // layout.columns, len(curve.values) - 1)
+        styles.append(curve.styles[position])
+    return DrawnCurve(
+        bits=np.hstack([reserved, border, values]), characters=mark.characters, styles=styles
     )
 
 
 def _dot_bits(
-    heights: NDArray[np.float64], mark: Mark, size: tuple[int, int, int]
+    heights: NDArray[np.float64], mark: Mark, size: tuple[int, int], length: int
 ) -> NDArray[np.intp]:
-    """Return the sum of dot bits of each character, (lines from the top, columns), from relative heights, (n,)."""
-    weights, (height, columns, length) = np.array(mark[0]), size  # in lines, columns and positions
+    """Return the sum of dot bits of each character, (lines from the top, columns).
+
+    Args:
+        heights: From 0 to 1, shape (n,).
+        mark: How dots make a character.
+        size: Lines and columns.
+        length: Number of heights that take all columns, at least n.
+    """
+    height, columns = size
+    weights = np.array(mark.dots)
     across, up = weights.shape
-    steps = np.where(
-        np.isnan(heights), -1, np.minimum(heights * height * up, height * up - 1)
-    ).astype(int)
+    highest_step = height * up - 1
+    steps = np.minimum(heights * height * up, highest_step)
+    steps = np.where(np.isnan(heights), -1, steps).astype(int)
     dots = np.zeros((columns * across, height * up), dtype=int)
     previous: list[int] = []
     for x in range(columns * across):
-        start, stop = (end * length // (columns * across) for end in (x, x + 1))
+        start = x * length // (columns * across)
+        stop = (x + 1) * length // (columns * across)
         # The range of all positions of a column, so that no single row is lost.
         current = [step for step in steps[start : max(stop, start + 1)].tolist() if step >= 0]
         if current:
-            low, high = min(current), max(current)
+            low = min(current)
+            high = max(current)
             if previous:  # no gap to the previous column
-                low, high = min(low, max(previous) + 1), max(high, min(previous) - 1)
+                low = min(low, max(previous) + 1)
+                high = max(high, min(previous) - 1)
             dots[x, low : high + 1] = 1
         previous = current
-    bits: NDArray[np.intp] = np.einsum(
-        "cahu,au->hc", dots.reshape(columns, across, height, up), weights
-    )
+    by_character = dots.reshape(columns, across, height, up)
+    bits: NDArray[np.intp] = np.einsum("cahu,au->hc", by_character, weights)
     return bits[::-1]
 
 
-def _axis(
-    margin: int, reserved_columns: int, columns: int, length: int, *, unicode: bool
-) -> list[Pieces]:
-    line, tick, corner, end = AXES[unicode]
-    step = 2 ** max(
-        math.ceil(math.log2(length / max(columns // 10, 1))), 0
-    )  # lengths are powers of two
-    ticks = {position * columns // length: str(position) for position in range(0, length, step)}
-    ruler = "".join(tick if column in ticks else line for column in range(columns))
+def _draw_row(
+    row: int, drawn: Sequence[DrawnCurve], layout: Layout, alphabet: Alphabet
+) -> Iterator[tuple[str, str]]:
+    """Yield the characters of a line of the chart, with their styles."""
+    for column in range(layout.first + layout.columns):
+        curves = [curve for curve in drawn if curve.bits[row, column]]
+        if layout.reserved_columns and column == layout.reserved_columns:
+            yield alphabet.border, "faint"
+        elif len(curves) > 1:
+            yield alphabet.shared, "faint"
+        elif curves:
+            (curve,) = curves
+            yield curve.characters[curve.bits[row, column]], curve.styles[column]
+        else:
+            yield " ", ""
+
+
+def _merge_equal_styles(cells: Pieces) -> Pieces:
+    """Return cells with neighbours of the same style as one."""
+    merged = []
+    for style, same in groupby(cells, itemgetter(1)):
+        merged.append(("".join(text for text, _ in same), style))
+    return merged
+
+
+def _axis(layout: Layout, alphabet: Alphabet) -> list[Pieces]:
+    """Return the axis of positions, and its labels."""
+    columns = layout.columns
+    labels = max(columns // LABEL_COLUMNS, 1)
+    step = 2 ** max(math.ceil(math.log2(layout.length / labels)), 0)  # lengths are powers of two
+    ticks = {
+        position * columns // layout.length: str(position)
+        for position in range(0, layout.length, step)
+    }
+    ruler = [alphabet.base] * columns
     numbers = [" "] * columns
     for column, label in ticks.items():
+        ruler[column] = alphabet.base_tick
         if column + len(label) <= columns:
             numbers[column : column + len(label)] = label
-    left = line * reserved_columns + end * bool(reserved_columns)
+    left = alphabet.base * layout.reserved_columns
+    if layout.reserved_columns:
+        left += alphabet.base_border
+    indent = layout.margin + 1 + len(left)
     return [
-        [(f"{'':{margin}}{corner}{left}{ruler}", "faint")],
-        [(f"{'':{margin + 1 + len(left)}}{''.join(numbers)}".rstrip(), "faint")],
+        [(f"{'':{layout.margin}}{alphabet.corner}{left}{''.join(ruler)}", "faint")],
+        [(f"{'':{indent}}{''.join(numbers)}".rstrip(), "faint")],
     ]

@@ -1,5 +1,6 @@
 """`ctxextend recipes`."""
 
+from collections.abc import Collection
 from typing import Annotated
 
 import typer
@@ -26,22 +27,28 @@ def recipes(
     """
     from ctxextend.recipe_file import builtin_recipes
 
-    sink, page, builtin = Console(as_json), Page.for_stdout(), builtin_recipes()
-    if name is not None and name not in builtin:
-        with options.usage_errors(RecipeError):
-            raise RecipeError(
-                f"No built-in recipe {name}.",
-                did_you_mean(name, builtin) or "See `ctxextend recipes`.",
-            )
-    texts = {key: path.read_text("utf-8") for key, path in builtin.items() if name in (None, key)}
-    # Each file starts with a comment; its text up to the first colon is the summary.
-    about = {
-        key: text.split(":")[0].replace("\n#", "").removeprefix("# ") for key, text in texts.items()
-    }
+    console = Console(as_json)
+    texts = {key: path.read_text("utf-8") for key, path in builtin_recipes().items()}
     if name is not None:
-        sink.data(texts[name].rstrip())
+        with options.usage_errors(RecipeError):
+            _check_name(name, texts)
+        texts = {name: texts[name]}
+        console.data(texts[name].rstrip())
     else:
-        page.values(about.items(), margin=max(map(len, about)) + 2)
-        sink.screen(page.lines)
-    values = [{"name": key, "about": about[key], "text": text} for key, text in texts.items()]
-    sink.result("recipes", {"recipes": values})
+        page = Page.for_stdout()
+        margin = max(len(key) for key in texts) + 2
+        page.values(((key, _summary(text)) for key, text in texts.items()), margin=margin)
+        console.screen(page.lines)
+    values = [{"name": key, "about": _summary(text), "text": text} for key, text in texts.items()]
+    console.result("recipes", {"recipes": values})
+
+
+def _summary(text: str) -> str:
+    """Return the summary of a recipe: its first comment, up to the first colon."""
+    return text.split(":")[0].replace("\n#", "").removeprefix("# ")
+
+
+def _check_name(name: str, known: Collection[str]) -> None:
+    if name not in known:
+        hint = did_you_mean(name, known) or "See `ctxextend recipes`."
+        raise RecipeError(f"No built-in recipe {name}.", hint)

@@ -1,5 +1,7 @@
 """`ctxextend run`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -43,20 +45,17 @@ def run(
         ctxextend run tiny-gpt2-512/ctxextend.yaml --output again
         ctxextend run recipe.yaml --set train.steps=100 --set evaluate=null --dry-run
 
-    Keys are the flags of resize, train and evaluate with underscores, e.g. resize.keep_first. Paths in a recipe are
-    relative to its folder. The source and the training text of an output's recipe must not have changed.
+    Keys are the flags of resize, train and evaluate with underscores, e.g. resize.keep_first. Paths
+    in a recipe are relative to its folder. The source and the training text of an output's recipe
+    must not have changed.
     """
     from ctxextend.pipeline import plan_run
     from ctxextend.recipe_file import read_recipe
     from ctxextend.resizing import announce
 
-    sink = Console(as_json, quiet)
-    try:
+    console = Console(as_json, quiet)
+    with _errors_in_changes():
         recipe_file = read_recipe(recipe, changes or ())
-    except RecipeError as error:
-        if all(line.startswith("--set ") for line in error.message.split("\n")):
-            raise typer.BadParameter(str(error)) from error
-        raise
     settings = recipe_file.recipe
     planned = plan_run(recipe_file)
     if push_to_hub and planned is None and settings.train is None:
@@ -64,18 +63,34 @@ def run(
             "--push-to-hub does not apply: this recipe creates no checkpoint. Remove it."
         )
     if planned is not None:
-        announce(planned, sink)
+        announce(planned, console)
     if dry_run:
-        folder = output or (Path(settings.output) if settings.output else None)
-        sink.result("run", *show_plan(sink, settings, planned, folder, force=force))
+        folder = output
+        if folder is None and settings.output:
+            folder = Path(settings.output)
+        values, warnings = show_plan(console, settings, planned, folder, force=force)
+        console.result("run", values, warnings)
         return
-    result = execute(sink, settings, planned, output, force=force, resume=resume)
+    result = execute(console, settings, planned, output, force=force, resume=resume)
+    evaluation = result.evaluation
     values = to_json(result) | {"dry_run": False, "warnings": result.warnings}
-    if result.evaluation is None or result.evaluation.complete:
-        values |= push(sink, result.output, push_to_hub)
-    if result.evaluation is None:
-        sink.result("run", values)
-    else:
-        add_evaluation(page := Page.for_stdout(), result.evaluation)
-        sink = replace(sink, is_path_only=result.output is not None)
-        sink.measurement("run", result.evaluation, page.lines, [], values)
+    if evaluation is None or evaluation.complete:
+        values |= push(console, result.output, push_to_hub)
+    if evaluation is None:
+        console.result("run", values)
+        return
+    page = Page.for_stdout()
+    add_evaluation(page, evaluation)
+    console = replace(console, is_path_only=result.output is not None)
+    console.measurement("run", evaluation, page.lines, files=[], value=values)
+
+
+@contextmanager
+def _errors_in_changes() -> Iterator[None]:
+    """Turn the errors of a recipe into a usage error if all of them are in values of --set."""
+    try:
+        yield
+    except RecipeError as error:
+        if all(line.startswith("--set ") for line in error.message.split("\n")):
+            raise typer.BadParameter(str(error)) from error
+        raise

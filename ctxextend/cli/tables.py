@@ -5,11 +5,11 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ctxextend.cli.console import Pieces
 from ctxextend.errors import printable
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from ctxextend.report.numbers import NumberFormat
 
 Cell = str | tuple[str, str]  # text, or (text, style name)
+Grid = list[list[tuple[str, str]]]  # rows of (text, style name)
 
-MARGIN, GAP = 12, 2
+MARGIN = 12  # width of a column of labels
+GAP = 2  # spaces between columns
 MIN_WIDTH = 40  # minimum line width; text is unreadable below
 MIN_VALUE_WIDTH = 18
+CHART_CHARACTERS = "\u28ff\u2588\u2524"
 
 
 @dataclass
@@ -34,13 +37,11 @@ class Page:
 
     @classmethod
     def for_stdout(cls, width: int | None = None) -> "Page":
-        """Return an empty page of the given width; by default the terminal's, or 80 columns in a pipe."""
-        encoded = "\u28ff\u2588\u2524".encode(
-            getattr(sys.stdout, "encoding", None) or "ascii", "replace"
-        )
-        return cls(
-            max(width or shutil.get_terminal_size((80, 24)).columns, MIN_WIDTH), b"?" not in encoded
-        )
+        """Return an empty page; its width is by default the terminal's, or 80 in a pipe."""
+        columns = width or shutil.get_terminal_size((80, 24)).columns
+        encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+        encoded = CHART_CHARACTERS.encode(encoding, "replace")
+        return cls(width=max(columns, MIN_WIDTH), unicode=b"?" not in encoded)
 
     @cached_property
     def numbers(self) -> "NumberFormat":
@@ -51,39 +52,44 @@ class Page:
 
     def line(self, *cells: Cell) -> None:
         """Add a line without wrapping; an empty line without arguments."""
-        self.lines.append([(cell, "") if isinstance(cell, str) else cell for cell in cells])
+        self.lines.append(_with_styles(cells))
 
     def text(self, text: str, style: str = "", indent: str = "") -> None:
         """Add wrapped text; lines after the first are indented by two more characters."""
-        text = re.sub(
-            r" (±|\+-) ", "\0\\1\0", printable(text)
-        )  # keep a number and its error on one line
-        indents: dict[str, Any] = {"initial_indent": indent, "subsequent_indent": f"{indent}  "}
-        for line in textwrap.wrap(text, self.width, **indents, break_on_hyphens=False):
+        # keeps a number and its error on one line
+        joined = re.sub(r" (±|\+-) ", "\0\\1\0", printable(text))
+        wrapped = textwrap.wrap(
+            joined,
+            self.width,
+            initial_indent=indent,
+            subsequent_indent=f"{indent}  ",
+            break_on_hyphens=False,
+        )
+        for line in wrapped:
             self.line((line.replace("\0", " "), style))
 
     def command(self, label: str, command: str) -> None:
-        """Add a label and a shell command, wrapped between words with backslashes so that it can be pasted."""
+        """Add a label and a shell command, wrapped with backslashes so that it can be pasted."""
         line = label
-        for word in (printable(shlex.quote(word)) for word in shlex.split(command)):
-            if len(line) > len(label) and len(line) + len(word) > self.width - GAP:
+        for word in shlex.split(command):
+            quoted = printable(shlex.quote(word))
+            if len(line) > len(label) and len(line) + len(quoted) > self.width - GAP:
                 self.line((f"{line}\\", "title"))
                 line = " " * GAP
-            line += f"{word} "
+            line += f"{quoted} "
         self.line((line.rstrip(), "title"))
 
     def values(
         self, items: Iterable[tuple[str, str]], margin: int = MARGIN, style: str = "label"
     ) -> None:
         """Add (label, text) pairs in two columns; a repeated label is left blank."""
+        width = max(self.width - margin, MIN_VALUE_WIDTH)
         previous = ""
         for label, text in items:
-            lines = textwrap.wrap(
-                printable(text), max(self.width - margin, MIN_VALUE_WIDTH), break_on_hyphens=False
-            )
-            for number, line in enumerate(lines or [""]):
-                shown = label if number == 0 and label != previous else ""
+            shown = "" if label == previous else label
+            for line in textwrap.wrap(printable(text), width, break_on_hyphens=False) or [""]:
                 self.line((f"{shown:<{margin}}", style), line)
+                shown = ""
             previous = label or previous
 
     def flow(self, parts: Iterable[Pieces]) -> None:
@@ -106,40 +112,76 @@ class Page:
     ) -> None:
         """Add a table; columns in `left` are left-aligned.
 
-        Columns that do not fit go below the others, with the first column repeated (rich.table would wrap numbers);
-        with `wrap`, the widest columns are narrowed instead. Column names, and texts wider than their column, wrap.
+        Columns that do not fit go below the others, with the first column repeated (rich.table
+        would wrap numbers); with `wrap`, the widest columns are narrowed instead. Column names, and
+        texts wider than their column, wrap.
         """
-        grid = [[(name, "label") for name in header]] * bool(header)
-        grid += [[(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows]
-        sizes = [max(len(text) for text, _ in column) for column in zip(*grid, strict=True)]
-        while wrap and sum(sizes) + GAP * (len(sizes) - 1) > self.width:
-            sizes[sizes.index(max(sizes))] -= 1
-        parts: list[list[int]] = [[0]]
-        for column in range(1, len(sizes)):
-            body = max((len(row[column][0]) for row in grid[bool(header) :]), default=0)
-            sizes[column] = min(sizes[column], max(self.width - sizes[0] - GAP, body, 1))
-            taken = sum(sizes[other] + GAP for other in (*parts[-1], column)) - GAP
-            if len(parts[-1]) > 1 and taken > self.width:
-                parts.append([0])
-            parts[-1].append(column)
-        for columns in parts:
+        body = [_with_styles(row) for row in rows]
+        grid = list(body)
+        if header:
+            grid.insert(0, [(name, "label") for name in header])
+        widths = _widest(grid)
+        if wrap:
+            _narrow(widths, self.width)
+        fewest = _widest(body) if body else [0] * len(widths)
+        for column in range(1, len(widths)):
+            # Only column names wrap if there is no room for them next to the first column.
+            most = max(self.width - widths[0] - GAP, fewest[column], 1)
+            widths[column] = min(widths[column], most)
+        for columns in _split(widths, self.width):
             for row in grid:
-                cells = [_wrapped(row[column][0], sizes[column]) for column in columns]
-                for texts in zip_longest(*cells, fillvalue=""):
-                    line: Pieces = []
-                    for column, text in zip(columns, texts, strict=True):
-                        padded = (
-                            text.ljust(sizes[column])
-                            if column in left
-                            else text.rjust(sizes[column])
-                        )
-                        line.append((" " * GAP * bool(line) + padded, row[column][1]))
-                    self.lines.append(line)
+                self.lines += _row_lines(row, columns, widths, left)
+
+
+def _with_styles(cells: Iterable[Cell]) -> Pieces:
+    """Return cells as (text, style name) pairs."""
+    return [(cell, "") if isinstance(cell, str) else cell for cell in cells]
+
+
+def _widest(grid: Grid) -> list[int]:
+    """Return the length of the longest text of each column."""
+    return [max(len(text) for text, _ in column) for column in zip(*grid, strict=True)]
+
+
+def _narrow(widths: list[int], width: int) -> None:
+    """Narrow the widest columns until all of them fit side by side."""
+    while sum(widths) + GAP * (len(widths) - 1) > width:
+        widths[widths.index(max(widths))] -= 1
+
+
+def _split(widths: Sequence[int], width: int) -> list[list[int]]:
+    """Return the columns of each part of a table that is too wide; each begins with the first."""
+    parts = [[0]]
+    taken = widths[0]
+    for column in range(1, len(widths)):
+        if len(parts[-1]) > 1 and taken + GAP + widths[column] > width:
+            parts.append([0])
+            taken = widths[0]
+        parts[-1].append(column)
+        taken += GAP + widths[column]
+    return parts
+
+
+def _row_lines(
+    row: Pieces, columns: Sequence[int], widths: Sequence[int], left: Collection[int]
+) -> Iterator[Pieces]:
+    """Yield the lines of some columns of a row."""
+    wrapped = [_wrapped(row[column][0], widths[column]) for column in columns]
+    for texts in zip_longest(*wrapped, fillvalue=""):
+        line: Pieces = []
+        for column, text in zip(columns, texts, strict=True):
+            align = str.ljust if column in left else str.rjust
+            padded = align(text, widths[column])
+            if line:
+                padded = f"{'':{GAP}}{padded}"
+            line.append((padded, row[column][1]))
+        yield line
 
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Wrap text after spaces, dots, slashes and underscores, and elsewhere only if necessary."""
-    lines = re.findall(rf".{{1,{width}}}(?:(?<=\w[\s_/]|[^\W\d]\.)|$)|.{{1,{width}}}", text) or [
-        text
-    ]
+    if not text:
+        return [""]
+    after_mark = rf".{{1,{width}}}(?:(?<=\w[\s_/]|[^\W\d]\.)|$)"
+    lines = re.findall(rf"{after_mark}|.{{1,{width}}}", text)
     return [line.rstrip() for line in lines]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.checkpoints.source import public_name
 from ctxextend.comparison.candidates import Candidate
 from ctxextend.comparison.comparison_result import CheckpointFacts, Comparison, Row
 from ctxextend.comparison.comparison_run import ComparisonInterrupted
@@ -40,7 +41,6 @@ from ctxextend.plan.find_tables import open_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import MIN_LENGTH, CheckpointRef, Evaluate, accepts_settings, split_ref
 from ctxextend.recipe_file import FINGERPRINT, BaseCheckpoint, find_base, read_provenance
-from ctxextend.report.figures import public_name
 from ctxextend.text_data import path_names
 
 SHORT_TEXTS = 64  # maximum number of short texts that encoders embed

@@ -19,6 +19,7 @@ from ctxextend.tables.stats import (
     TableStats,
     describe_range,
     describe_rows,
+    median,
     row_ranges,
 )
 
@@ -301,5 +302,11 @@ def tables_by_part(inspections: Sequence[Inspection]) -> list[list[ModelTable]]:
 
 
 def _summary(values: NDArray[np.float64]) -> dict[str, float | None]:
-    measures = ("min", "median", "mean", "max")
-    return {name: float(getattr(np, name)(values)) if values.size else None for name in measures}
+    if not values.size:
+        return dict.fromkeys(("min", "median", "mean", "max"))
+    return {
+        "min": float(values.min()),
+        "median": median(values),
+        "mean": float(values.mean()),
+        "max": float(values.max()),
+    }

@@ -1,17 +1,20 @@
 """Self-contained HTML reports of all commands, and the panels of a comparison."""
 
+import math
 import os
 import platform
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from ctxextend.checkpoints.source import public_name
 from ctxextend.comparison.comparison_result import Comparison
 from ctxextend.errors import counted, printable
 from ctxextend.evaluation.evaluation_result import (
@@ -28,12 +31,14 @@ from ctxextend.report import figures
 from ctxextend.report.figures import (
     COLOURS,
     NUMBERS,
+    Bar,
     LossCurve,
     Panel,
     Plot,
+    Style,
     evaluation_panels,
-    public_name,
 )
+from ctxextend.report.table_panels import inspection_panels
 from ctxextend.report.verdicts import comparison_verdict, evaluation_verdict
 from ctxextend.version import __version__
 
@@ -41,16 +46,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BASE = "base"
-PATH = re.compile(
-    r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*"
-)  # paths without spaces in a text, but not ``</s>``
+# Paths without spaces in a text, but not ``</s>``.
+PATH = re.compile(r"(?<!<)[^\s'\"`()<>=,;]*[\\/][^\s'\"`()<>=,;]*")
 SMALL_SIZE = (2.0, 1.25)  # of a plot of a single method, in inches
+NO_DELTA = Estimate(0.0, None, 0, 0)
+BEST_WIDTH = 2.4  # of the line of the best method
+LABELLED_WIDTH = 1.4
+OTHER_WIDTH = 0.7
+SVG_ATTRIBUTES = (  # that an inline image does not need
+    r' (width|height)="[\d.]+pt"',
+    r' transform="rotate\(-0 [^"]*"',
+    r' xmlns(:xlink)?="[^"]*"',
+    r' version="1.1"',
+)
 SVG_IN_HTML = (  # replacements for inline use: drop size, style, metadata and surplus digits
     (r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", ""),
-    (
-        r' (width|height)="[\d.]+pt"| transform="rotate\(-0 [^"]*"| xmlns(:xlink)?="[^"]*"| version="1.1"',
-        "",
-    ),
+    ("|".join(SVG_ATTRIBUTES), ""),
     (r" ?font-family: [^;]*;", ""),
     (r'<g id="legend[^"]*"', '<g class="key"'),
     (r'<g id="[^"]*"', "<g"),
@@ -60,20 +71,8 @@ SVG_IN_HTML = (  # replacements for inline use: drop size, style, metadata and s
 
 
 def comparison_figure(comparison: Comparison) -> "Figure":
-    """Return a figure of deltas, losses by position and context length, and retrieval scores of all
-    methods.
-    """
-    title = (
-        f"{public_name(comparison.source)}, {comparison.max_len_before} -> "
-        f"{comparison.max_len_after} tokens"
-    )
-    if comparison.row_type == "checkpoint":
-        title = (
-            f"{counted(len(comparison.rows), comparison.row_type)} at {comparison.max_len_after} "
-            "tokens"
-        )
-    parts = (title, comparison.after_training, "" if comparison.complete else "incomplete")
-    figure = figures.panel_figure(comparison_panels(comparison), "; ".join(filter(None, parts)))
+    """Return a figure of deltas, losses by position and context length, and retrieval scores."""
+    figure = figures.panel_figure(comparison_panels(comparison), _figure_title(comparison))
     for axes in figure.axes:  # one legend for all curves; bars are labelled on the axis
         lines, names = axes.get_legend_handles_labels()
         if names:
@@ -84,77 +83,125 @@ def comparison_figure(comparison: Comparison) -> "Figure":
                 loc="outside lower center",
                 ncols=2,
             )
-            figure.set_figheight(
-                figure.get_figheight() + figures.LEGEND_LINE * (len(names) + 5) // 2
-            )
+            # two columns, in whole inches
+            legend_height = figures.LEGEND_LINE * (len(names) + 5) // 2
+            figure.set_figheight(figure.get_figheight() + legend_height)
             break
     return figure
+
+
+def _figure_title(comparison: Comparison) -> str:
+    to = f"{comparison.max_len_after} tokens"
+    if comparison.row_type == "checkpoint":
+        parts = [f"{counted(len(comparison.rows), comparison.row_type)} at {to}"]
+    else:
+        parts = [f"{public_name(comparison.source)}, {comparison.max_len_before} -> {to}"]
+    if comparison.after_training:
+        parts.append(comparison.after_training)
+    if not comparison.complete:
+        parts.append("incomplete")
+    return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a template shows of a result."""
+
+    template: str
+    panels: Sequence[Panel]
+    verdict: str
+    sources: Sequence[str]  # the checkpoints; their folders are not shown
 
 
 def write_report(
     result: Comparison | Evaluation | Sequence[Inspection], path: Path, command: str = ""
 ) -> None:
-    """Write a result, and the command that produced it, as one HTML file without folder names or
-    network access.
+    """Write a result, and the command that produced it, as one HTML file.
+
+    The file contains no folder names and needs no network access.
+
+    Raises:
+        OutputError: It cannot be written.
     """
     figures.check_file(path, figures.REPORT)
     from jinja2 import Environment, PackageLoader
 
-    if isinstance(result, Comparison):
-        template = "comparison.html"
-        panels = comparison_panels(result)
-        verdict = comparison_verdict(result, NUMBERS)
-        sources = [result.source, *(row.checkpoint.source for row in result.rows if row.checkpoint)]
-    elif isinstance(result, Evaluation):
-        template = "evaluation.html"
-        panels = evaluation_panels(result)
-        verdict = evaluation_verdict(result, NUMBERS)
-        sources = [result.source, *filter(None, [result.base])]
-    else:
-        template = "inspection.html"
-        panels = figures.inspection_panels(result)
-        sources = [one.source for one in result]
-        verdict = " ".join(f"`{one.source}`: {one.verdict}" for one in result)
-
-    def sanitize(value: Any) -> Any:
-        """Remove folder names from text and escape unprintable characters; return other values
-        unchanged.
-        """
-        if type(value) is not str:
-            return value
-        for source in sources:
-            value = (
-                value.replace(source, public_name(source)) if len(Path(source).parts) > 1 else value
-            )
-        return "\n".join(
-            map(printable, PATH.sub(lambda match: public_name(match[0]), value).split("\n"))
-        )
-
-    loader = PackageLoader("ctxextend.report", "")
+    report = _report(result)
     environment = Environment(
-        loader=loader, autoescape=True, finalize=sanitize, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("ctxextend.report", ""),
+        autoescape=True,
+        finalize=partial(_without_folders, sources=report.sources),
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {"name": public_name, "without_folders": without_folders}
-    environment.globals["text_summary"] = text_summary
     environment.globals |= {
+        "text_summary": text_summary,
         "numbers": NUMBERS,
         "svg": _svg,
         "labelled": len(COLOURS),
         "base": BASE,
         "command": command,
+        "line_class": _line_class,
     }
-    environment.globals["line_class"] = lambda number: (
-        f"c{number} d{number}" if number < len(COLOURS) else "other"
-    )
-    page = environment.get_template(template).render(
-        result=result, panels=panels, verdict=verdict.split("`"), environment=_environment()
+    page = environment.get_template(report.template).render(
+        result=result,
+        panels=report.panels,
+        verdict=report.verdict.split("`"),
+        environment=_environment(),
     )
     figures.save(path, page.encode())
 
 
+def _report(result: Comparison | Evaluation | Sequence[Inspection]) -> Report:
+    if isinstance(result, Comparison):
+        checkpoints = [row.checkpoint for row in result.rows if row.checkpoint]
+        return Report(
+            template="comparison.html",
+            panels=comparison_panels(result),
+            verdict=comparison_verdict(result, NUMBERS),
+            sources=[result.source, *(checkpoint.source for checkpoint in checkpoints)],
+        )
+    if isinstance(result, Evaluation):
+        return Report(
+            template="evaluation.html",
+            panels=evaluation_panels(result),
+            verdict=evaluation_verdict(result, NUMBERS),
+            sources=[source for source in (result.source, result.base) if source],
+        )
+    return Report(
+        template="inspection.html",
+        panels=inspection_panels(result),
+        verdict=" ".join(f"`{one.source}`: {one.verdict}" for one in result),
+        sources=[one.source for one in result],
+    )
+
+
+def _without_folders(value: Any, sources: Sequence[str]) -> Any:
+    """Remove folder names from a text and escape unprintable characters.
+
+    Values that are not plain text are returned unchanged.
+    """
+    if type(value) is not str:
+        return value
+    for source in sources:
+        if len(Path(source).parts) > 1:
+            value = value.replace(source, public_name(source))
+    text = PATH.sub(lambda match: public_name(match[0]), value)
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def _line_class(number: int) -> str:
+    """Return the CSS classes of the curve of a method, by its rank from 0."""
+    if number >= len(COLOURS):
+        return "other"
+    return f"c{number} d{number}"
+
+
 def _environment() -> Iterator[str]:
-    """Yield the date (or ``SOURCE_DATE_EPOCH``, https://reproducible-builds.org) and library
-    versions.
+    """Yield the date and library versions.
+
+    The date is ``SOURCE_DATE_EPOCH`` if that is set; see https://reproducible-builds.org.
     """
     seconds = float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
     yield f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"
@@ -167,106 +214,158 @@ def _environment() -> Iterator[str]:
 
 def comparison_panels(comparison: Comparison) -> list[Panel]:
     """Return a panel for each measurement."""
-    panels = [_deltas(comparison), _losses(comparison, "position"), _losses(comparison, "context")]
-    panels += [_retrieval(comparison, "search"), _retrieval(comparison, "retrieval")]
-    return [panel for panel in (*panels, _passkeys(comparison)) if panel is not None]
+    panels = [
+        _deltas(comparison),
+        _losses(comparison, "position"),
+        _losses(comparison, "context"),
+        _scores(comparison, "search"),
+        _scores(comparison, "retrieval"),
+        _passkeys(comparison),
+    ]
+    return [panel for panel in panels if panel is not None]
 
 
 def _colour(number: int) -> str:
     """Return a method's colour by its rank from 0; methods after the best few share one."""
-    return COLOURS[number] if number < len(COLOURS) else figures.OTHER
+    if number >= len(COLOURS):
+        return figures.OTHER
+    return COLOURS[number]
+
+
+def _bar_style(number: int) -> Style:
+    return {"color": _colour(number), "alpha": 0.55}
 
 
 def _deltas(comparison: Comparison) -> Panel | None:
-    rows = comparison.rows
-    zero = Estimate(0.0, None, 0, 0)
-    if len(rows) < 2:
+    """Return how much worse methods are than the best one or, held out, than the reference."""
+    if len(comparison.rows) < 2:
         return None
-    finals = [
-        (row.method, row.final, {"color": _colour(i), "alpha": 0.55}) for i, row in enumerate(rows)
-    ]
     unit = "nats" if comparison.is_loss else comparison.metric_names[0]
-    other = "best"
-    deltas = [(method, final.delta or zero, style) for method, final, style in finals]
-    if comparison.hold_out is not None:
+    if comparison.hold_out is None:
+        other = "best"
+        deltas = _against_best(comparison)
+    else:
         other = REFERENCE
-        against = [(name, final.against_base, style) for name, final, style in finals]
-        deltas = [
-            (REFERENCE, zero, {}),
-            *((name, value, style) for name, value, style in against if value),
-        ]
-    plots = [figures.bar_plot(f"Delta vs. {other}", f"delta vs. {other} ({unit}, ± 95 %)", deltas)]
-    if short := [
-        (method, final.short_inputs, style) for method, final, style in finals if final.short_inputs
-    ]:
-        title = f"Cost on short inputs ({comparison.max_len_before:,} tokens)"
-        plots.append(figures.bar_plot(title, f"cost on short inputs ({unit}, ± 95 %)", short))
-    return Panel("delta", f"Delta vs. {other}{', and cost on short inputs' * bool(short)}", plots)
+        deltas = _against_reference_rows(comparison)
+    title = f"Delta vs. {other}"
+    plots = [figures.bar_plot(title, f"delta vs. {other} ({unit}, ± 95 %)", deltas)]
+    short: list[Bar] = []
+    for number, row in enumerate(comparison.rows):
+        if row.final.short_inputs:
+            short.append((row.method, row.final.short_inputs, _bar_style(number)))
+    if short:
+        short_title = f"Cost on short inputs ({comparison.max_len_before:,} tokens)"
+        plots.append(figures.bar_plot(short_title, f"cost on short inputs ({unit}, ± 95 %)", short))
+        title += ", and cost on short inputs"
+    return Panel("delta", title, plots)
+
+
+def _against_best(comparison: Comparison) -> list[Bar]:
+    return [
+        (row.method, row.final.delta or NO_DELTA, _bar_style(number))
+        for number, row in enumerate(comparison.rows)
+    ]
+
+
+def _against_reference_rows(comparison: Comparison) -> list[Bar]:
+    bars: list[Bar] = [(REFERENCE, NO_DELTA, {})]
+    for number, row in enumerate(comparison.rows):
+        if row.final.against_base:
+            bars.append((row.method, row.final.against_base, _bar_style(number)))
+    return bars
 
 
 def _losses(comparison: Comparison, by: str) -> Panel | None:
-    losses_of = partial(figures.losses_by, by)
-    losses_by_method = [
-        (row.method, losses_of(row.final.evaluation, MODEL)) for row in comparison.rows
-    ]
-    if not any(losses for _, losses in losses_by_method):
+    """Return the losses of all methods, and of the base or the reference rows."""
+    evaluations = [row.final.evaluation for row in comparison.rows]
+    losses = [figures.losses_by(by, evaluation, MODEL) for evaluation in evaluations]
+    if not any(losses):
         return None
-    name, mode, mark = (
-        (BASE, SLIDING, BASE) if comparison.hold_out is None else (REFERENCE, REFERENCE, "held out")
-    )
-    before = comparison.max_len_before if comparison.source else None
-    base = next(
-        filter(None, (losses_of(row.final.evaluation, mode) for row in comparison.rows)), {}
-    )
-    # whose losses the axis shows completely
-    curves = list[LossCurve]()
-    better = -(-len(losses_by_method) // 2)
-    for number, (method, losses) in enumerate(losses_by_method):
-        is_labelled = number < len(COLOURS)
-        style: dict[str, Any] = {
-            "color": _colour(number),
-            "linestyle": figures.DASHES[number] if is_labelled else "-",
-        }
-        style |= {"linewidth": (2.4 if number == 0 else 1.4) if is_labelled else 0.7}
-        curves.append(LossCurve(method, losses, style, is_labelled, sets_limit=number < better))
-    if base:
-        curves.append(LossCurve(name, base, figures.BASE_STYLE))
-    return figures.loss_panel(by, comparison.kind, curves, before, mark)
+    curves = [
+        _loss_curve(comparison, number, losses[number]) for number in range(len(comparison.rows))
+    ]
+    if comparison.hold_out is None:
+        name = BASE
+        mode = SLIDING
+        mark = BASE
+    else:
+        name = REFERENCE
+        mode = REFERENCE
+        mark = "held out"
+    for evaluation in evaluations:
+        base = figures.losses_by(by, evaluation, mode)
+        if base:
+            curves.append(LossCurve(name, base, figures.BASE_STYLE))
+            break
+    return figures.loss_panel(by, comparison.kind, curves, _base_length(comparison), mark)
 
 
-def _retrieval(comparison: Comparison, by: str) -> Panel | None:
-    rows = [(row.method, getattr(row.final.evaluation, by)) for row in comparison.rows]
-    measured = [
-        (number, method, item) for number, (method, item) in enumerate(rows) if item is not None
-    ]
-    if not measured:
+def _loss_curve(comparison: Comparison, number: int, losses: figures.Losses) -> LossCurve:
+    """Return the curve of a method by its rank from 0; those of the best few differ most."""
+    is_labelled = number < len(COLOURS)
+    if number == 0:
+        width = BEST_WIDTH
+    elif is_labelled:
+        width = LABELLED_WIDTH
+    else:
+        width = OTHER_WIDTH
+    style = {
+        "color": _colour(number),
+        "linestyle": figures.DASHES[number] if is_labelled else "-",
+        "linewidth": width,
+    }
+    return LossCurve(
+        name=comparison.rows[number].method,
+        losses=losses,
+        style=style,
+        is_labelled=is_labelled,
+        sets_limit=number < math.ceil(len(comparison.rows) / 2),
+    )
+
+
+def _base_length(comparison: Comparison) -> int | None:
+    """Return the base's context length; None without a base."""
+    return comparison.max_len_before if comparison.source else None
+
+
+def _scores(comparison: Comparison, by: Literal["search", "retrieval"]) -> Panel | None:
+    """Return the scores of all methods, and of the base in each mode."""
+    modes = []
+    base: list[tuple[str, Mapping[str, Estimate], Style]] = []
+    for number, row in enumerate(comparison.rows):
+        evaluation = row.final.evaluation
+        measured = evaluation.search if by == "search" else evaluation.retrieval
+        if measured is None:
+            continue
+        modes.append((row.method, measured.scores[MODEL], _bar_style(number)))
+        if not base:  # the same for all methods
+            style = {"color": figures.INK, "alpha": 0.25}
+            for mode, scores in measured.scores.items():
+                if mode != MODEL:
+                    base.append((figures.RETRIEVAL_LABELS[mode], scores, style))
+    if not modes:
         return None
-    modes = [
-        (name, item.scores[MODEL], {"color": _colour(number), "alpha": 0.55})
-        for number, name, item in measured
-    ]
-    base = [
-        (figures.RETRIEVAL_LABELS[mode], item)
-        for mode, item in measured[0][2].scores.items()
-        if mode != MODEL
-    ]
-    modes += [(name, item, {"color": figures.INK, "alpha": 0.25}) for name, item in base]
-    return figures.retrieval_panel(by, modes)
+    return figures.retrieval_panel(by, [*modes, *base])
 
 
 def _passkeys(comparison: Comparison) -> Panel | None:
+    """Return a small plot for each method that retrieves passkeys."""
+    base_max_len = _base_length(comparison)
     plots = []
     for number, row in enumerate(comparison.rows):
-        if (passkey := row.final.evaluation.passkey) is not None and passkey.is_above_chance:
-            before = comparison.max_len_before if comparison.source else None
-            draw = partial(figures.draw_passkey, passkey=passkey, base_max_len=before)
+        passkey = row.final.evaluation.passkey
+        if passkey is not None and passkey.is_above_chance:
+            draw = partial(figures.draw_passkey, passkey=passkey, base_max_len=base_max_len)
             plots.append(Plot(row.method, draw, SMALL_SIZE, number))
-    return Panel("passkey", figures.PASSKEY_TITLE, plots) if plots else None
+    if not plots:
+        return None
+    return Panel("passkey", figures.PASSKEY_TITLE, plots)
 
 
 def _svg(plot: Plot, key: str) -> Any:
-    """Return a plot as inline SVG, with text as text, colours as CSS variables, and ids that start
-    with `key`.
+    """Return a plot as inline SVG, with ids that start with `key`.
+
+    Text is text, and colours are CSS variables.
     """
     from markupsafe import Markup
     from matplotlib.figure import Figure

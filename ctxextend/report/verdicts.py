@@ -39,8 +39,9 @@ def evaluation_verdict(evaluation: Evaluation, numbers: NumberFormat) -> str:
         score = numbers.estimate(evaluation.search.scores[MODEL]["nDCG@10"])
         return f"nDCG@10 {score} at {evaluation.search.length:,} tokens."
     if evaluation.passkey:
-        relation = "above" if evaluation.passkey.is_above_chance else "not above"
-        return f"Passkey retrieval is {relation} chance."
+        if evaluation.passkey.is_above_chance:
+            return "Passkey retrieval is above chance."
+        return "Passkey retrieval is not above chance."
     if evaluation.shift:
         return shift_verdict(evaluation.shift, numbers)
     if evaluation.contexts:
@@ -206,7 +207,9 @@ def _best(comparison: Comparison, best: Named, numbers: NumberFormat) -> str:
 
 def _tied_with_best(others: Sequence[Named]) -> list[str]:
     tied = [name for name, outcome in others if outcome.is_tied]
-    return [_tied(tied, "it")] if tied else []
+    if not tied:
+        return []
+    return [_tied(tied, "it")]
 
 
 def _worse(comparison: Comparison, others: Sequence[Named], numbers: NumberFormat) -> list[str]:

@@ -27,6 +27,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
+from ctxextend.checkpoints.source import public_name
 from ctxextend.errors import ResizeError, TrainingError, counted, one_line, printable
 from ctxextend.evaluation.eval_model import DTYPE_OF_PRECISION as CONFIG_DTYPES
 from ctxextend.evaluation.eval_model import ModelFiles, open_files
@@ -50,7 +51,7 @@ from ctxextend.recipe_file import (
     recipe_values,
     yaml_text,
 )
-from ctxextend.report.figures import public_name, training_figure, write_figure
+from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.text_data import check_texts, empty_files, path_names
 from ctxextend.training.memory import estimate_memory, open_devices
 from ctxextend.training.setup import (

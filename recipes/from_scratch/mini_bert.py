@@ -51,18 +51,19 @@ tags: [bert, ctxextend]
 ---
 # mini-bert
 
-A small BERT with a trained masked language modelling head: {parameters:,} parameters, {context} learned positions
-and a byte vocabulary, {vocab_size:,} tokens with [PAD], [CLS], [SEP] and [MASK].
+A small BERT with a trained masked language modelling head: {parameters:,} parameters, {context}
+learned positions and a byte vocabulary, {vocab_size:,} tokens with [PAD], [CLS], [SEP] and [MASK].
 
-Trained with `recipes/from_scratch/mini_bert.py` of ctxextend, offline. The corpus is the {corpus} of Python's
-standard library (Python {python}, see corpus.py; Python Software Foundation License):
+Trained with `recipes/from_scratch/mini_bert.py` of ctxextend, offline. The corpus is the {corpus}
+of Python's standard library (Python {python}, see corpus.py; Python Software Foundation License):
 {train_tokens:,} training tokens and {held_out_tokens:,} held-out tokens, split by document.
 
-Held-out perplexity per masked token, with 15 % of the tokens masked: **{perplexity:.2f}**. A unigram model has a
-perplexity of {unigram:.2f} on the same tokens, and this model with its position rows in random order {permuted:.2f}.
+Held-out perplexity per masked token, with 15 % of the tokens masked: **{perplexity:.2f}**. A
+unigram model has a perplexity of {unigram:.2f} on the same tokens, and this model with its position
+rows in random order {permuted:.2f}.
 
-The position rows were initialised as sinusoids of random frequencies and the heads to attend one or two tokens to
-either side; all parameters were trained.
+The position rows were initialised as sinusoids of random frequencies and the heads to attend one or
+two tokens to either side; all parameters were trained.
 
 {log}
 """

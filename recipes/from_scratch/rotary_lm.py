@@ -48,14 +48,15 @@ tags: [llama, ctxextend]
 ---
 # rotary-lm
 
-A small Llama with rotary positions: {parameters:,} parameters, a trained length of {context}, a byte-level BPE of
-{vocab_size:,} tokens.
+A small Llama with rotary positions: {parameters:,} parameters, a trained length of {context}, a
+byte-level BPE of {vocab_size:,} tokens.
 
-Trained with `recipes/from_scratch/rotary_lm.py` of ctxextend, offline. The corpus is the {corpus} of Python's
-standard library (Python {python}, see corpus.py; Python Software Foundation License):
+Trained with `recipes/from_scratch/rotary_lm.py` of ctxextend, offline. The corpus is the {corpus}
+of Python's standard library (Python {python}, see corpus.py; Python Software Foundation License):
 {train_tokens:,} training tokens and {held_out_tokens:,} held-out tokens, split by document.
 
-Held-out perplexity per token, windows of {context} tokens: **{perplexity:.2f}**. By position in the window:
+Held-out perplexity per token, windows of {context} tokens: **{perplexity:.2f}**. By position in the
+window:
 
 {bands}
 

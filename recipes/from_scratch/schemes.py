@@ -47,9 +47,10 @@ tags: [{model_type}, ctxextend]
 ---
 # {scheme}-lm
 
-A small language model with {scheme} positions: {parameters:,} parameters, a context length of {context}. Trained with
-`recipes/from_scratch/schemes.py` of ctxextend, offline, on the code of Python's standard library (Python Software
-Foundation License). Held-out perplexity per token, windows of {context} tokens: **{perplexity:.2f}**.
+A small language model with {scheme} positions: {parameters:,} parameters, a context length of
+{context}. Trained with `recipes/from_scratch/schemes.py` of ctxextend, offline, on the code of
+Python's standard library (Python Software Foundation License). Held-out perplexity per token,
+windows of {context} tokens: **{perplexity:.2f}**.
 
 {log}
 """

@@ -50,10 +50,12 @@ tags: [gpt2, ctxextend]
 ---
 # tiny-gpt2
 
-A GPT-2 small enough to ship inside a Python package and trained until it writes English: {parameters:,}
+A GPT-2 small enough to ship inside a Python package and trained until it writes English: \
+{parameters:,}
 parameters, {context} learned positions, a byte-level BPE of {vocab_size:,} tokens.
 
-Trained with `recipes/from_scratch/tiny_gpt2.py` of ctxextend, offline. The corpus is the {corpus} of Python's
+Trained with `recipes/from_scratch/tiny_gpt2.py` of ctxextend, offline. The corpus is the {corpus} \
+of Python's
 standard library (Python {python}, see corpus.py; Python Software Foundation License):
 {train_tokens:,} training tokens and {held_out_tokens:,} held-out tokens, split by document.
 

@@ -34,11 +34,11 @@ from ctxextend.report.figures import (
     evaluation_figure,
     panel_figure,
     save,
-    tables_figure,
     training_figure,
     write_figure,
 )
 from ctxextend.report.html import comparison_figure, comparison_panels, write_report
+from ctxextend.report.table_panels import tables_figure
 from ctxextend.tables.sinusoids import sinusoidal_rows
 from tests.helpers import pico
 from tests.helpers.comparisons import METHODS, comparison, encoders

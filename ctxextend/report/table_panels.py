@@ -1,0 +1,305 @@
+"""Matplotlib panels of position tables, for `inspect`."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from ctxextend.checkpoints.source import public_name
+from ctxextend.inspection.table_report import (
+    Inspection,
+    ModelTable,
+    TableReport,
+    short_names,
+    tables_by_part,
+)
+from ctxextend.report.figures import (
+    COLOURS,
+    INK,
+    LEGEND_LINE,
+    PANEL_SIZE,
+    THIN,
+    WIDE,
+    Panel,
+    Plot,
+    Style,
+    add_legend,
+    panel_figure,
+    short_name,
+)
+from ctxextend.tables.stats import Component, needs_log_scale
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SQUARE_SIZE = (4.8, 3.1)  # of a heat map, in inches
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKED = 8  # markers per curve
+MAX_MAP_POSITIONS = 512  # of a heat map
+MAX_COMPONENTS = 32  # of a spectrum
+MIN_SHARE = 1e-6  # of the variance, in percent: anything below is rounding error
+MIN_FIT = 0.5  # variance of a component explained by a sinusoid, for its period to be shown
+PERIODS = "periods of components 1 to 4\n(-: no sinusoidal fit; *: longer than the table)"
+BAND = 0.045  # height of the band that marks new rows, as a share of the axes
+FLAT = 1e-5  # a smaller relative range of values is rounding, which is not magnified
+
+Statistic = Literal["norms", "cosines"]
+
+
+class TableCurve(NamedTuple):
+    """A table in a plot of several tables."""
+
+    table: TableReport
+    name: str  # in the legend
+    style: Style
+
+
+def tables_figure(inspections: Sequence[Inspection]) -> "Figure":
+    """Return a figure of all tables of `inspect`."""
+    title = ", ".join(public_name(item.source) for item in inspections)
+    return panel_figure(inspection_panels(inspections), title)
+
+
+def inspection_panels(inspections: Sequence[Inspection]) -> list[Panel]:
+    """Return the panels of every table.
+
+    Tables of the same part share plots, except for pairwise cosines.
+    """
+    names = _unique_names(inspections)
+    groups = tables_by_part(inspections)
+    panels: list[Panel] = []
+    for group in groups:
+        part = f" ({group[0][1].part})" if len(groups) > 1 else ""
+        curves = [
+            _curve(number, model_table, names, is_first_of_many=number == 0 and len(group) > 1)
+            for number, model_table in enumerate(group)
+        ]
+        panels += _shared_panels(curves, part, first=len(panels))
+        panels.append(_map_panel(curves, part, key=f"map-{len(panels)}", has_names=len(names) > 1))
+    return panels
+
+
+def _unique_names(inspections: Sequence[Inspection]) -> dict[int, str]:
+    """Return a name of each model by the `id` of its inspection, without folders."""
+    names = {key: public_name(name) for key, name in short_names(inspections).items()}
+    if len(set(names.values())) == len(names):
+        return names
+    # models of the same name in different folders
+    return {key: f"{name} ({number})" for number, (key, name) in enumerate(names.items(), 1)}
+
+
+def _curve(
+    number: int, model_table: ModelTable, names: Mapping[int, str], *, is_first_of_many: bool
+) -> TableCurve:
+    inspection, table = model_table
+    style = {
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "markersize": 4,
+        "markerfacecolor": "white",
+        "linewidth": WIDE if is_first_of_many else THIN,
+    }
+    return TableCurve(table, short_name(names[id(inspection)]), style)
+
+
+def _shared_panels(curves: Sequence[TableCurve], part: str, first: int) -> list[Panel]:
+    """Return the panels with all tables in one plot, numbered from `first`."""
+    width, height = PANEL_SIZE
+    size = (width, height + LEGEND_LINE * 3 * len(curves))
+    norms = partial(_draw_by_position, curves=curves, statistic="norms")
+    cosines = partial(_draw_by_position, curves=curves, statistic="cosines")
+    spectra = partial(_draw_spectra, curves=curves)
+    plots = {
+        "norms": Plot(f"Row norm by position{part}", norms, size),
+        "cosines": Plot(f"Cosine similarity to the next position{part}", cosines, size),
+        "spectrum": Plot(f"Spectrum{part}", spectra, size),
+    }
+    return [
+        Panel(f"{key}-{number}", plot.title, [plot])
+        for number, (key, plot) in enumerate(plots.items(), first)
+    ]
+
+
+def _map_panel(curves: Sequence[TableCurve], part: str, key: str, *, has_names: bool) -> Panel:
+    """Return a panel with a heat map of each table."""
+    title = f"Cosine similarity between positions{part}"
+    plots = []
+    for curve in curves:
+        own_title = f"{curve.name}{part}" if has_names else title
+        plots.append(Plot(own_title, partial(_draw_cosine_map, table=curve.table), SQUARE_SIZE))
+    return Panel(key, title, plots)
+
+
+def _draw_by_position(axes: "Axes", curves: Sequence[TableCurve], statistic: Statistic) -> None:
+    """Draw values by position, reserved rows at negative ones.
+
+    Marks outliers, new, zero and non-finite rows.
+    """
+    outliers: list[tuple[int, float]] = []
+    bands = 0
+    for number, curve in enumerate(curves):
+        values = getattr(curve.table.stats, statistic)
+        if statistic == "norms":
+            _draw_reserved_norms(axes, curve)
+        every = max(len(values) // MARKED, 1)
+        first_marker = every * (number % 4) // 4  # so that markers of curves do not coincide
+        axes.plot(values, label=curve.name, markevery=(first_marker, every), **curve.style)
+        for position in curve.table.outliers:
+            if position < len(values):
+                outliers.append((position, values[position]))
+        if curve.table.new_rows:
+            _draw_new_rows(axes, curve, bands)
+            bands += 1
+        _draw_invalid_rows(axes, curve)
+    if outliers:
+        _draw_outliers(axes, outliers)
+    axes.set(
+        xlabel="position", ylabel="Euclidean norm" if statistic == "norms" else "cosine similarity"
+    )
+    axes.margins(y=0.05 + BAND * bands)
+    low, high = axes.get_ylim()
+    if high - low < FLAT * high:
+        axes.set_ylim(0.95 * low, 1.05 * high)
+    add_legend(axes)
+    if statistic == "norms" and _needs_log_scale(curves):
+        _set_log_scale(axes)
+        axes.set_ylabel("Euclidean norm (logarithmic)")
+
+
+def _draw_reserved_norms(axes: "Axes", curve: TableCurve) -> None:
+    reserved = curve.table.reserved_rows
+    if reserved:
+        axes.plot(
+            range(-reserved, 0),
+            curve.table.norms[:reserved],
+            label=f"reserved rows of {curve.name}",
+            linestyle="",
+            marker="*",
+            color=curve.style["color"],
+        )
+
+
+def _draw_new_rows(axes: "Axes", curve: TableCurve, bands: int) -> None:
+    """Draw hatched bands along the bottom, above those of `bands` other tables."""
+    first = curve.table.reserved_rows
+    for start, stop in curve.table.new_rows or ():
+        axes.axvspan(
+            start - first - 0.5,
+            stop - first - 0.5,
+            ymin=BAND * bands,
+            ymax=BAND * (bands + 0.8),
+            facecolor="none",
+            edgecolor=curve.style["color"],
+            hatch="/////",
+            label=f"new rows of {curve.name}",
+        )
+
+
+def _draw_invalid_rows(axes: "Axes", curve: TableCurve) -> None:
+    """Draw crosses along the top."""
+    invalid = sorted({*curve.table.stats.zeros, *curve.table.stats.nonfinite})
+    if invalid:
+        axes.plot(
+            invalid,
+            [1.0] * len(invalid),
+            label=f"zero or non-finite rows of {curve.name}",
+            linestyle="",
+            marker="x",
+            color=curve.style["color"],
+            clip_on=False,
+            transform=axes.get_xaxis_transform(),
+        )
+
+
+def _draw_outliers(axes: "Axes", outliers: Sequence[tuple[int, float]]) -> None:
+    """Draw rings."""
+    axes.plot(
+        [position for position, _ in outliers],
+        [value for _, value in outliers],
+        "o",
+        label="outliers",
+        color=INK,
+        markersize=8,
+        markerfacecolor="none",
+        markeredgewidth=0.7,
+    )
+
+
+def _needs_log_scale(curves: Sequence[TableCurve]) -> bool:
+    tables = [curve.table for curve in curves]
+    reserved = np.concatenate([table.norms[: table.reserved_rows] for table in tables])
+    return needs_log_scale(reserved, np.concatenate([table.stats.norms for table in tables]))
+
+
+def _set_log_scale(axes: "Axes") -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _draw_spectra(axes: "Axes", curves: Sequence[TableCurve]) -> None:
+    """Draw the variance of the leading principal components; the legend lists their periods."""
+    axes.set(xlabel="principal component", ylabel="explained variance (%)")
+    lowest = 10.0
+    for curve in curves:
+        stats = curve.table.stats
+        shares = 100 * stats.eigenvalues[:MAX_COMPONENTS] / (stats.eigenvalues.sum() or 1)
+        shares = shares[shares > MIN_SHARE]
+        lowest = min([lowest, *(shares / 2)])
+        periods = ", ".join(_period(item, len(stats.norms)) for item in stats.components)
+        axes.plot(
+            range(1, len(shares) + 1), shares, label=f"{curve.name}: {periods}", **curve.style
+        )
+    axes.set_ylim(lowest, 100)
+    axes.locator_params(axis="x", integer=True)
+    _set_log_scale(axes)
+    add_legend(axes, PERIODS)
+
+
+def _period(component: Component, positions: int) -> str:
+    """Return the period of a component in a table; see `PERIODS`."""
+    if component.fit < MIN_FIT:
+        return "-"
+    mark = "*" if component.period > positions else ""
+    return f"{component.period:.0f}{mark}"
+
+
+def _draw_cosine_map(axes: "Axes", table: TableReport) -> None:
+    """Draw pairwise cosines of a table's positions; long tables are sampled evenly."""
+    values = table.values[table.reserved_rows :]
+    # A power of two, so that it divides common table lengths and repeated tables stay visible.
+    step = 2 ** max(math.ceil(math.log2(len(values) / MAX_MAP_POSITIONS)), 0)
+    cosines = _pairwise_cosines(values[::step].astype(np.float64))
+    low = -step / 2  # centres each cell on its position
+    high = len(cosines) * step - step / 2
+    axes.imshow(
+        cosines,
+        cmap="cividis",
+        vmin=-1,
+        vmax=1,
+        extent=(low, high, high, low),
+        interpolation="nearest",
+    )
+    label = "position" if step == 1 else f"position (1 in {step} shown)"
+    axes.set(xlabel=label, ylabel=label)
+    axes.grid(visible=False)
+    axes.figure.colorbar(
+        axes.images[0], cax=axes.inset_axes((1.04, 0, 0.04, 1)), label="cosine similarity"
+    )
+    # Cells without a cosine are transparent and show the hatching.
+    axes.patch.set(facecolor="white", hatch="xxxx")
+
+
+def _pairwise_cosines(rows: Any) -> Any:
+    """Return the cosines of all pairs of rows, (n, n); NaN for rows without a direction."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        norms = np.linalg.norm(rows, axis=1)
+        has_direction = np.isfinite(norms) & (norms > 0)
+        unit = rows / np.where(has_direction, norms, np.nan)[:, None]
+        return np.clip(unit @ unit.T, -1, 1)
