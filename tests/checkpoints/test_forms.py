@@ -123,8 +123,7 @@ def as_pickle(checkpoint: pico.Pico, name: str = "pytorch_model.bin", **options:
 
 
 def as_pickled_shards(checkpoint: pico.Pico, *, split_ties: bool = False) -> list[str]:
-    """Replace a checkpoint's safetensors with three PyTorch shards and an index, as transformers 4
-    wrote them.
+    """Replace a checkpoint's weights with three PyTorch shards and an index, as transformers 4 did.
 
     Since 4.29, tied tensors are in one shard; with `split_ties` they are in different ones, as
     before.
@@ -136,9 +135,9 @@ def as_pickled_shards(checkpoint: pico.Pico, *, split_ties: bool = False) -> lis
     for number, (name, tensor) in enumerate(state.items()):
         is_tied = tensor.data_ptr() in shards
         shard = shards.setdefault(tensor.data_ptr(), number % 3)
-        weight_map[name] = (
-            f"pytorch_model-{1 + (shard + (split_ties and is_tied)) % 3:05}-of-00003.bin"
-        )
+        if split_ties and is_tied:
+            shard = (shard + 1) % 3
+        weight_map[name] = f"pytorch_model-{shard + 1:05}-of-00003.bin"
     names = sorted(set(weight_map.values()))
     assert len(names) == 3
     for file in names:

@@ -175,11 +175,15 @@ def test_json_writes_null_for_numbers_that_are_not_finite() -> None:
 # ---- schemas
 def objects_in(value: object) -> list[dict[str, Any]]:
     """Return the object definitions inside a schema."""
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    is_one = isinstance(value, dict) and "properties" in value and "type" in value
-    found = [definition for item in inside for definition in objects_in(item)]
-    if isinstance(value, dict) and is_one:
-        found.insert(0, value)
+    found = list[dict[str, Any]]()
+    if isinstance(value, list):
+        for item in value:
+            found += objects_in(item)
+    elif isinstance(value, dict):
+        if "properties" in value and "type" in value:
+            found.append(value)
+        for item in value.values():
+            found += objects_in(item)
     return found
 
 

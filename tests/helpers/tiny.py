@@ -169,19 +169,22 @@ def shrink(config: Any, *, only_depth: bool = False) -> Any:
     """Set all sizes in a config and those nested in it to small values, in place."""
     for _, part in parts(config):
         for key, value in list(vars(part).items()):
-            found = next(
-                (small for pattern, small in SMALL.items() if re.search(pattern, key)), None
-            )
-            if (
-                type(value) is int
-                and found is not None
-                and value > found
-                and ("layer" in key or not only_depth)
-            ):
-                setattr(part, key, found)
-    for key, value in {} if only_depth else FITTING.get(config.model_type, {}).items():
-        set_value(config, tuple(key.split(".")), value)
+            if type(value) is int and ("layer" in key or not only_depth):
+                small = _small_value(key, value)
+                if small < value:
+                    setattr(part, key, small)
+    if not only_depth:
+        for key, value in FITTING.get(config.model_type, {}).items():
+            set_value(config, tuple(key.split(".")), value)
     return config
+
+
+def _small_value(key: str, default: int) -> int:
+    """Return the small value of a config key; `default` if it is not a size."""
+    for pattern, value in SMALL.items():
+        if re.search(pattern, key):
+            return value
+    return default
 
 
 def set_value(config: Any, path: tuple[str, ...], value: Any) -> None:
@@ -209,25 +212,22 @@ def model_classes(model_type: str) -> tuple[Any, ...]:
 
 
 def _classes_of_module(config_class: Any, *, public: bool = False) -> tuple[Any, ...]:
+    """Return the models with this config in its package; if `public`, those of ``__all__``."""
     package = importlib.import_module(config_class.__module__.rpartition(".")[0])
-    names = [
-        module.name
-        for module in pkgutil.iter_modules(package.__path__)
-        if module.name.startswith("modeling_")
-    ]
-    modules = [importlib.import_module(f"{package.__name__}.{name}") for name in names]
-    values = [(module.__name__, value) for module in modules for value in vars(module).values()]
-    classes = [
-        value for name, value in values if isinstance(value, type) and value.__module__ == name
-    ]
-    models: list[Any] = [cls for cls in classes if issubclass(cls, PreTrainedModel)]
-    models = [
-        cls
-        for cls in models
-        if cls.config_class is config_class and not cls.__name__.endswith("PreTrainedModel")
-    ]
-    listed = {name for module in modules for name in module.__all__}
-    return tuple(cls for cls in models if not public or cls.__name__ in listed)
+    found = list[Any]()
+    for file in pkgutil.iter_modules(package.__path__):
+        if file.name.startswith("modeling_"):
+            module = importlib.import_module(f"{package.__name__}.{file.name}")
+            models = [value for value in vars(module).values() if _is_model(value, config_class)]
+            models = [model for model in models if model.__module__ == module.__name__]
+            found += [model for model in models if not public or model.__name__ in module.__all__]
+    return tuple(found)
+
+
+def _is_model(value: object, config_class: Any) -> bool:
+    if not isinstance(value, type) or not issubclass(value, PreTrainedModel):
+        return False
+    return value.config_class is config_class and not value.__name__.endswith("PreTrainedModel")
 
 
 def all_classes(model_type: str) -> tuple[Any, ...]:

@@ -34,9 +34,8 @@ class Reader:
         }
         if "codebook_idx" in inputs:  # audio codes have one row per codebook
             inputs["input_ids"] = inputs["input_ids"].unsqueeze(-1).expand(-1, -1, 8)
-        if books := getattr(
-            getattr(module, "config", None), "num_codebooks", 0
-        ):  # a row of codes per codebook
+        books = getattr(getattr(module, "config", None), "num_codebooks", 0)
+        if books:  # a row of codes per codebook
             inputs["input_ids"] = inputs["input_ids"].expand(books, -1)
         if "entity_ids" in inputs:  # the length is that of entity_position_ids
             inputs["input_ids"] = inputs["input_ids"][:, :OLD]
@@ -94,16 +93,13 @@ COMBINATIONS = (
 
 
 def _first_states(output: Any) -> torch.Tensor:
-    """Return the first float output with three dimensions or more, or else the first float
-    output.
-    """
-    values = (
-        output.values()
-        if isinstance(output, Mapping)
-        else output
-        if isinstance(output, tuple)
-        else (output,)
-    )
+    """Return the first float output with at least three dimensions, or else the first one."""
+    if isinstance(output, Mapping):
+        values = tuple(output.values())
+    elif isinstance(output, tuple):
+        values = output
+    else:
+        values = (output,)
     floats = [
         value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()
     ]

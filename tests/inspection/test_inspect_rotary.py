@@ -63,7 +63,8 @@ def only_rope(found: Inspection) -> RopeReport:
 def test_inspect_returns_rotary_wavelengths(llama: Path) -> None:
     pico.edit_json(llama / TOKENIZER, model_max_length=1e30)  # no limit: longer inputs run
     found = inspect(llama)
-    (scheme,), rope = found.schemes, only_rope(found)
+    (scheme,) = found.schemes
+    rope = only_rope(found)
     assert (found.tables, found.verdict) == ((), "64 positions (rotary), all files agree.")
     assert (scheme.name, scheme.scheme, scheme.config_key) == (
         "rope_parameters",

@@ -362,7 +362,8 @@ def test_audio_encoders_are_refused_because_of_their_feature_extractor(
     command: str, model_type: str, make: Make
 ) -> None:
     source = make("gpt2", {"model_type": model_type})
-    done = invoke(command, str(source), *["--to", "3000"] * (command == "resize"))
+    flags = ["--to", "3000"] if command == "resize" else []
+    done = invoke(command, str(source), *flags)
     assert done.exit_code == 1
     assert (
         f"This {model_type} model has no position table for tokens; it uses only positions of audio"

@@ -81,10 +81,11 @@ def run(tmp_path: Path) -> Run:
             "event.data; });"
         )
         (tmp_path / "frame.html").write_text(f"<script>{receive}</script><body>{frame}</body>")
-        scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+        scheme = 0 if dark else 1
+        profile = tmp_path / "profile"
         flags = (
-            f"--user-data-dir={tmp_path / 'profile'}",
-            scheme,
+            f"--user-data-dir={profile}",
+            f"--blink-settings=preferredColorScheme={scheme}",
             "--virtual-time-budget=5000",
             "--dump-dom",
         )

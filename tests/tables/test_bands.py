@@ -111,7 +111,8 @@ def test_choose_split_keeps_a_narrow_filter_if_no_range_matches() -> None:
 def test_bands_excludes_an_attention_sink_and_untrained_last_rows(dead: int, size: float) -> None:
     table = TWO_BANDS.copy()
     sink = 30 * noise(1, 16)[0]
-    table[0], table[-dead:] = sink, size * noise(dead, 16)
+    table[0] = sink
+    table[-dead:] = size * noise(dead, 16)
     split = choose_split(table)
     assert (split.head, split.stop) == (1, 128 - dead)
     assert 1 <= split.repeat[0] < split.repeat[1] <= 128 - dead

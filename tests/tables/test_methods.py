@@ -390,7 +390,8 @@ def test_method_options_accept_only_the_settings_of_the_method(name: str) -> Non
         "gain": 1.5,
     }
     for key, value in values.items():
-        text = f"{name}:{key}={'2:9' if key == 'repeat' else value}"
+        written = "2:9" if key == "repeat" else value
+        text = f"{name}:{key}={written}"
         if key in known:
             assert MethodOptions(method=text).settings == {**defaults, key: value}
         else:
