@@ -33,9 +33,7 @@ logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the results of the conformance test by model type, and the number of injected
-    faults.
-    """
+    """Print the results of the conformance test, and the number of injected faults."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for report in terminalreporter.stats.get("", []):
         for name, (outcome, count) in report.user_properties if report.when == "teardown" else ():
@@ -50,9 +48,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _frozen_objects() -> None:
-    """Exempt the objects of libraries and tests from later garbage collections, which every
-    training run starts.
-    """
+    """Exempt what libraries and tests hold from the garbage collections of training runs."""
     gc.collect()
     gc.freeze()
 
@@ -110,9 +106,7 @@ def book(_empty_folder: None) -> None:
 
 @pytest.fixture
 def public_path() -> Iterator[Path]:
-    """A folder that every user can access, for tests that switch users; skipped unless run as
-    root.
-    """
+    """A folder that every user can access, for tests that switch users, which needs root."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         pytest.skip("only root can become another user")
     with tempfile.TemporaryDirectory() as name:

@@ -1,6 +1,4 @@
-"""All checkpoint formats: resized, then checked byte by byte and by loading them with
-transformers.
-"""
+"""All checkpoint formats: resized, then checked by their bytes and by loading them."""
 
 import json
 import re
@@ -108,9 +106,7 @@ def assert_rejected(
 
 
 def state_of(checkpoint: pico.Pico) -> dict[str, torch.Tensor]:
-    """Return the state dict that older versions of transformers saved: all names, with shared tied
-    tensors.
-    """
+    """Return the state dict of older versions of transformers, with all names of tied tensors."""
     return dict(checkpoint.model_class.from_pretrained(checkpoint.folder).state_dict())
 
 
@@ -171,8 +167,7 @@ def resize_and_check(
     below: str = ".",
     **flags: Any,
 ) -> ResizeResult:
-    """Resize a checkpoint into ``out``, and check that the source is unchanged and the output
-    complete.
+    """Resize into ``out``, and check that the source is unchanged and the output complete.
 
     Also check that its recipe reproduces it, and that --force replaces an output of this format.
     """

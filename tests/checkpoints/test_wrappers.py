@@ -1,6 +1,4 @@
-"""Checkpoints that were saved from a wrapped model, and files of training runs that are not a
-model's weights.
-"""
+"""Checkpoints saved from a wrapped model, and files of training runs that are no weights."""
 
 import json
 import os

@@ -29,8 +29,9 @@ KNOWN = {flag for flags in FLAGS.values() for flag in flags}
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Yield each string of the package that names a flag, with its module; docstrings are for
-    readers of the code.
+    """Yield each string of the package that names a flag, with its module.
+
+    Docstrings are left out: they are for readers of the code.
     """
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text("utf-8"))
@@ -49,9 +50,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def unexplained(command: str, hint: str) -> list[str]:
-    """Return the flags of a hint that its command does not have, and that no sentence or command
-    line places.
-    """
+    """Return the flags of a hint that neither its command has nor a sentence places elsewhere."""
     placed = {flag for line in COMMAND_LINE.finditer(hint) for flag in FLAG.findall(line[0])}
     for sentence in re.findall(r"([^.]*) (?:is a flag|are flags) of ctxextend", hint):
         placed |= {*FLAG.findall(sentence)}

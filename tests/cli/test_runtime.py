@@ -219,8 +219,9 @@ for name in os.environ["BLOCKED"].split():
 
 
 def run_without(blocked: str, arguments: str, *options: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command in an interpreter in which importing some libraries fails; `options`: instead
-    of the module.
+    """Run a command in an interpreter in which importing some libraries fails.
+
+    With `options`, they replace the module and the command.
     """
     folder = Path("blocked")
     folder.mkdir(exist_ok=True)

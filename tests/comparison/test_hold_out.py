@@ -1,6 +1,4 @@
-"""Held-out rows: `compare --hold-out` and `resize --method auto --hold-out`, checked by hand with
-transformers.
-"""
+"""Held-out rows: `compare` and `resize --method auto`, checked by hand with transformers."""
 
 import json
 import math

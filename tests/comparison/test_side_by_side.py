@@ -1,6 +1,4 @@
-"""`compare` of checkpoints: numbers as from `evaluate`, pairing, facts, text that some were trained
-on, errors.
-"""
+"""`compare` of checkpoints: numbers as from `evaluate`, pairing, facts, unseen text, errors."""
 
 import gc
 import json

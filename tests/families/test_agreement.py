@@ -1,6 +1,4 @@
-"""All commands count positions alike: `inspect`, `resize`, `verify` and ``--json``, on every model
-type.
-"""
+"""All commands count positions alike, on every model type."""
 
 import json
 from pathlib import Path
@@ -69,9 +67,7 @@ def small_config(model_type: str) -> dict[str, Any]:
 
 
 def write(folder: Path, model_type: str) -> None:
-    """Write a small config, its tables with the rows that the config states, and tensors next to
-    computed tables.
-    """
+    """Write a small config, the tables that it states, and tensors next to computed tables."""
     config = small_config(model_type)
     tensors: dict[str, Any] = {"other.weight": np.zeros((2, 2), np.float32)}
     for location in find_architecture(config).locations:

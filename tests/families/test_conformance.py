@@ -193,9 +193,7 @@ def outcome(built: list[tiny.Built], conforming: list[Any]) -> str:
 
 
 def check_dependent_parameters(model_type: str, built: tiny.Built) -> None:
-    """Check that every parameter that depends on a length is in the registry or matches
-    `OTHER_AXES`.
-    """
+    """Check that each parameter that depends on a length is in the registry or in `OTHER_AXES`."""
     known: set[str] = set()
     if model_type in WITH_ROWS & FAMILIES.keys():
         known = {
@@ -246,9 +244,7 @@ def check_listed_names(model_type: str, built: list[tiny.Built]) -> None:
 
 
 def check_family(model_type: str, built: list[tiny.Built], folder: Path) -> dict[Any, str]:
-    """Resize a small model per set of table names, and return their classes and how each was
-    resized.
-    """
+    """Resize a small model per set of table names; return their classes, with how it was done."""
     conforming, kinds = set[frozenset[str]](), dict[Any, str]()
     for one in built if model_type in WITH_ROWS else []:
         locations = architecture_of(model_type, one.config).locations
@@ -273,9 +269,7 @@ def check_family(model_type: str, built: list[tiny.Built], folder: Path) -> dict
 def check_class(
     make_config: Callable[[], Any], model_class: Any, folder: Path, *, all_methods: bool = False
 ) -> str:
-    """Check the reserved rows at the default pad id and at another, and a resize; return how rows
-    are made.
-    """
+    """Check the reserved rows at two pad ids, and a resize; return how rows are made."""
     if any(
         isinstance(getattr(part, "pad_token_id", None), int)
         for _, part in tiny.parts(make_config())
@@ -345,9 +339,7 @@ class SmallModel:
 
     @cached_property
     def readers(self) -> list[tuple[TableLocation, str, zoo.Reader, list[int]]]:
-        """The tables that text inputs use, each with the module that reads it and the rows it
-        read.
-        """
+        """The tables that text inputs use, each with its reader and the rows that it read."""
         readers = []
         for location, name in self.found:
             length = location.positions(len(self.model.get_parameter(name)))
@@ -394,9 +386,7 @@ def methods_of(model_type: str, config: Mapping[str, Any]) -> tuple[str | None, 
 
 
 def check_rope(model: Any, part: Any, table: TablePlan) -> None:
-    """Check the settings that transformers loads, and the inverse frequencies that the model
-    computes from them.
-    """
+    """Check the settings that transformers loads, and the frequencies that the model computes."""
     modules = dict(rules.rotary_modules(model, part.model_type)) if model else {}
     assert modules or not (model and table.rope), "no module computes angles"
     for rope in table.rope:
@@ -643,9 +633,7 @@ def check_verified(output: Path, source: Path) -> None:
 def check_beyond_the_old_length(
     small: SmallModel, location: TableLocation, reader: zoo.Reader, length: int, new: torch.Tensor
 ) -> None:
-    """Check that the base model fails on longer inputs, or, if transformers clamps positions,
-    differs.
-    """
+    """Check that the base fails on longer inputs, or differs if transformers clamps positions."""
     if location.table.clamps:
         assert not torch.equal(*overlap(reader.run(small.model, length), new))
         return
@@ -658,17 +646,13 @@ def check_beyond_the_old_length(
 
 
 def same_table(one: Any, other: Any, name: str) -> bool:
-    """Return whether a table is equal in two models, bit for bit, or computed in each forward
-    pass.
-    """
+    """Return whether a table is equal in two models, or computed in each forward pass."""
     first, second = tiny.find_tensor(one, name), tiny.find_tensor(other, name)
     return first is None or second is None or torch.equal(first, second)
 
 
 def check_waves_read(small: SmallModel) -> None:
-    """Check that an input of full length reads exactly the rows of stored sinusoids after the
-    reserved ones.
-    """
+    """Check that an input of full length reads all rows of sinusoids after the reserved ones."""
     for location, name in small.waves:
         if name not in small.model.state_dict():
             continue
@@ -718,9 +702,7 @@ def check_waves_resize(small: SmallModel, folder: Path, *, all_methods: bool) ->
 def check_beyond(
     model: Any, location: TableLocation, name: str, reader: zoo.Reader, length: int
 ) -> None:
-    """Check that a model of sinusoids accepts an input of its length, and grows or fails
-    beyond it.
-    """
+    """Check that a model of sinusoids reads inputs of its length, and grows or fails beyond."""
     table = tiny.find_tensor(model, name)
     assert reader.run(model, length).isfinite().all()
     assert tiny.find_tensor(model, name) is table, (

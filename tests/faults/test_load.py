@@ -1,6 +1,4 @@
-"""Checkpoints that are large in one dimension: memory grows only with the new table, and few files
-are open.
-"""
+"""Checkpoints that are large in one dimension: memory grows only with the new table."""
 
 import json
 import os

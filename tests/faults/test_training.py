@@ -1,5 +1,6 @@
-"""Faults at system calls of `train`, `run` and `compare` that change files: a sample, or all in
-`make test-slow`.
+"""Faults at system calls of `train`, `run` and `compare` that change files.
+
+`make test` tries a sample, and `make test-slow` all of them.
 """
 
 import re
@@ -75,9 +76,7 @@ def changing_calls(server: ForkServer, *arguments: object) -> list[Call]:
 
 
 def check_resumes(server: ForkServer, arguments: Sequence[object], expected: Tensors) -> None:
-    """Check that the next run gives the output of an uninterrupted one and removes leftovers;
-    delete the output.
-    """
+    """Check that the next run gives the expected output without leftovers; delete it."""
     force = ["--force"] if OUTPUT.exists() else []
     retry = server.run(*arguments, "--resume", *force)
     assert retry.code == 0, retry
@@ -93,9 +92,7 @@ def check_resumes(server: ForkServer, arguments: Sequence[object], expected: Ten
 def check_killed(
     server: ForkServer, arguments: Sequence[object], expected: Tensors, found: list[Call]
 ) -> None:
-    """Kill a command at each call; check that it leaves a complete output or none, and can be
-    resumed.
-    """
+    """Kill a command at each call; check that its output is complete or none, and it resumes."""
     before = contents(Path("source"))
     for call in found:
         done, _ = traced(server, arguments, f"{call.name}:signal=KILL:when={call.k}")
@@ -129,9 +126,7 @@ def test_train_interrupted_at_any_call_resumes(training: Training) -> None:
 
 
 def reports_how_to_resume(done: Completed) -> bool:
-    """Whether a command reports the last complete state, the disk space of a state, and how to
-    resume.
-    """
+    """Whether a command reports the last complete state, its space, and how to resume."""
     states = r"the previous state, out\.training/saves/checkpoint-\d, is complete|no earlier state exists"
     previous = re.search(rf"({states})\.", done.stderr)
     space = re.search(

@@ -45,9 +45,7 @@ class ForkServer:
     folder: Path
 
     def start(self, *arguments: object, stopped: bool = False) -> int:
-        """Start a command in the current folder, optionally stopped at once; return its
-        process id.
-        """
+        """Start a command in the current folder, stopped if wanted; return its process id."""
         return self._request("fork", [*map(str, arguments)], str(Path.cwd()), stopped)
 
     def wait(self, pid: int) -> Completed:

@@ -49,9 +49,7 @@ NEEDED: Mapping[str, dict[str, Any]] = {
 
 
 def make_config(model_type: str) -> Any:
-    """Create a config with a context length of `OLD`, few layers and, if it remains valid, small
-    sizes.
-    """
+    """Create a config with a context length of `OLD`, few layers and, if valid, small sizes."""
     content = tiny.make_config(model_type).to_dict()
     for only_depth in (False, True):
         with suppress(Exception):
@@ -144,9 +142,7 @@ def load_config(content: dict[str, Any]) -> Any:
 
 
 def build(model_type: str, config: Any) -> Any:
-    """Build the first class of a type that can be built: with weights if it is small, else
-    without.
-    """
+    """Build the first class of a type that can be built, with weights if it is small."""
     for model_class in tiny.model_classes(model_type):
         with suppress(Exception):
             model = tiny.meta_model(model_class, config)
@@ -158,9 +154,7 @@ def build(model_type: str, config: Any) -> Any:
 
 
 def rotary_modules(model: Any, model_type: str) -> Iterator[tuple[str, Any]]:
-    """Yield the modules of a model that compute the angles of a part of this type, with their
-    names.
-    """
+    """Yield the names and modules that compute the angles of a part of this type."""
     for name, module in model.named_modules():
         config = getattr(module, "config", None)
         has_angles = any(

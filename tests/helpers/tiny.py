@@ -1,6 +1,4 @@
-"""Any model type of transformers: classes, small configs, and the parameters that depend on each
-config key.
-"""
+"""Any model type of transformers: classes, small configs, and what depends on a config key."""
 
 import copy
 import importlib
@@ -302,9 +300,7 @@ def shapes(model_class: Any, config: Any) -> dict[str, tuple[int, ...]]:
 
 
 def find_tensor(model: Any, name: str) -> torch.Tensor | None:
-    """Return a parameter, buffer or attribute by its name; None if a module computes its rows in
-    each forward pass.
-    """
+    """Return a parameter, buffer or attribute; None if a module computes it in each forward pass."""
     module, _, attribute = name.rpartition(".")
     value = getattr(model.get_submodule(module), attribute)
     return value if isinstance(value, torch.Tensor) else None
@@ -354,9 +350,7 @@ def length_keys(config: Any) -> Iterator[tuple[tuple[str, ...], int]]:
 
 
 def dependent_parameters(built: Built, step: int = 8) -> Iterator[tuple[str, str]]:
-    """Yield (dotted key, parameter) for every parameter that gets `step` more rows if the key is
-    raised by `step`.
-    """
+    """Yield (dotted key, parameter) where raising the key by `step` adds `step` rows."""
     before = built.shapes
     keys = list(length_keys(built.config))
     # Raise all keys at once first, each by another prime: usually no shape changes, and one model
@@ -374,9 +368,7 @@ def dependent_parameters(built: Built, step: int = 8) -> Iterator[tuple[str, str
 
 
 def _raised(built: Built, steps: Mapping[tuple[str, ...], int]) -> Mapping[str, tuple[int, ...]]:
-    """Return the shapes with some keys raised; none if the model cannot be built with these
-    values.
-    """
+    """Return the shapes with some keys raised; none if the model cannot be built."""
     config = copy.deepcopy(built.config)
     try:
         for path, step in steps.items():

@@ -1,6 +1,4 @@
-"""`inspect` of positions without a table of rows: rotary wavelengths, ALiBi, relative bias, and
-their limits.
-"""
+"""`inspect` of positions without a table of rows: rotary, ALiBi and relative ones."""
 
 import json
 import math

@@ -1,6 +1,4 @@
-"""`inspect`: table statistics, every checkpoint form, several models, rows, JSON, errors and
-verdicts.
-"""
+"""`inspect`: statistics, every checkpoint form, several models, rows, JSON, errors, verdicts."""
 
 import json
 import shutil

@@ -1,6 +1,4 @@
-"""Sinusoidal tables that contradict their config or the flags: clear errors, or the documented
-choice.
-"""
+"""Sinusoidal tables that contradict their config or the flags: errors, or a documented choice."""
 
 import json
 import re
@@ -321,9 +319,7 @@ def test_resize_continues_odd_widths_as_transformers_does(width: int, make: Make
 def test_resize_continues_a_row_that_fits_two_layouts_as_its_model_does(
     model_type: str, layout: str, make: Make
 ) -> None:
-    """The first row fits `halves` and `halves-log`; two columns fit `interleaved` too, in the same
-    way.
-    """
+    """The first row fits `halves` and `halves-log`; two columns fit `interleaved` too."""
     source, flags = (
         make(model_type.replace("unknown", "distilbert"), max_position_embeddings=1),
         list[str](),

@@ -249,8 +249,7 @@ def with_generated(text: str) -> str:
 def with_output(
     text: str, run: Callable[[str], str], execute: Callable[[str], None] = lambda line: None
 ) -> str:
-    """Run the blocks of a page in order, and return it with the current output of each console
-    command.
+    """Run the blocks of a page in order, and return it with the current output of commands.
 
     `execute` runs the lines of sh blocks and of the workflows in yaml blocks.
     """
@@ -283,9 +282,7 @@ def lines_to_execute(language: str, body: str) -> list[str]:
 
 
 def publish(hub: Hub, folder: Path) -> None:
-    """Publish small models under the Hub ids of the pages, with the context lengths of the real
-    ones.
-    """
+    """Publish small models under the Hub ids of the pages, with the real context lengths."""
     torch.manual_seed(0)
     layer: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
     encoder: dict[str, Any] = layer | {"num_attention_heads": 2}

@@ -19,9 +19,7 @@ OPEN_FUNCTIONS = ("open_checkpoint", "identify_model")
 
 
 def trace(*command: str) -> tuple[list[str], list[int]]:
-    """Return the modules whose functions a command calls, and the number of calls to
-    `OPEN_FUNCTIONS`.
-    """
+    """Return the modules that a command calls, and the number of calls to `OPEN_FUNCTIONS`."""
     modules, calls = set[str](), Counter[str]()
 
     def profile(frame: FrameType, event: str, argument: object) -> None:

@@ -141,9 +141,7 @@ def test_imports_have_no_cycles() -> None:
 
 
 def loaded_after(code: str) -> set[str]:
-    """Return the top-level modules that are loaded in a fresh interpreter after running some
-    code.
-    """
+    """Return the top-level modules that are loaded after some code in a fresh interpreter."""
     report = "import sys; print('\\n', *{name.split('.')[0] for name in sys.modules})"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True

@@ -1,6 +1,4 @@
-"""Every file in recipes/: recipes on pico models of their model type, and training scripts for a
-few steps.
-"""
+"""Every file in recipes/: recipes on pico models, and training scripts for a few steps."""
 
 import json
 import math

@@ -154,9 +154,7 @@ FIGURES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_figure_fits_the_columns_of_a_paper(name: str, tmp_path: Path) -> None:
-    """One or two columns of 8.4 cm, no clipped text, at least 7 points, no title, embedded TrueType
-    fonts.
-    """
+    """One or two columns of 8.4 cm, no clipped or small text, no title, embedded fonts."""
     figures: list[Any] = []
 
     def create() -> Any:
@@ -199,9 +197,7 @@ VISION = {
 
 
 def oklab(colour: str, vision: Any) -> Any:
-    """Return Oklab coordinates of a colour (Ottosson 2020); distances approximate perceived
-    differences.
-    """
+    """Return Oklab coordinates of a colour (Ottosson 2020), whose distances are as perceived."""
     srgb = np.array([int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)])
     linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
     lms = [

@@ -63,9 +63,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Return a function that evaluates JavaScript expressions in a page, shown in a frame of a
-    given width.
-    """
+    """Return a function that evaluates JavaScript in a page, shown in a frame of a given width."""
 
     def run(
         page: str, *expressions: str, before: str = "", width: int = 1280, dark: bool = False

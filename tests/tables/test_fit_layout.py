@@ -1,6 +1,4 @@
-"""How sinusoidal a table is: `fit_layout` on tables with known shares, and `inspect` on models of
-transformers.
-"""
+"""How sinusoidal a table is: `fit_layout` on known shares, and `inspect` on models."""
 
 import json
 import re

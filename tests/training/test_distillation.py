@@ -1,6 +1,4 @@
-"""Distillation from the base checkpoint: its windows and its loss, compared with results computed
-by hand.
-"""
+"""Distillation from the base checkpoint: its windows and its loss, compared by hand."""
 
 import json
 from dataclasses import replace
@@ -155,9 +153,7 @@ def test_distillation_loss_of_one_window_matches_the_embedder(
 
 
 def test_distillation_loss_of_a_long_text_by_hand(pair: tuple[EvalModel, EvalModel]) -> None:
-    """The mock teacher's states are one-hot inputs; windows are two tokens between [CLS] and
-    [SEP].
-    """
+    """States of the mock teacher are one-hot inputs; windows are two tokens in [CLS] and [SEP]."""
     student, teacher = pair
     units = torch.eye(32)
     mock_teacher = mock_model(

@@ -1,6 +1,4 @@
-"""Training past one device: float32 values of half-precision parameters, `--fsdp`, and resuming on
-other devices.
-"""
+"""Training past one device: float32 copies of parameters, `--fsdp`, resuming on other devices."""
 
 import json
 import os

@@ -86,9 +86,7 @@ def rewrite(folder: Path, name: str, change: Change) -> None:
 
 
 def forget_hash(folder: Path) -> None:
-    """Remove the hash of the written table from a recipe, as if the table had been written as it is
-    now.
-    """
+    """Remove the hash of the written table from a recipe, as if the table were as written."""
     recipe = folder / RECIPE_FILE
     recipe.write_text(re.sub(r" +sha256_after: .*\n", "", recipe.read_text()))
 
