@@ -2,7 +2,8 @@
 
 Independent of the registry: the types come from transformers' `CONFIG_MAPPING`, the parameters that
 depend on a config key are found by building models with other values, and buffers of sinusoids by
-recording the sines that constructors compute. `tests/conftest.py` prints the counts.
+recording the sines that constructors compute. `make test` builds a few types of each kind, and
+`make test-slow` all of them; `tests/conftest.py` prints the counts.
 """
 
 import copy
@@ -41,7 +42,7 @@ from ctxextend.plan.edits import TablePlan
 from ctxextend.plan.find_tables import find_tables
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.rotary import frequencies
-from tests.helpers import pico, rules, tiny, zoo
+from tests.helpers import model_types, pico, rules, tiny, zoo
 
 TYPES = sorted(CONFIG_MAPPING.keys())
 WITH_ROWS = {
@@ -55,42 +56,99 @@ NO_CONFIG = {"gemma4_assistant"}  # whose default config is invalid
 # Types of which no model can be built here, and why. They must still be in the registry or rejected
 # by name.
 NOT_INSTANTIABLE: Mapping[str, str] = {
-    model_type: reason
-    for reason, model_types in {
-        "needs timm": """
-            edgetam edgetam_vision_model fast_vlm gemma3n gemma3n_vision pe_audio_video pe_audio_video_encoder
-            pe_video pe_video_encoder perception_lm timm_backbone timm_wrapper
-        """,
-        "needs natten": "dinat",
-        "needs torchaudio": "higgs_audio_v2_tokenizer",
-        "needs detectron2": "layoutlmv2",
-        "transformers has no model class for this config": """
-            edgetam_mask_decoder edgetam_prompt_encoder edgetam_video_mask_decoder edgetam_video_prompt_encoder
-            gemma4_unified_audio gemma4_unified_vision idefics_perciever idefics_vision layoutxlm nougat
-            pp_chart2table_vision sam2_mask_decoder sam2_prompt_encoder sam2_video_mask_decoder
-            sam2_video_prompt_encoder sam3_geometry_encoder sam3_lite_text_geometry_encoder sam3_tracker_mask_decoder
-            sam3_tracker_prompt_encoder sam3_tracker_video_mask_decoder sam3_tracker_video_prompt_encoder
-            sam_hq_mask_decoder sam_hq_prompt_encoder sam_mask_decoder sam_prompt_encoder sapiens2_head
-            t5_gemma_module vibevoice_diffusion
-        """,
-        "its default config cannot be built": """
-            cohere_compass cohere_compass_text dbrx deepseek_ocr2 deepseek_ocr2_text diffusion_gemma
-            diffusion_gemma_text dots1 emu3 gemma4_assistant gemma4_unified_assistant granite4_vision hunyuan_vl
-            lfm2_moe moonshine_streaming pp_ocrv5_server_det pp_ocrv6_medium_det qwen3_omni_moe
-            qwen3_omni_moe_talker_text t5gemma2_decoder t5gemma2_encoder t5gemma2_text vitmatte
-        """,
-    }.items()
-    for model_type in model_types.split()
+    **dict.fromkeys(
+        [
+            "edgetam",
+            "edgetam_vision_model",
+            "fast_vlm",
+            "gemma3n",
+            "gemma3n_vision",
+            "pe_audio_video",
+            "pe_audio_video_encoder",
+            "pe_video",
+            "pe_video_encoder",
+            "perception_lm",
+            "timm_backbone",
+            "timm_wrapper",
+        ],
+        "needs timm",
+    ),
+    "dinat": "needs natten",
+    "higgs_audio_v2_tokenizer": "needs torchaudio",
+    "layoutlmv2": "needs detectron2",
+    **dict.fromkeys(
+        [
+            "edgetam_mask_decoder",
+            "edgetam_prompt_encoder",
+            "edgetam_video_mask_decoder",
+            "edgetam_video_prompt_encoder",
+            "gemma4_unified_audio",
+            "gemma4_unified_vision",
+            "idefics_perciever",
+            "idefics_vision",
+            "layoutxlm",
+            "nougat",
+            "pp_chart2table_vision",
+            "sam2_mask_decoder",
+            "sam2_prompt_encoder",
+            "sam2_video_mask_decoder",
+            "sam2_video_prompt_encoder",
+            "sam3_geometry_encoder",
+            "sam3_lite_text_geometry_encoder",
+            "sam3_tracker_mask_decoder",
+            "sam3_tracker_prompt_encoder",
+            "sam3_tracker_video_mask_decoder",
+            "sam3_tracker_video_prompt_encoder",
+            "sam_hq_mask_decoder",
+            "sam_hq_prompt_encoder",
+            "sam_mask_decoder",
+            "sam_prompt_encoder",
+            "sapiens2_head",
+            "t5_gemma_module",
+            "vibevoice_diffusion",
+        ],
+        "transformers has no model class for this config",
+    ),
+    **dict.fromkeys(
+        [
+            "cohere_compass",
+            "cohere_compass_text",
+            "dbrx",
+            "deepseek_ocr2",
+            "deepseek_ocr2_text",
+            "diffusion_gemma",
+            "diffusion_gemma_text",
+            "dots1",
+            "emu3",
+            "gemma4_assistant",
+            "gemma4_unified_assistant",
+            "granite4_vision",
+            "hunyuan_vl",
+            "lfm2_moe",
+            "moonshine_streaming",
+            "pp_ocrv5_server_det",
+            "pp_ocrv6_medium_det",
+            "qwen3_omni_moe",
+            "qwen3_omni_moe_talker_text",
+            "t5gemma2_decoder",
+            "t5gemma2_encoder",
+            "t5gemma2_text",
+            "vitmatte",
+        ],
+        "its default config cannot be built",
+    ),
 }
 
 # Axes that are not token positions, by a pattern of "type key parameter", and what they are.
 OTHER_AXES: Mapping[str, str] = {
-    r"(num|n)_\w*(register|cls|detection|query|global|mask)_tokens ": "learned tokens "
-    "without order",
+    r"(num|n)_\w*(register|cls|detection|query|global|mask)_tokens ": (
+        "learned tokens without order"
+    ),
     r"max_source_positions .*embed_positions": "frames of audio",
     r"max_2d_position_embeddings |\S*max_grid_(row|col)_": "coordinates on a page or in an image",
     r"(row|column)_embedder|florence2 vision_config\.": "rows and columns of an image",
-    r"num_position_embeddings |pos_emb_(height|width) |position_embedding_size |num_pos_feats ": "patches of an image",
+    r"num_position_embeddings |pos_emb_(height|width) ": "patches of an image",
+    r"position_embedding_size |num_pos_feats ": "patches of an image",
     r"(left|right)_max_position_embeddings |rel_(2d_)?pos_bins ": "distances between positions",
     r"^(autoformer|informer|time_series_transformer) .*embed_positions": "sinusoids over time",
     r"^esmfold2 max_atoms_per_token ": "kinds of atoms",
@@ -107,8 +165,11 @@ OTHER_AXES: Mapping[str, str] = {
 # and what they are.
 OTHER_WAVES: Mapping[str, str] = {
     r"^(codegen|gptj|llama4\S*|granite_docling\S*) ": "rotary angles",
-    r"^(fun_asr_nano|qwen2_5_omni|qwen3_asr|qwen3_omni_moe)\S* .*positional_embedding$": "frames of audio",
-    r"^speech_to_text .*encoder\.|^speecht5 .*(sinusoidal_embed|decoder\.prenet\.encode_positions)": "frames of audio",
+    r"^(fun_asr_nano|qwen2_5_omni|qwen3_asr|qwen3_omni_moe)\S* .*positional_embedding$": (
+        "frames of audio"
+    ),
+    r"^speech_to_text .*encoder\.": "frames of audio",
+    r"^speecht5 .*(sinusoidal_embed|decoder\.prenet\.encode_positions)": "frames of audio",
     r"^seamless_m4t\S* (.*t2u_model\.|model\.|)(model\.|)decoder\.": "units of speech",
     r"^(florence2|kimi_k25|videomae)\S* ": "frames of video",
     r"^patchtst ": "patches of a time series",
@@ -137,7 +198,17 @@ def test_config_mapping_has_all_model_types() -> None:
     assert len(set(TYPES)) == len(TYPES)
 
 
-@pytest.mark.parametrize("model_type", TYPES)
+def test_every_model_type_has_a_family_or_is_rejected_by_name() -> None:
+    assert not {*TYPES} - {*FAMILIES, *POSITION_SCHEMES}, (
+        "These types are new. Add each to ctxextend/families/unsupported.py under its position "
+        "scheme, or add a Family to ctxextend/families/registry.py."
+    )
+    for model_type in {*TYPES} - {*FAMILIES}:
+        with pytest.raises(UnsupportedModelError, match=f"^This {re.escape(model_type)} model "):
+            find_architecture({"model_type": model_type})
+
+
+@pytest.mark.parametrize("model_type", model_types.parameters(TYPES))
 def test_every_model_type_is_resized_or_rejected_by_name(
     model_type: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -158,9 +229,6 @@ def test_every_model_type_is_resized_or_rejected_by_name(
         "to ctxextend/families/unsupported.py under its position scheme, or add a Family to "
         "ctxextend/families/registry.py."
     )
-    if model_type not in FAMILIES:
-        with pytest.raises(UnsupportedModelError, match=f"^This {re.escape(model_type)} model "):
-            find_architecture({"model_type": model_type})
     kinds = check_family(model_type, built, tmp_path)
     conforming = list(kinds)
     assert bool(conforming) == (model_type in WITH_ROWS and bool(built)), (
@@ -349,7 +417,8 @@ class SmallModel:
 
 
 @pytest.mark.parametrize(
-    "model_type", sorted((RULES | {"deberta", "deberta-v2", "esm"}) - NO_CONFIG)
+    "model_type",
+    model_types.parameters((RULES | {"deberta", "deberta-v2", "esm"}) - NO_CONFIG),
 )
 def test_every_rule_is_planned_as_transformers_applies_it(
     model_type: str, tmp_path: Path, record_property: Callable[[str, object], None]

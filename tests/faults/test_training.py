@@ -127,8 +127,8 @@ def test_train_interrupted_at_any_call_resumes(training: Training) -> None:
 
 def reports_how_to_resume(done: Completed) -> bool:
     """Whether a command reports the last complete state, its space, and how to resume."""
-    states = r"the previous state, out\.training/saves/checkpoint-\d, is complete|no earlier state exists"
-    previous = re.search(rf"({states})\.", done.stderr)
+    complete = r"the previous state, out\.training/saves/checkpoint-\d, is complete"
+    previous = re.search(rf"({complete}|no earlier state exists)\.", done.stderr)
     space = re.search(
         r"A saved state needs [\d,]+ bytes, and out\.training/saves has [\d,]+ free", done.stderr
     )

@@ -24,9 +24,11 @@ SMALL: Mapping[str, int] = {
     r"(^|_)vocab_size$|^n_words$|input_vocab_size|output_vocab_size": 48,
     r"num_.*heads?$|_heads$|^n_heads?$": 2,
     r"layers$|^n_layer$|_layer$|num_blocks$|depth$": 2,
-    r"^(intermediate_size|ffn_dim|hidden_dim|d_ff|n_inner|encoder_ffn_dim|decoder_ffn_dim|d_inner)$": 32,
-    r"(hidden_size|d_model|n_embd|emb_dim|^dim|embedding_size|embed_dim|projection_dim|bottleneck_size|emb_size"
-    r"|input_dim|d_latents|word_embed_proj_dim|encoder_width|_hidden_dim|coordinate_size|shape_size)$": WIDTH,
+    r"^(intermediate_size|ffn_dim|hidden_dim|d_ff|n_inner|d_inner)$": 32,
+    r"^(encoder_ffn_dim|decoder_ffn_dim)$": 32,
+    r"(hidden_size|d_model|n_embd|emb_dim|^dim|embedding_size|embed_dim|projection_dim)$": WIDTH,
+    r"(bottleneck_size|emb_size|input_dim|d_latents|word_embed_proj_dim|encoder_width)$": WIDTH,
+    r"(_hidden_dim|coordinate_size|shape_size)$": WIDTH,
     r"image_size$": 32,
     r"patch_size$": 16,
 }
@@ -300,7 +302,7 @@ def shapes(model_class: Any, config: Any) -> dict[str, tuple[int, ...]]:
 
 
 def find_tensor(model: Any, name: str) -> torch.Tensor | None:
-    """Return a parameter, buffer or attribute; None if a module computes it in each forward pass."""
+    """Return a parameter, buffer or attribute; None if each forward pass computes it."""
     module, _, attribute = name.rpartition(".")
     value = getattr(model.get_submodule(module), attribute)
     return value if isinstance(value, torch.Tensor) else None

@@ -1,6 +1,7 @@
 """Run every code block of README and site, and build the site.
 
-`make docs-output` updates the output that they show. Blocks with Hub ids (```sh) run on a local Hub, with small models of the same types.
+`make docs-output` updates the output that they show. Blocks with Hub ids (```sh) run on a local
+Hub, with small models of the same types.
 """
 
 import inspect as inspect_module

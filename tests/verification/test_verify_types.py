@@ -19,21 +19,43 @@ MAX_PARAMETERS = 5_000_000
 # Types whose outputs are not compared, and why. Their small models are loaded, and their files are
 # compared.
 NOT_RUN: Mapping[str, str] = {
-    model_type: reason
-    for reason, model_types in {
-        "it needs audio, images, boxes or embeddings": """
-            blt_global_transformer blt_local_decoder blt_local_encoder clvp cohere_asr idefics lxmert moonshine
-            muse_glimmer_assistant pe_audio pi0 qwen2_5_omni_talker shieldgemma2 tvp udop voxtral_realtime
-            voxtral_realtime_text
-        """,
-        "it reads several codes per token": """
-            bark dia_decoder musicgen musicgen_decoder musicgen_melody musicgen_melody_decoder
-        """,
-        "its config cannot be made so small that it runs": """
-            blt_patcher hrm_text hunyuan_vl_text step3p5 step3p7 zamba2
-        """,
-    }.items()
-    for model_type in model_types.split()
+    **dict.fromkeys(
+        [
+            "blt_global_transformer",
+            "blt_local_decoder",
+            "blt_local_encoder",
+            "clvp",
+            "cohere_asr",
+            "idefics",
+            "lxmert",
+            "moonshine",
+            "muse_glimmer_assistant",
+            "pe_audio",
+            "pi0",
+            "qwen2_5_omni_talker",
+            "shieldgemma2",
+            "tvp",
+            "udop",
+            "voxtral_realtime",
+            "voxtral_realtime_text",
+        ],
+        "it needs audio, images, boxes or embeddings",
+    ),
+    **dict.fromkeys(
+        [
+            "bark",
+            "dia_decoder",
+            "musicgen",
+            "musicgen_decoder",
+            "musicgen_melody",
+            "musicgen_melody_decoder",
+        ],
+        "it reads several codes per token",
+    ),
+    **dict.fromkeys(
+        ["blt_patcher", "hrm_text", "hunyuan_vl_text", "step3p5", "step3p7", "zamba2"],
+        "its config cannot be made so small that it runs",
+    ),
 }
 # Types whose models are saved in a way that transformers itself cannot load again.
 NOT_LOADED = {"jev"}
