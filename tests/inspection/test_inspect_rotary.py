@@ -13,9 +13,10 @@ from typer.testing import Result
 
 from ctxextend import Inspection, RopeReport, inspect, resize
 from tests.helpers import pico
+from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke
 
-SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "inspect.json").read_text())
+SCHEMA = SCHEMAS["inspect"]
 SIZES: dict[str, Any] = {
     "vocab_size": 32,
     "hidden_size": 16,

@@ -16,12 +16,13 @@ from typer.testing import Result
 from ctxextend import Inspection, TableReport, inspect, resize
 from ctxextend.json_output import to_json
 from tests.helpers import pico
+from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke
 from tests.project import test_layers
 
 MakePico = Callable[..., pico.Pico]
 WPE = "transformer.wpe.weight"
-SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "inspect.json").read_text())
+SCHEMA = SCHEMAS["inspect"]
 
 
 def run(*arguments: object) -> Result:

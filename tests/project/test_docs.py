@@ -44,9 +44,9 @@ from ctxextend.recipe_file import parse_recipe
 from ctxextend.tables.method_facts import DEFAULT_METHOD, ROTARY_METHODS
 from ctxextend.tables.methods import METHODS
 from tests.helpers.hub_server import Hub, serve
+from tests.helpers.repository import ROOT
 from tests.project.test_release import check_schema
 
-ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 # Each page runs in its own temporary folder: README in `make test`, and all in `make test-slow`.
@@ -108,8 +108,8 @@ def families_table() -> str:
     """Return the registry as a Markdown table, one row per rule and config key."""
     rows: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for table in list_families():
-        key = table.scheme, table.reserved_rows, table.config_key
-        parts = rows.setdefault(key, {}).setdefault(table.model_type, [])
+        row = (table.scheme, table.reserved_rows, table.config_key)
+        parts = rows.setdefault(row, {}).setdefault(table.model_type, [])
         if table.part:
             parts.append(table.part)
     body = list[tuple[str, ...]]()

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import ctxextend
 from ctxextend import resize
 from ctxextend.cli.app import build_app
+from tests.helpers.repository import PACKAGE
 
-PACKAGE = Path(__file__).parents[2] / "ctxextend"
 OPEN_FUNCTIONS = ("open_checkpoint", "identify_model")
 
 

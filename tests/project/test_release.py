@@ -23,8 +23,8 @@ from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.recipe_file import builtin_recipes
 from ctxextend.version import __version__
 from tests.helpers.pico import edit_json
+from tests.helpers.repository import ROOT
 
-ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 

@@ -51,6 +51,7 @@ from tests.helpers.evaluations import (
     WITHOUT_BASE,
     extreme_evaluation,
 )
+from tests.helpers.repository import ROOT
 from tests.helpers.trainings import invoke
 
 MakePico = Callable[..., pico.Pico]
@@ -129,7 +130,7 @@ def test_figures_and_reports_do_not_depend_on_rcparams_or_hash_seed(tmp_path: Pa
         "assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules)\n"
         "assert matplotlib.rcParams['axes.linewidth'] == 7"
     )
-    folder = Path(__file__).parents[2]
+    folder = ROOT
     environment = os.environ | {"PYTHONHASHSEED": "7"}
     subprocess.run([sys.executable, "-c", code, tmp_path], check=True, cwd=folder, env=environment)
     for suffix in (".svg", ".html"):

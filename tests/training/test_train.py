@@ -17,6 +17,7 @@ from ctxextend import convert, inspect, resize, run, verify
 from ctxextend.plan.output_files import RECIPE_POINTER, UNTRAINED
 from ctxextend.training.train import LOG_POINTER
 from tests.helpers import pico
+from tests.helpers.repository import ROOT
 from tests.helpers.trainings import (
     NEW,
     OLD,
@@ -387,7 +388,7 @@ def test_train_with_two_processes_gives_the_losses_of_one(gpt2: Path) -> None:
     ]
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONPATH": str(ROOT),
     }
     for _ in range(2):  # these processes can fail at exit, after everything is written
         done = subprocess.run(
