@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctxextend.cli.output import Pieces
+from ctxextend.cli.console import Pieces
 from ctxextend.cli.plots import Curve, draw
 
 HEIGHT = 8

@@ -263,7 +263,7 @@ def test_evaluate_interrupted_prints_results_so_far(
     targets = LossTask.targets
     monkeypatch.setattr(LossTask, "targets", interrupt)
     monkeypatch.setattr(
-        "ctxextend.cli.output.ignore_ctrl_c", lambda: None
+        "ctxextend.cli.console.ignore_ctrl_c", lambda: None
     )  # would affect the other tests
     arguments = ["evaluate", str(extended), "--data", str(texts), "--batch-size", "2", "--json"]
     done = CliRunner().invoke(build_app(), arguments)

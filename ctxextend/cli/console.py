@@ -44,7 +44,7 @@ STYLES: dict[str, dict[str, Any]] = {  # keyword arguments of `typer.style`
 
 
 @dataclass(frozen=True)
-class Output:
+class Console:
     """Prints the results, notes and errors of a command."""
 
     as_json: bool = False  # one JSON object on stdout instead of text
@@ -148,8 +148,8 @@ class Output:
         if self.quiet or self.silent or not sys.stderr.isatty():
             yield no_progress
             return
+        from rich import console as rich_console
         from rich import progress as bars
-        from rich.console import Console
 
         columns = (
             "{task.description}",
@@ -159,7 +159,7 @@ class Output:
         )
         remaining = bars.TimeRemainingColumn(compact=True)
         with bars.Progress(
-            *columns, remaining, console=Console(stderr=True), transient=True
+            *columns, remaining, console=rich_console.Console(stderr=True), transient=True
         ) as bar:
             task = bar.add_task(action, total=None, speed="")
 
