@@ -1,5 +1,6 @@
 """Fixtures, and an environment without access to the network or the user's cache."""
 
+import base64
 import gc
 import os
 import signal
@@ -26,10 +27,16 @@ from transformers.utils import logging
 
 from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
 from ctxextend.recipe import CheckpointRef
+from ctxextend.report import figures
 from tests.helpers import pico, trainings
 from tests.helpers.hub_server import Hub, serve, use_hub
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+# One white pixel.
+BLANK_PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg=="
+)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -60,6 +67,25 @@ def _empty_folder(
     """Run each test in a new empty folder, so that default outputs do not collide."""
     monkeypatch.chdir(tmp_path_factory.mktemp("current"))
     yield
+
+
+@pytest.fixture(autouse=True)
+def _blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Create figures, but write blank PNG files: drawing one takes as long as a few training steps.
+
+    Tests with the marker ``figures`` write complete files.
+    """
+    if request.node.get_closest_marker("figures") is not None:
+        return
+    render = figures.render
+
+    def render_blank(create: Callable[[], Any], suffix: str, fonttype: str = "path") -> bytes:
+        if suffix != ".png":
+            return render(create, suffix, fonttype)
+        create()
+        return BLANK_PNG
+
+    monkeypatch.setattr(figures, "render", render_blank)
 
 
 @pytest.fixture(autouse=True)

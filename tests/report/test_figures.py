@@ -54,6 +54,8 @@ from tests.helpers.evaluations import (
 from tests.helpers.repository import ROOT
 from tests.helpers.trainings import invoke
 
+pytestmark = pytest.mark.figures
+
 MakePico = Callable[..., pico.Pico]
 
 

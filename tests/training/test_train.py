@@ -255,6 +255,7 @@ def test_train_distils_a_converted_language_model_by_default() -> None:
     assert held_out[0][-1] != held_out[1][-1]
 
 
+@pytest.mark.figures
 def test_train_writes_its_recipe_card_log_and_curve(gpt2: Path) -> None:
     done = train(gpt2, "out", "--eval-every", 2)
     assert done.stdout == "out\n"
