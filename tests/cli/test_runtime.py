@@ -282,6 +282,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_demo_without_the_extras_compares_and_names_what_they_would_add() -> None:
     blocked = "accelerate datasets peft sentence_transformers matplotlib jinja2"
     done = run_without(blocked, "demo", "-c", SHORT_DEMO)

@@ -103,7 +103,7 @@ def check_killed(
 
 
 def test_train_killed_at_any_call_resumes_from_its_last_save(training: Training) -> None:
-    check_killed(training.server, TRAIN, training.tensors, sample(training.calls, 0, 60))
+    check_killed(training.server, TRAIN, training.tensors, sample(training.calls, 0, 120))
 
 
 def test_run_killed_at_any_call_resumes_from_its_last_save(training: Training) -> None:
@@ -114,11 +114,11 @@ def test_run_killed_at_any_call_resumes_from_its_last_save(training: Training) -
     found = changing_calls(training.server, "run", "recipe.yaml")
     expected = tensor_bytes(OUTPUT)
     shutil.rmtree(OUTPUT)
-    check_killed(training.server, ("run", "recipe.yaml"), expected, sample(found, 30, 100))
+    check_killed(training.server, ("run", "recipe.yaml"), expected, sample(found, 30, 200))
 
 
 def test_train_interrupted_at_any_call_resumes(training: Training) -> None:
-    for call in sample(training.calls, 7, 90):
+    for call in sample(training.calls, 7, 180):
         done, _ = traced(training.server, TRAIN, f"{call.name}:signal=TERM:when={call.k}")
         assert done.code == 143 or (done.code == 0 and OUTPUT.exists()), (call, done)
         assert not OUTPUT.exists() or tensor_bytes(OUTPUT) == training.tensors, call
@@ -139,7 +139,7 @@ def reports_how_to_resume(done: Completed) -> bool:
 def test_train_reports_a_failing_call_and_resumes(
     error: str, first: int, training: Training
 ) -> None:
-    for call in sample(training.calls, first, 80):
+    for call in sample(training.calls, first, 160):
         done, _ = traced(training.server, TRAIN, f"{call.name}:error={error}:when={call.k}")
         if done.code == 0:
             assert tensor_bytes(OUTPUT) == training.tensors, call
@@ -179,7 +179,7 @@ def is_complete(page: Path) -> bool:
 
 def test_compare_killed_at_any_call_leaves_the_old_or_the_new_page(training: Training) -> None:
     found, page = changing_calls(training.server, *COMPARE), Path("page.html")
-    for call in sample(found, 2, 8):
+    for call in sample(found, 2, 16):
         page.write_bytes(b"old")
         done, _ = traced(training.server, COMPARE, f"{call.name}:signal=KILL:when={call.k}")
         assert done.code == -9, call
