@@ -1,5 +1,6 @@
 """Fixtures, and an environment without access to the network or the user's cache."""
 
+import base64
 import gc
 import os
 import signal
@@ -26,16 +27,20 @@ from transformers.utils import logging
 
 from ctxextend.evaluation.eval_model import EvalModel, open_eval_model
 from ctxextend.recipe import CheckpointRef
+from ctxextend.report import figures
 from tests.helpers import pico, trainings
 from tests.helpers.hub_server import Hub, serve, use_hub
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
+# One white pixel.
+BLANK_PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg=="
+)
+
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the results of the conformance test by model type, and the number of injected
-    faults.
-    """
+    """Print the results of the conformance test, and the number of injected faults."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for report in terminalreporter.stats.get("", []):
         for name, (outcome, count) in report.user_properties if report.when == "teardown" else ():
@@ -50,9 +55,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _frozen_objects() -> None:
-    """Exempt the objects of libraries and tests from later garbage collections, which every
-    training run starts.
-    """
+    """Exempt what libraries and tests hold from the garbage collections of training runs."""
     gc.collect()
     gc.freeze()
 
@@ -64,6 +67,25 @@ def _empty_folder(
     """Run each test in a new empty folder, so that default outputs do not collide."""
     monkeypatch.chdir(tmp_path_factory.mktemp("current"))
     yield
+
+
+@pytest.fixture(autouse=True)
+def _blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Create figures, but write blank PNG files: drawing one takes as long as a few training steps.
+
+    Tests with the marker ``figures`` write complete files.
+    """
+    if request.node.get_closest_marker("figures") is not None:
+        return
+    render = figures.render
+
+    def render_blank(create: Callable[[], Any], suffix: str, fonttype: str = "path") -> bytes:
+        if suffix != ".png":
+            return render(create, suffix, fonttype)
+        create()
+        return BLANK_PNG
+
+    monkeypatch.setattr(figures, "render", render_blank)
 
 
 @pytest.fixture(autouse=True)
@@ -110,9 +132,7 @@ def book(_empty_folder: None) -> None:
 
 @pytest.fixture
 def public_path() -> Iterator[Path]:
-    """A folder that every user can access, for tests that switch users; skipped unless run as
-    root.
-    """
+    """A folder that every user can access, for tests that switch users, which needs root."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         pytest.skip("only root can become another user")
     with tempfile.TemporaryDirectory() as name:

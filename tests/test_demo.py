@@ -17,7 +17,7 @@ from ctxextend.comparison import python_text, quick
 from ctxextend.errors import TrainingError
 from ctxextend.models import load as running
 from ctxextend.report.figures import FileKind
-from tests.cli.test_json import check_result
+from tests.helpers.json_schemas import check_result
 
 
 def demo(*arguments: str) -> Result:
@@ -127,9 +127,7 @@ def test_demo_interrupted_by_ctrl_c_writes_nothing(monkeypatch: pytest.MonkeyPat
     assert not list(Path().iterdir())
 
 
-def test_quick_comparison_reads_held_out_documents_of_the_bundled_model_and_else_long_ones_first() -> (
-    None
-):
+def test_quick_comparison_reads_held_out_documents_first_or_else_long_ones() -> None:
     def texts(kind: str) -> list[str]:
         opened: Any = demonstration._open_demo()
         source = opened.checkpoint.source

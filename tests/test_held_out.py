@@ -1,6 +1,4 @@
-"""Which windows of a text are held out of training, and how the recipe of the output identifies
-them.
-"""
+"""Which windows of a text are held out of training, and how recipes identify them."""
 
 from pathlib import Path
 from typing import Any

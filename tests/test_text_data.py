@@ -26,6 +26,7 @@ from ctxextend.text_data import (
     split_chunks,
 )
 from tests.helpers.hub_server import serve
+from tests.helpers.repository import ROOT
 
 
 def write(path: Path, text: str) -> Path:
@@ -302,7 +303,7 @@ def test_read_documents_streams_hub_datasets_and_reports_what_is_available(tmp_p
     environment = {
         **os.environ,
         "HF_HOME": str(tmp_path / "home"),
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": str(ROOT),
     }
     with serve() as hub:
         hub.add("datasets/own/set", published)

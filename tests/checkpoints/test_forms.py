@@ -1,6 +1,4 @@
-"""All checkpoint formats: resized, then checked byte by byte and by loading them with
-transformers.
-"""
+"""All checkpoint formats: resized, then checked by their bytes and by loading them."""
 
 import json
 import re
@@ -108,9 +106,7 @@ def assert_rejected(
 
 
 def state_of(checkpoint: pico.Pico) -> dict[str, torch.Tensor]:
-    """Return the state dict that older versions of transformers saved: all names, with shared tied
-    tensors.
-    """
+    """Return the state dict of older versions of transformers, with all names of tied tensors."""
     return dict(checkpoint.model_class.from_pretrained(checkpoint.folder).state_dict())
 
 
@@ -123,8 +119,7 @@ def as_pickle(checkpoint: pico.Pico, name: str = "pytorch_model.bin", **options:
 
 
 def as_pickled_shards(checkpoint: pico.Pico, *, split_ties: bool = False) -> list[str]:
-    """Replace a checkpoint's safetensors with three PyTorch shards and an index, as transformers 4
-    wrote them.
+    """Replace a checkpoint's weights with three PyTorch shards and an index, as transformers 4 did.
 
     Since 4.29, tied tensors are in one shard; with `split_ties` they are in different ones, as
     before.
@@ -136,9 +131,9 @@ def as_pickled_shards(checkpoint: pico.Pico, *, split_ties: bool = False) -> lis
     for number, (name, tensor) in enumerate(state.items()):
         is_tied = tensor.data_ptr() in shards
         shard = shards.setdefault(tensor.data_ptr(), number % 3)
-        weight_map[name] = (
-            f"pytorch_model-{1 + (shard + (split_ties and is_tied)) % 3:05}-of-00003.bin"
-        )
+        if split_ties and is_tied:
+            shard = (shard + 1) % 3
+        weight_map[name] = f"pytorch_model-{shard + 1:05}-of-00003.bin"
     names = sorted(set(weight_map.values()))
     assert len(names) == 3
     for file in names:
@@ -172,8 +167,7 @@ def resize_and_check(
     below: str = ".",
     **flags: Any,
 ) -> ResizeResult:
-    """Resize a checkpoint into ``out``, and check that the source is unchanged and the output
-    complete.
+    """Resize into ``out``, and check that the source is unchanged and the output complete.
 
     Also check that its recipe reproduces it, and that --force replaces an output of this format.
     """

@@ -31,9 +31,7 @@ ARGUMENTS: dict[str, Any] = {
 
 
 def make(**changes: Any) -> dict[str, Any]:
-    """Return the content of a nanoGPT checkpoint: a tied head, and masks as buffers as without
-    flash attention.
-    """
+    """Return a nanoGPT checkpoint: a tied head, and masks as buffers as without flash attention."""
     torch.manual_seed(0)
     sizes = ARGUMENTS | changes
     width, length = sizes["n_embd"], sizes["block_size"]

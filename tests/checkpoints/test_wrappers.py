@@ -1,6 +1,4 @@
-"""Checkpoints that were saved from a wrapped model, and files of training runs that are not a
-model's weights.
-"""
+"""Checkpoints saved from a wrapped model, and files of training runs that are no weights."""
 
 import json
 import os
@@ -18,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from ctxextend import evaluate, inspect, plan_resize, resize, train, verify
 from tests.helpers import pico, trainings
+from tests.helpers.repository import ROOT
 from tests.helpers.trainings import invoke
 
 OLD, NEW = 16, 40
@@ -384,7 +383,7 @@ def test_resize_of_a_lightning_checkpoint_with_objects_prints_a_command_that_wor
     words = shlex.split(
         refused.stderr.strip().splitlines()[-1].partition("save only its tensors: ")[2]
     )
-    root = str(Path(__file__).parents[2])
+    root = str(ROOT)
     subprocess.run([sys.executable, *words[1:]], check=True, env={**os.environ, "PYTHONPATH": root})
     assert resize(source.folder, to=NEW, output="out").output.is_dir()
 

@@ -417,12 +417,15 @@ def test_methods_lists_all_methods_on_one_screen_of_80_columns() -> None:
 def test_methods_prints_details_of_the_given_methods() -> None:
     names = [*reversed(METHODS), "yarn"]  # `linear` is a method of tables and of rotary positions
     blocks = run("methods", *names).stdout.split("\n\n")
-    for block, method in zip(
-        blocks, (method for name in names for method in find_methods(name)), strict=True
-    ):
+    methods = [method for name in names for method in find_methods(name)]
+    for block, method in zip(blocks, methods, strict=True):
         text = " ".join(block.split())
-        learned = f"learned rows {'kept bit for bit' if method.keeps_learned_rows else 'changed'}"
-        effect = f"positions {method.scheme}" if method.scheme else learned
+        if method.scheme:
+            effect = f"positions {method.scheme}"
+        elif method.keeps_learned_rows:
+            effect = "learned rows kept bit for bit"
+        else:
+            effect = "learned rows changed"
         assert text.startswith(f"{method.name} summary {method.summary} {effect} ")
         assert f"use when {method.when} " in text
         assert text.endswith(f"source {method.source}")

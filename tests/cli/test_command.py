@@ -1,6 +1,4 @@
-"""Behaviour shared by all commands: help, repeated flags, completion, and output in pipes and
-terminals.
-"""
+"""What all commands share: help, repeated flags, completion, output in pipes and terminals."""
 
 import os
 import re
@@ -168,9 +166,7 @@ def test_repeated_flags_collect_their_values(arguments: str, data: str, length: 
 
 
 def completions(typed: str) -> list[str]:
-    """Return bash completions of the last word of a command line; a trailing space starts a new
-    word.
-    """
+    """Return bash completions of the last word of a command; a trailing space starts a new word."""
     count = str(len(typed.split(" ")))
     request = {
         "_CTXEXTEND_COMPLETE": "complete_bash",

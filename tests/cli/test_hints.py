@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,13 @@ FLAGS = command_flags()
 KNOWN = {flag for flags in FLAGS.values() for flag in flags}
 
 
-def texts() -> Iterator[tuple[str, str]]:
-    """Yield each string of the package that names a flag, with its module; docstrings are for
-    readers of the code.
+@cache
+def texts() -> list[tuple[str, str]]:
+    """Return each string of the package that names a flag, with its module.
+
+    Docstrings are left out: they are for readers of the code.
     """
+    found = list[tuple[str, str]]()
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text("utf-8"))
         documented = [
@@ -45,13 +48,12 @@ def texts() -> Iterator[tuple[str, str]]:
         for node in ast.walk(tree):
             text = node.value if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and id(node) not in docstrings and FLAG.search(text):
-                yield path.relative_to(PACKAGE).as_posix(), text
+                found.append((path.relative_to(PACKAGE).as_posix(), text))
+    return found
 
 
 def unexplained(command: str, hint: str) -> list[str]:
-    """Return the flags of a hint that its command does not have, and that no sentence or command
-    line places.
-    """
+    """Return the flags of a hint that neither its command has nor a sentence places elsewhere."""
     placed = {flag for line in COMMAND_LINE.finditer(hint) for flag in FLAG.findall(line[0])}
     for sentence in re.findall(r"([^.]*) (?:is a flag|are flags) of ctxextend", hint):
         placed |= {*FLAG.findall(sentence)}

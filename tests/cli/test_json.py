@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from referencing import Registry, Resource
 from typer.testing import CliRunner
 
 from ctxextend import resize
@@ -18,14 +17,9 @@ from ctxextend.evaluation.evaluation_result import Evaluation, LossEstimate
 from ctxextend.json_output import to_json
 from tests.helpers.comparisons import COMPARISONS
 from tests.helpers.evaluations import EVALUATIONS, EXTENDED
+from tests.helpers.json_schemas import SCHEMAS, check, check_result
+from tests.helpers.repository import ROOT
 
-SCHEMAS = {
-    path.stem: json.loads(path.read_text())
-    for path in (Path(__file__).parents[1] / "schemas").glob("*.json")
-}
-REGISTRY: Registry[Any] = Registry().with_resources(
-    (f"{name}.json", Resource.from_contents(SCHEMAS[name])) for name in ("resize", "convert")
-)
 # Keys that need a base checkpoint, and a key of losses that reciprocal ranks do not have.
 OPTIONAL = {"truncated", "sliding", "chunks", "perplexity", "verdict"}
 
@@ -75,7 +69,7 @@ FAILING = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("json")
     resize("tiny-gpt2", to=256, output=folder / "tiny-gpt2-256")
-    text = (Path(__file__).parents[2] / "README.md").read_text()
+    text = (ROOT / "README.md").read_text()
     documents = [text[start : start + 1500] for start in range(0, 36_000, 1500)]
     (folder / "texts.jsonl").write_text(
         "\n".join(json.dumps({"text": document}) for document in documents)
@@ -89,10 +83,6 @@ def run_json(arguments: str) -> tuple[int, Any]:
     quiet = ["--quiet"] * arguments.startswith(("resize", "convert"))
     done = CliRunner().invoke(build_app(), [*arguments.split(), "--json", *quiet])
     return done.exit_code, json.loads(done.stdout)
-
-
-def check(value: Any, schema: str) -> None:
-    Draft202012Validator(SCHEMAS[schema], registry=REGISTRY).validate(value)
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS)
@@ -122,19 +112,6 @@ def printed_object(result: Evaluation | Comparison) -> dict[str, Any]:
     header = {"schema_version": 1, "command": command, "warnings": list(result.warnings)}
     values: dict[str, Any] = json.loads(json.dumps(header | to_json(result), allow_nan=False))
     return values
-
-
-def check_result(values: dict[str, Any]) -> None:
-    """Validate a printed object, and the evaluations of a comparison."""
-    check(values, values["command"])
-    outcomes = [
-        outcome for row in values.get("rows", ()) for outcome in (row["untrained"], row["trained"])
-    ]
-    for outcome in filter(None, outcomes):
-        check(
-            {"schema_version": 1, "command": "evaluate", "warnings": []} | outcome["evaluation"],
-            "evaluate",
-        )
 
 
 @pytest.mark.parametrize(
@@ -175,11 +152,15 @@ def test_json_writes_null_for_numbers_that_are_not_finite() -> None:
 # ---- schemas
 def objects_in(value: object) -> list[dict[str, Any]]:
     """Return the object definitions inside a schema."""
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    is_one = isinstance(value, dict) and "properties" in value and "type" in value
-    found = [definition for item in inside for definition in objects_in(item)]
-    if isinstance(value, dict) and is_one:
-        found.insert(0, value)
+    found = list[dict[str, Any]]()
+    if isinstance(value, list):
+        for item in value:
+            found += objects_in(item)
+    elif isinstance(value, dict):
+        if "properties" in value and "type" in value:
+            found.append(value)
+        for item in value.values():
+            found += objects_in(item)
     return found
 
 

@@ -1,5 +1,6 @@
-"""Golden screens of evaluations and comparisons; `python -m tests.cli.test_screens` rewrites all
-screens.
+"""Golden screens of evaluations and comparisons.
+
+`python -m tests.cli.test_screens` rewrites all screens.
 """
 
 import math

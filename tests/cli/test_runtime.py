@@ -21,6 +21,7 @@ from ctxextend.errors import EXTRAS, install_command
 from ctxextend.models import devices
 from ctxextend.training.memory import open_devices
 from tests.helpers.pico import Pico
+from tests.helpers.repository import ROOT
 from tests.helpers.trainings import write_book
 from tests.helpers.word_tokenizer import add_tokenizer
 
@@ -219,13 +220,14 @@ for name in os.environ["BLOCKED"].split():
 
 
 def run_without(blocked: str, arguments: str, *options: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command in an interpreter in which importing some libraries fails; `options`: instead
-    of the module.
+    """Run a command in an interpreter in which importing some libraries fails.
+
+    With `options`, they replace the module and the command.
     """
     folder = Path("blocked")
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(BLOCK)
-    paths = (str(folder.resolve()), str(Path(__file__).parents[2]))
+    paths = (str(folder.resolve()), str(ROOT))
     changes = {"BLOCKED": blocked, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, *(options or ("-m", "ctxextend")), *arguments.split()]
     return subprocess.run(
@@ -280,6 +282,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_demo_without_the_extras_compares_and_names_what_they_would_add() -> None:
     blocked = "accelerate datasets peft sentence_transformers matplotlib jinja2"
     done = run_without(blocked, "demo", "-c", SHORT_DEMO)
@@ -298,7 +301,7 @@ def test_demo_for_an_output_without_the_training_extra_fails_before_it_measures(
         "Error: Training requires accelerate, which is not installed.",
         "pip install 'ctxextend[train]'",
     ]
-    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
     assert re.search(r"installed:.*\n.*\[plot,train\]", makefile)  # which `make demo` uses
 
 
@@ -348,7 +351,7 @@ def test_plotting_command_without_an_extra_names_the_pip_command_with_it(
 
 
 def test_extras_are_those_of_the_metadata() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
     def names(requirements: list[str]) -> set[str]:
         return {re.split(r"[^\w-]", text)[0].lower() for text in requirements}

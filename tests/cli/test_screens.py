@@ -1,5 +1,6 @@
-"""Golden screens of `inspect`; `python -m tests.cli.test_screens` rewrites all screens in
-tests/cli/screens.
+"""Golden screens of `inspect`.
+
+`python -m tests.cli.test_screens` rewrites all screens in tests/cli/screens.
 """
 
 import json
@@ -56,9 +57,7 @@ def screen(name: str) -> str:
 
 
 def make_screens() -> dict[str, str]:
-    """Return every screen by its name, created in a temporary folder so that no local path
-    appears.
-    """
+    """Return every screen by its name, created in a temporary folder to show no local path."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         Path("minilm").symlink_to(get_model_path())
@@ -69,9 +68,7 @@ def make_screens() -> dict[str, str]:
 
 
 def save_llama(folder: Path) -> None:
-    """Save the settings of a model with rotary positions, whose heads have 128 values, without its
-    layers.
-    """
+    """Save the settings of a rotary model with heads of 128 values, without its layers."""
     folder.mkdir()
     config = {
         "model_type": "llama",

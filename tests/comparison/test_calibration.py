@@ -1,6 +1,4 @@
-"""`calibrate` and `resize --method auto --data` on pico models, checked against `resize` and
-`evaluate`.
-"""
+"""`calibrate` and `resize --method auto --data` on pico models, against `resize` and `evaluate`."""
 
 import json
 import tempfile

@@ -1,5 +1,6 @@
-"""What a text may decide: ties and little text choose no method, and intervals stay within the
-range of the measure.
+"""What a text may decide.
+
+Ties and little text choose no method, and intervals stay within the range of the measure.
 """
 
 import json
@@ -37,9 +38,7 @@ from tests.helpers.word_tokenizer import write_texts
 def with_results(
     auto: str, *leads: tuple[float, float], samples: int = 48, quick: bool = True
 ) -> Comparison:
-    """Return a comparison of stretch, bands and linear, with how much worse each is and the
-    standard errors.
-    """
+    """Return a comparison of three methods, with how much worse each is and its standard error."""
     found = COMPARISONS["compare-untrained"]
     rows = list[Row]()
     for method, (lead, error) in zip(("stretch", "bands", "linear"), leads, strict=False):

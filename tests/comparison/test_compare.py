@@ -1,6 +1,4 @@
-"""End-to-end tests of `compare` on pico models, checked against `resize`, `train` and
-`evaluate`.
-"""
+"""`compare` on pico models, end to end, checked against `resize`, `train` and `evaluate`."""
 
 from pathlib import Path
 from typing import Any

@@ -13,7 +13,7 @@ from ctxextend.cli.app import _handle_signal
 from ctxextend.errors import OutputError
 from ctxextend.report import html
 from ctxextend.training.trainer import RunCallback
-from tests.cli.test_json import check_result
+from tests.helpers.json_schemas import check_result
 from tests.helpers.trainings import invoke, make_source
 from tests.helpers.word_tokenizer import write_texts
 

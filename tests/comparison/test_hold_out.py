@@ -1,6 +1,4 @@
-"""Held-out rows: `compare --hold-out` and `resize --method auto --hold-out`, checked by hand with
-transformers.
-"""
+"""Held-out rows: `compare` and `resize --method auto`, checked by hand with transformers."""
 
 import json
 import math
@@ -19,8 +17,9 @@ from ctxextend.comparison.metrics import COSINE
 from ctxextend.errors import CtxextendError, DataError, ResizeError
 from ctxextend.evaluation.evaluation_result import HeldOutRows
 from ctxextend.tables.methods import METHODS
-from tests.cli.test_json import check
 from tests.families.test_sinusoidal_commands import make
+from tests.helpers.json_schemas import check
+from tests.helpers.repository import ROOT
 from tests.helpers.trainings import invoke, make_encoder, make_source
 from tests.helpers.word_tokenizer import write_texts
 
@@ -55,7 +54,7 @@ def tiny_table() -> Any:
 def test_compare_hold_out_measures_against_the_unmodified_checkpoint() -> None:
     from transformers import AutoTokenizer, GPT2LMHeadModel
 
-    text = (Path(__file__).parents[2] / "LICENSE").read_text()
+    text = (ROOT / "LICENSE").read_text()
     (data := Path("text.txt")).write_text(text)
     settings: dict[str, Any] = {"methods": ["oracle", "copy", "linear"], "tokens": 1200}
     found = ctxextend.compare("tiny-gpt2", None, data, hold_out=HOLD_OUT, **settings)

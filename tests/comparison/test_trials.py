@@ -21,9 +21,7 @@ WINDOWS = 16
 
 
 def windows(mean: float, seed: int = 0, spread: float = 0.0) -> tuple[Values, ...]:
-    """Losses of 16 windows of 8 tokens, with much shared noise per window and `spread` noise per
-    candidate.
-    """
+    """Losses of 16 windows of 8 tokens, with shared noise per window and `spread` per candidate."""
     shared = np.random.default_rng(0).normal(size=WINDOWS)
     own = np.random.default_rng([seed, 1]).normal(size=WINDOWS)
     return tuple(np.full(8, mean + both) for both in shared + spread * (own - own.mean()))

@@ -1,6 +1,4 @@
-"""Conversions of learned positions: with positions removed from both, the outputs of both models
-are equal.
-"""
+"""Conversions of learned positions: without positions, the outputs of both models are equal."""
 
 import json
 from collections.abc import Iterator, Mapping

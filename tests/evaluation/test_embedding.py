@@ -1,6 +1,4 @@
-"""Embeddings compared with sentence-transformers for each pooling, and ranks compared with manual
-ones.
-"""
+"""Embeddings, compared with sentence-transformers for each pooling, and ranks, with manual ones."""
 
 import json
 from collections.abc import Iterator

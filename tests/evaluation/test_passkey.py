@@ -34,9 +34,7 @@ def models(minilm: EvalModel, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 def plan(model: EvalModel, *lengths: int, **settings: Any) -> PasskeyTask:
-    """Return a passkey task; the scorer skips the checks of `open_scorer`, which a mock model
-    fails.
-    """
+    """Return a passkey task, without the checks of `open_scorer`, which a mock model fails."""
     evaluator = open_embedder(model) if model.kind == ENCODER else Scorer(model, None, False)
     return plan_passkey(evaluator, model.tokenizer.encode(TEXT * 9), lengths, **settings)
 
@@ -107,9 +105,7 @@ def test_plan_passkey_uses_digits_with_character_tokenizer(models: dict[str, Eva
 def counting_model(
     model: EvalModel, tokens: slice = slice(None), value: float | None = None
 ) -> EvalModel:
-    """Return a mock model that scores tokens by their counts in a slice of the text, or all with
-    `value`.
-    """
+    """Return a mock model that scores tokens by their counts in a slice, or all with `value`."""
     vocab_size = len(model.tokenizer.tokenizer)
 
     def answer(ids: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,4 @@
-"""Search sets: reading and checking them, scores against manual values and scikit-learn, and runs
-on pico encoders.
-"""
+"""Search sets: reading and checking them, scores against scikit-learn, runs on pico encoders."""
 
 import json
 from dataclasses import replace
@@ -30,9 +28,7 @@ FLAGS = [word for name, file in FILES.items() for word in (f"--{name}", file)]
 
 @pytest.fixture(autouse=True)
 def files(_empty_folder: None) -> None:
-    """Write twelve documents with 8 to 41 words, and a query with the words at the end of each of
-    the first six.
-    """
+    """Write twelve documents of 8 to 41 words, and a query with the last words of the first six."""
     generator = np.random.default_rng(0)
     words = [generator.integers(0, 27, 8 + 3 * number).tolist() for number in range(12)]
     corpus = [

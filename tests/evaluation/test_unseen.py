@@ -29,6 +29,17 @@ def source(tmp_path: Path) -> Path:
     return make_resized(tmp_path / "source", "gpt2")
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Such a checkpoint after training on the book; tests must not change it."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_book()
+        train(make_resized(folder / "source", "gpt2"), "trained")
+    return folder / "trained"
+
+
 def run_evaluate(model: str | Path, *data: str, **settings: Any) -> Evaluation:
     return ctxextend.evaluate(model, data, no_base=True, measure=LOSSES, **settings)
 
@@ -135,12 +146,13 @@ def test_evaluate_finds_trainings_before_a_resize_or_another_training(source: Pa
     ],
 )
 def test_evaluate_ignores_malformed_training_provenance(
-    changes: dict[str, Any], source: Path
+    changes: dict[str, Any], trained: Path
 ) -> None:
-    train(source, "trained")
+    shutil.copytree(trained, "trained")
     recipe = yaml.safe_load(Path("trained/ctxextend.yaml").read_text())
-    trained = recipe["provenance"]["trained"]
-    (trained["data"][0] if "first_token" in changes else trained).update(changes)
+    provenance = recipe["provenance"]["trained"]
+    changed = provenance["data"][0] if "first_token" in changes else provenance
+    changed.update(changes)
     Path("trained/ctxextend.yaml").write_text(yaml.safe_dump(recipe))
     assert run_evaluate("trained", "book.txt", tokens=64).tokens == 64
 

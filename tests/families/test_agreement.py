@@ -1,6 +1,4 @@
-"""All commands count positions alike: `inspect`, `resize`, `verify` and ``--json``, on every model
-type.
-"""
+"""All commands count positions alike, on every model type."""
 
 import json
 from pathlib import Path
@@ -17,44 +15,10 @@ from ctxextend.families.registry import FAMILIES
 from ctxextend.families.schema import SinusoidalTable
 from ctxextend.json_output import to_json
 from ctxextend.plan.find_tables import stated_width
-from tests.helpers import rules, tiny
+from tests.helpers import model_types, rules, tiny
 
-# One of each kind: learned rows (reserved, after padding, in pairs), computed, rotary, ALiBi,
-# relative, several parts.
-FAST = {
-    *(
-        "bert",
-        "gpt2",
-        "roberta",
-        "esm",
-        "bart",
-        "led",
-        "clip",
-        "m2m_100",
-        "xglm",
-        "whisper",
-        "llama",
-        "gptj",
-    ),
-    *(
-        "gemma3",
-        "qwen2_vl",
-        "bloom",
-        "mpt",
-        "t5",
-        "dbrx",
-        "phi3",
-        "gpt_oss",
-        "modernbert",
-        "falcon",
-    ),
-}
 NOT_BUILT = ("gemma4_assistant", "nougat")  # transformers cannot build their default configs
-TYPES = [
-    pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
-    for name in sorted(FAMILIES)
-    if name in CONFIG_MAPPING and name not in NOT_BUILT
-]
+TYPES = (FAMILIES.keys() & CONFIG_MAPPING.keys()) - {*NOT_BUILT}
 BLOCK = 2048  # tokens; types whose inputs fill blocks refuse other lengths than multiples
 
 
@@ -70,9 +34,7 @@ def small_config(model_type: str) -> dict[str, Any]:
 
 
 def write(folder: Path, model_type: str) -> None:
-    """Write a small config, its tables with the rows that the config states, and tensors next to
-    computed tables.
-    """
+    """Write a small config, the tables that it states, and tensors next to computed tables."""
     config = small_config(model_type)
     tensors: dict[str, Any] = {"other.weight": np.zeros((2, 2), np.float32)}
     for location in find_architecture(config).locations:
@@ -96,7 +58,7 @@ def positions_of(found: Inspection) -> dict[str, int]:
     return {report.part: report.positions for report in (*found.tables, *found.schemes)}
 
 
-@pytest.mark.parametrize("model_type", TYPES)
+@pytest.mark.parametrize("model_type", model_types.parameters(TYPES))
 def test_all_commands_agree_on_the_number_of_positions(model_type: str, tmp_path: Path) -> None:
     source = tmp_path / "source"
     write(source, model_type)

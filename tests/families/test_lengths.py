@@ -1,6 +1,4 @@
-"""First trained, stated and served length of rotary positions, on configs as people publish
-them.
-"""
+"""First trained, stated and served length of rotary positions, on published configs."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""Peculiarities of single model types, on small models built by transformers; see also
-test_conformance.
-"""
+"""What is special in single model types, on small models; see also test_conformance."""
 
 import json
 from collections.abc import Callable

@@ -135,9 +135,7 @@ def test_list_families_notes_that_a_model_pools_the_last_position() -> None:
 
 
 def last_hidden_states(model_type: str, length: int) -> list[torch.Tensor]:
-    """Return the outputs of a random model for the same text padded to a length, with an attention
-    mask.
-    """
+    """Return the outputs of a random model for the same text, padded to a length and masked."""
     torch.manual_seed(0)
     model: Any = tiny.model_classes(model_type)[0](tiny.shrink(tiny.make_config(model_type))).train(
         False

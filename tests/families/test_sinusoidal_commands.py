@@ -1,6 +1,4 @@
-"""`evaluate`, `compare`, `train`, `run` and `verify` on models with sinusoidal positions, stored or
-computed.
-"""
+"""All commands on models with sinusoidal positions, stored or computed."""
 
 import json
 import shutil

@@ -1,6 +1,4 @@
-"""Sources that change while they are read: resizing fails, or reads one version completely, never a
-mixture.
-"""
+"""Sources that change while they are read: resizing fails, or reads one version completely."""
 
 import os
 import shutil

@@ -1,6 +1,4 @@
-"""File systems with reflinks: no more is allocated than planned, and the output equals that on
-other disks.
-"""
+"""File systems with reflinks: no more is allocated than planned, with the same output."""
 
 import errno
 import json
@@ -41,9 +39,7 @@ SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two checkpoints: one aligned to blocks, and one of two shards with holes and dropped
-    tensors.
-    """
+    """A checkpoint aligned to blocks, and one of two shards with holes and dropped tensors."""
     folder = tmp_path_factory.mktemp("sources")
     aligned = pico.make(folder / "aligned", "gpt2", vocab_size=997).folder
     path = aligned / "model.safetensors"

@@ -1,6 +1,4 @@
-"""Disk errors: every system call that changes or reads a file fails in turn, and small disks are
-full.
-"""
+"""Disk errors: every system call that uses a file fails in turn, and small disks are full."""
 
 import os
 import re
@@ -47,9 +45,7 @@ def succeeds(call: Call, error: str, calls: list[Call]) -> bool:
 
 
 def is_output_error(done: Completed, error: str) -> bool:
-    """Whether a command reports that its output could not be written, and for a full disk the space
-    it needs.
-    """
+    """Whether a command reports that writing failed, and for a full disk the space it needs."""
     has_space = NEEDS.search(done.stderr.replace("\n", " ")) is not None
     has_message = (
         f"Error: {OUTPUT} could not be written" in done.stderr and "Traceback" not in done.stderr

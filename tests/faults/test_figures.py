@@ -1,5 +1,4 @@
-"""Atomic writes of single files: a killed, interrupted or failing run leaves the old or the new
-file, complete.
+"""Atomic writes of single files: a failing or killed run leaves a complete file, old or new.
 
 All figures and reports are written with `save`, which these tests call with constant bytes.
 """
@@ -43,9 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
 
 
 def faulty_runs(server: ForkServer, fault: str) -> Iterator[tuple[Call, int, str]]:
-    """Replace an old figure with a fault at each system call in turn; yield the call, exit code and
-    stderr.
-    """
+    """Replace a figure with a fault at each system call; yield the call, exit code and stderr."""
     for call in calls(server, FIGURE):
         for path in leftovers():
             Path(path).unlink()

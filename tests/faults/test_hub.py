@@ -1,6 +1,4 @@
-"""A Hub that fails, sends malformed responses or echoes tokens: the real client against a local
-server.
-"""
+"""A Hub that fails, sends malformed responses or echoes tokens, read by the real client."""
 
 import json
 import time

@@ -1,5 +1,6 @@
-"""`resize` killed or interrupted before every system call that changes a file; the next run removes
-all leftovers.
+"""`resize`, killed or interrupted before every system call that changes a file.
+
+The next run removes all leftovers.
 
 Killing before a call is also killing after the previous one; after the last one, the command ends
 by itself.

@@ -1,6 +1,4 @@
-"""Checkpoints that are large in one dimension: memory grows only with the new table, and few files
-are open.
-"""
+"""Checkpoints that are large in one dimension: memory grows only with the new table."""
 
 import json
 import os
@@ -11,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from safetensors import safe_open
+
+from tests.helpers.repository import ROOT
 
 TABLE = "wpe.weight"
 SOURCE, OUTPUT = Path("source"), Path("out")
@@ -69,7 +69,7 @@ def resize_command(rows: int) -> list[str]:
 
 def peak_memory(command: list[str]) -> float:
     """Return the peak memory of a process in MB."""
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     measured = [sys.executable, "-c", MEASURE, *command]
     return float(
         subprocess.run(measured, check=True, capture_output=True, text=True, env=environment).stdout

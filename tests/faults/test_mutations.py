@@ -1,6 +1,4 @@
-"""Randomly damaged weights files, in bytes or structure: they are read, or rejected with an
-error.
-"""
+"""Randomly damaged weights files, in bytes or structure: read, or rejected with an error."""
 
 import json
 import shutil

@@ -1,6 +1,4 @@
-"""Hostile config, index, tokenizer, recipe and card files: they are read, or rejected with a
-hint.
-"""
+"""Hostile config, index, tokenizer, recipe and card files: read, or rejected with a hint."""
 
 import json
 import shutil

@@ -1,5 +1,6 @@
-"""Faults at system calls of `train`, `run` and `compare` that change files: a sample, or all in
-`make test-slow`.
+"""Faults at system calls of `train`, `run` and `compare` that change files.
+
+`make test` tries a sample, and `make test-slow` all of them.
 """
 
 import re
@@ -75,9 +76,7 @@ def changing_calls(server: ForkServer, *arguments: object) -> list[Call]:
 
 
 def check_resumes(server: ForkServer, arguments: Sequence[object], expected: Tensors) -> None:
-    """Check that the next run gives the output of an uninterrupted one and removes leftovers;
-    delete the output.
-    """
+    """Check that the next run gives the expected output without leftovers; delete it."""
     force = ["--force"] if OUTPUT.exists() else []
     retry = server.run(*arguments, "--resume", *force)
     assert retry.code == 0, retry
@@ -93,9 +92,7 @@ def check_resumes(server: ForkServer, arguments: Sequence[object], expected: Ten
 def check_killed(
     server: ForkServer, arguments: Sequence[object], expected: Tensors, found: list[Call]
 ) -> None:
-    """Kill a command at each call; check that it leaves a complete output or none, and can be
-    resumed.
-    """
+    """Kill a command at each call; check that its output is complete or none, and it resumes."""
     before = contents(Path("source"))
     for call in found:
         done, _ = traced(server, arguments, f"{call.name}:signal=KILL:when={call.k}")
@@ -106,7 +103,7 @@ def check_killed(
 
 
 def test_train_killed_at_any_call_resumes_from_its_last_save(training: Training) -> None:
-    check_killed(training.server, TRAIN, training.tensors, sample(training.calls, 0, 60))
+    check_killed(training.server, TRAIN, training.tensors, sample(training.calls, 0, 120))
 
 
 def test_run_killed_at_any_call_resumes_from_its_last_save(training: Training) -> None:
@@ -117,11 +114,11 @@ def test_run_killed_at_any_call_resumes_from_its_last_save(training: Training) -
     found = changing_calls(training.server, "run", "recipe.yaml")
     expected = tensor_bytes(OUTPUT)
     shutil.rmtree(OUTPUT)
-    check_killed(training.server, ("run", "recipe.yaml"), expected, sample(found, 30, 100))
+    check_killed(training.server, ("run", "recipe.yaml"), expected, sample(found, 30, 200))
 
 
 def test_train_interrupted_at_any_call_resumes(training: Training) -> None:
-    for call in sample(training.calls, 7, 90):
+    for call in sample(training.calls, 7, 180):
         done, _ = traced(training.server, TRAIN, f"{call.name}:signal=TERM:when={call.k}")
         assert done.code == 143 or (done.code == 0 and OUTPUT.exists()), (call, done)
         assert not OUTPUT.exists() or tensor_bytes(OUTPUT) == training.tensors, call
@@ -129,11 +126,9 @@ def test_train_interrupted_at_any_call_resumes(training: Training) -> None:
 
 
 def reports_how_to_resume(done: Completed) -> bool:
-    """Whether a command reports the last complete state, the disk space of a state, and how to
-    resume.
-    """
-    states = r"the previous state, out\.training/saves/checkpoint-\d, is complete|no earlier state exists"
-    previous = re.search(rf"({states})\.", done.stderr)
+    """Whether a command reports the last complete state, its space, and how to resume."""
+    complete = r"the previous state, out\.training/saves/checkpoint-\d, is complete"
+    previous = re.search(rf"({complete}|no earlier state exists)\.", done.stderr)
     space = re.search(
         r"A saved state needs [\d,]+ bytes, and out\.training/saves has [\d,]+ free", done.stderr
     )
@@ -144,7 +139,7 @@ def reports_how_to_resume(done: Completed) -> bool:
 def test_train_reports_a_failing_call_and_resumes(
     error: str, first: int, training: Training
 ) -> None:
-    for call in sample(training.calls, first, 80):
+    for call in sample(training.calls, first, 160):
         done, _ = traced(training.server, TRAIN, f"{call.name}:error={error}:when={call.k}")
         if done.code == 0:
             assert tensor_bytes(OUTPUT) == training.tensors, call
@@ -184,7 +179,7 @@ def is_complete(page: Path) -> bool:
 
 def test_compare_killed_at_any_call_leaves_the_old_or_the_new_page(training: Training) -> None:
     found, page = changing_calls(training.server, *COMPARE), Path("page.html")
-    for call in sample(found, 2, 8):
+    for call in sample(found, 2, 16):
         page.write_bytes(b"old")
         done, _ = traced(training.server, COMPARE, f"{call.name}:signal=KILL:when={call.k}")
         assert done.code == -9, call

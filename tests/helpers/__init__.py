@@ -13,7 +13,7 @@ Results
 Other programs
     `terminal` runs commands on a pseudo-terminal. `hub_server` is a local Hub, with optional
     faults. `fork_server` and `tracing` run commands with faults at chosen system calls, and
-    `outcomes` compares what they leave behind.
+    `outcomes` compares what they leave.
 
 Hostile files
     `mutations` damages files at random, `hostile_weights` builds malicious ones, and `time_limit`

@@ -49,22 +49,20 @@ def losses(beyond: float, within: float) -> PositionLosses:
     buckets = []
     for start in range(0, AFTER, 32):
         middle = start + 16.0
-        seam = 0.06 * math.sin(start / 37) * (beyond > 0.3)
-        mean = loss_at(middle) + (within if middle < BEFORE else beyond + 0.1 * within + seam)
-        sliding = loss_at(middle if middle < BEFORE else BEFORE / 2 + middle % (BEFORE / 2))
-        buckets.append(
-            Bucket(
-                start, start + 32, {MODEL: estimate(mean, 0.021), SLIDING: estimate(sliding, 0.02)}
-            )
-        )
-    mean, sliding = (
-        sum(bucket.losses[mode].mean for bucket in buckets) / len(buckets)
-        for mode in (MODEL, SLIDING)
-    )
+        seam = 0.06 * math.sin(start / 37) if beyond > 0.3 else 0.0
+        if middle < BEFORE:
+            mean = loss_at(middle) + within
+            sliding = loss_at(middle)
+        else:
+            mean = loss_at(middle) + beyond + 0.1 * within + seam
+            sliding = loss_at(BEFORE / 2 + middle % (BEFORE / 2))
+        found = {MODEL: estimate(mean, 0.021), SLIDING: estimate(sliding, 0.02)}
+        buckets.append(Bucket(start, start + 32, found))
+    mean = sum(bucket.losses[MODEL].mean for bucket in buckets) / len(buckets)
+    sliding = sum(bucket.losses[SLIDING].mean for bucket in buckets) / len(buckets)
     totals = {MODEL: estimate(mean, 0.022), SLIDING: estimate(sliding, 0.021)}
-    return PositionLosses(
-        AFTER, 48, totals, {SLIDING: Estimate(mean - sliding, 0.006, 1536, 48)}, tuple(buckets)
-    )
+    differences = {SLIDING: Estimate(mean - sliding, 0.006, 1536, 48)}
+    return PositionLosses(AFTER, 48, totals, differences, tuple(buckets))
 
 
 def evaluation(method: str, beyond: float, within: float) -> Evaluation:
@@ -92,10 +90,10 @@ def outcome(method: str, best: str | None, scale: float = 1.0) -> Outcome:
     delta = None
     if best is not None:
         lead = score.mean - outcome(best, None, scale).score.mean
-        delta = Estimate(
-            lead, lead / 1.5 if method.startswith("stretch") else 0.004 + 0.03 * lead, 24_576, 48
-        )
-    return Outcome(score, delta, Estimate(within, 0.004 if within else 0.0, 3072, 48), found)
+        error = lead / 1.5 if method.startswith("stretch") else 0.004 + 0.03 * lead
+        delta = Estimate(lead, error, 24_576, 48)
+    short = Estimate(within, 0.004 if within else 0.0, 3072, 48)
+    return Outcome(score, delta, short, found)
 
 
 def recipe(method: str) -> str:
@@ -108,8 +106,9 @@ def comparison(methods: tuple[str, ...] = tuple(METHODS), steps: int = 0) -> Com
     """Return a comparison of methods, best first."""
     rows = []
     for number, method in enumerate(methods):
-        untrained = outcome(method, methods[0] if number else None)
-        trained = outcome(method, methods[0] if number else None, 0.4) if steps else None
+        best = methods[0] if number else None
+        untrained = outcome(method, best)
+        trained = outcome(method, best, 0.4) if steps else None
         keeps = METHODS[method][1] == 0
         rows.append(Row(method, keeps, recipe(method), untrained, trained, 3.2))
     return Comparison(
@@ -162,15 +161,14 @@ def searched() -> Comparison:
 def unknown_intervals() -> Comparison:
     """Return a comparison on one window, so without intervals, in which one loss is NaN."""
     found = comparison(("bands", "copy"))
+    first, second = found.rows
     single = Outcome(
         Estimate(math.nan, None, 0, 0),
         Estimate(0.5, None, 64, 1),
         None,
-        found.rows[1].final.evaluation,
+        second.final.evaluation,
     )
-    return replace(
-        found, rows=(found.rows[0], replace(found.rows[1], untrained=single)), skipped={}
-    )
+    return replace(found, rows=(first, replace(second, untrained=single)), skipped={})
 
 
 def held_out_rows() -> Comparison:
@@ -178,20 +176,20 @@ def held_out_rows() -> Comparison:
     rows = []
     found = comparison(("bands", "linear", "copy"))
     for row in found.rows:
-        old, new = estimate(0.4, 0.02), estimate(0.4 + METHODS[row.method][0] + 0.15, 0.025)
+        beyond, within = METHODS[row.method]
+        old = estimate(0.4, 0.02)
+        new = estimate(0.4 + beyond + 0.15, 0.025)
         scores = {
             "beyond": AgainstReference(new, old, Estimate(new.mean - old.mean, 0.006, 1536, 48)),
-            "short": AgainstReference(new, old, Estimate(METHODS[row.method][1], 0.002, 1536, 48)),
+            "short": AgainstReference(new, old, Estimate(within, 0.002, 1536, 48)),
         }
-        measured = HeldOutRows(
-            BEFORE, AFTER, 48, scores, (Bucket(0, AFTER, {MODEL: new, REFERENCE: old}),)
-        )
+        buckets = (Bucket(0, AFTER, {MODEL: new, REFERENCE: old}),)
+        measured = HeldOutRows(BEFORE, AFTER, 48, scores, buckets)
         evaluation = replace(
             row.untrained.evaluation, positions=None, contexts=None, held_out_rows=measured
         )
-        rows.append(
-            replace(row, untrained=replace(row.untrained, score=new, evaluation=evaluation))
-        )
+        untrained = replace(row.untrained, score=new, evaluation=evaluation)
+        rows.append(replace(row, untrained=untrained))
     command = "ctxextend resize tiny-gpt2 --to 4x --method bands"
     return replace(
         found,

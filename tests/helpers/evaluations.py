@@ -126,14 +126,31 @@ def search() -> SearchResult:
     return SearchResult(512, 1200, 200, 35, 640, "mean", scores, changes, share(-0.14, 0.0221))
 
 
-# Name, model type, kind and context length, and the base with its context length.
-GPT2 = ("gpt2-512", "gpt2", "causal", 512, "tiny-gpt2", BASE_LEN)
-TINY_GPT2 = ("tiny-gpt2", "gpt2", "causal", BASE_LEN, None, None)
-BERT = ("bert-1024", "bert", "masked", 1024, "bert-base-uncased", 512)
-MINILM = ("minilm-512", "bert", "encoder", 512, "minilm", BASE_LEN)
+# Evaluations without results.
+BERT = Evaluation(
+    source="bert-1024",
+    model_type="bert",
+    kind="masked",
+    max_len=1024,
+    base="bert-base-uncased",
+    base_max_len=512,
+)
+MINILM = Evaluation(
+    source="minilm-512",
+    model_type="bert",
+    kind="encoder",
+    max_len=512,
+    base="minilm",
+    base_max_len=BASE_LEN,
+)
 
 EXTENDED = Evaluation(
-    *GPT2,
+    source="gpt2-512",
+    model_type="gpt2",
+    kind="causal",
+    max_len=512,
+    base="tiny-gpt2",
+    base_max_len=BASE_LEN,
     documents=37,
     tokens=24_576,
     across_documents=True,
@@ -147,7 +164,12 @@ EXTENDED = Evaluation(
 )
 
 WITHOUT_BASE = Evaluation(
-    *TINY_GPT2,
+    source="tiny-gpt2",
+    model_type="gpt2",
+    kind="causal",
+    max_len=BASE_LEN,
+    base=None,
+    base_max_len=None,
     documents=1,
     tokens=6144,
     positions=position_losses(BASE_LEN, None),
@@ -156,8 +178,8 @@ WITHOUT_BASE = Evaluation(
     seconds=7.5,
 )
 
-INTERRUPTED = Evaluation(
-    *BERT,
+INTERRUPTED = replace(
+    BERT,
     documents=120,
     tokens=49_152,
     across_documents=True,
@@ -168,8 +190,8 @@ INTERRUPTED = Evaluation(
     warnings=("Interrupted: these are the results so far.",),
 )
 
-ENCODER = Evaluation(
-    *MINILM,
+ENCODER = replace(
+    MINILM,
     documents=200,
     tokens=102_400,
     seed=7,
@@ -179,10 +201,10 @@ ENCODER = Evaluation(
     seconds=19.0,
 )
 
-SEARCH = Evaluation(*MINILM, search=search(), seconds=185.0)
+SEARCH = replace(MINILM, search=search(), seconds=185.0)
 
-MASKED = Evaluation(
-    *BERT,
+MASKED = replace(
+    BERT,
     documents=120,
     tokens=49_152,
     contexts=context_losses((128, 256, 512, 1024), 512),
@@ -209,9 +231,7 @@ EXTREMES = [
 
 
 def extreme_evaluation(mean: float, error: float | None) -> Evaluation:
-    """Return an evaluation in which each estimate has this mean and error, with markup and escapes
-    in its name.
-    """
+    """Return an evaluation with this mean and error everywhere, and markup in its name."""
     extreme = LossEstimate(mean, error, 0, 9)
     buckets = (Bucket(0, 1, {MODEL: extreme}), Bucket(3, 9, {MODEL: extreme, SLIDING: extreme}))
     point = ContextPoint(32, extreme, extreme, extreme, extreme)

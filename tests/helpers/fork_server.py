@@ -22,7 +22,8 @@ from importlib.metadata import MetadataPathFinder
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.helpers.repository import ROOT
+
 # Seconds before a command counts as hanging.
 TIMEOUT = 60.0
 MAIN = "ctxextend.cli.app:main"
@@ -45,9 +46,7 @@ class ForkServer:
     folder: Path
 
     def start(self, *arguments: object, stopped: bool = False) -> int:
-        """Start a command in the current folder, optionally stopped at once; return its
-        process id.
-        """
+        """Start a command in the current folder, stopped if wanted; return its process id."""
         return self._request("fork", [*map(str, arguments)], str(Path.cwd()), stopped)
 
     def wait(self, pid: int) -> Completed:
@@ -86,7 +85,7 @@ def open_fork_server(*arguments: object, main: str = MAIN) -> Iterator[ForkServe
         environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
         with subprocess.Popen(
             command,
-            cwd=REPOSITORY,
+            cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

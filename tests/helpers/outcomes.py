@@ -55,9 +55,7 @@ def run_with_signal(
 
 
 def publishing_calls(calls: list[Call]) -> list[Call]:
-    """Return the calls that rename the output into place: those after the last sync of the
-    temporary folder.
-    """
+    """Return the calls that rename the output into place, after the last sync of its folder."""
     synced = max(
         i
         for i, call in enumerate(calls)

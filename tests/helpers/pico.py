@@ -34,9 +34,7 @@ LEARNED_METHODS = [name for name in METHODS if name != "formula"]
 
 
 def resize_settings(method: str) -> dict[str, Any]:
-    """Return the settings for a method; `stretch` keeps more rows by default than these models
-    have.
-    """
+    """Return the settings for a method; `stretch` keeps fewer rows than by default."""
     return {"method": method} | (
         {"keep_first": 5} if METHODS[method.partition(":")[0]].keep_first else {}
     )
@@ -71,9 +69,7 @@ def make(
 
 
 def make_bart(folder: Path) -> Path:
-    """Save a model with random weights and a table with two reserved rows in both encoder and
-    decoder.
-    """
+    """Save a model whose encoder and decoder each have a table with two reserved rows."""
     torch.manual_seed(0)
     layers: dict[str, Any] = {
         f"{part}_{key}": 2
@@ -133,9 +129,7 @@ def make_siglip(folder: Path, model_type: str = "siglip") -> Path:
 
 
 def make_bros(folder: Path) -> Path:
-    """Save a model with random weights and a persistent position buffer,
-    embeddings.position_ids.
-    """
+    """Save a model with a persistent position buffer, embeddings.position_ids."""
     transformers.BrosModel(transformers.BrosConfig(**CONFIGS["bert"])).save_pretrained(folder)
     return folder
 
@@ -156,9 +150,7 @@ def add_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def nest_in_module(folder: Path, root: Path) -> Path:
-    """Move a checkpoint into 0_Transformer of a sentence-transformers folder; return that
-    folder.
-    """
+    """Move a checkpoint into 0_Transformer of a sentence-transformers folder, and return it."""
     root.mkdir()
     folder.rename(root / "0_Transformer")
     modules = [
@@ -211,9 +203,7 @@ def tensor_bytes(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 
 
 def realign(model: Any) -> Any:
-    """Copy the parameters of a model to new contiguous memory: on some CPUs, alignment affects the
-    last bits.
-    """
+    """Copy parameters to new contiguous memory: alignment affects the last bits on some CPUs."""
     for parameter in model.parameters():
         parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
     return model

@@ -49,18 +49,12 @@ NEEDED: Mapping[str, dict[str, Any]] = {
 
 
 def make_config(model_type: str) -> Any:
-    """Create a config with a context length of `OLD`, few layers and, if it remains valid, small
-    sizes.
-    """
+    """Create a config with a context length of `OLD`, few layers and, if valid, small sizes."""
     content = tiny.make_config(model_type).to_dict()
-    with suppress(Exception):
-        return load_config(
-            _set_length(_fit(model_type, _cut_layers(content), only_depth=False)).to_dict()
-        )
-    with suppress(Exception):
-        return load_config(
-            _set_length(_fit(model_type, _cut_layers(content), only_depth=True)).to_dict()
-        )
+    for only_depth in (False, True):
+        with suppress(Exception):
+            config = _fit(model_type, _cut_layers(content), only_depth=only_depth)
+            return load_config(_set_length(config).to_dict())
     return _set_length(_fit(model_type, content, only_depth=True))
 
 
@@ -83,7 +77,8 @@ def _set_length(config: Any) -> Any:
     for location in find_architecture(config.to_dict()).locations:
         part = reduce(getattr, location.path, config)
         setattr(part, location.effective_key, location.key_value(OLD))
-        if (trained := "original_max_position_embeddings") in location.family.defaults:
+        trained = "original_max_position_embeddings"
+        if trained in location.family.defaults:
             setattr(part, trained, OLD)
         settings = getattr(part, "rope_parameters", None) or {}
         if "factor" in settings:
@@ -92,9 +87,7 @@ def _set_length(config: Any) -> Any:
 
 
 def _cut_layers(content: dict[str, Any]) -> dict[str, Any]:
-    """Keep one layer of each type, at least two, in all lists of a config with a value per
-    layer.
-    """
+    """Keep one layer of each type, at least two, in all lists with a value per layer."""
     content = {
         key: _cut_layers(value) if isinstance(value, dict) else value
         for key, value in content.items()
@@ -103,9 +96,10 @@ def _cut_layers(content: dict[str, Any]) -> dict[str, Any]:
     types = content.get("layer_types") or []
     if not isinstance(count, int) or count <= 2:
         return content
-    kept = sorted({types.index(name) for name in types}) if len(types) == count else []
-    kept = kept if len(kept) > 1 else [0, 1]
-    per_layer = content.get("per_layer_config") or {}
+    kept = [0, 1]
+    if len(types) == count and len(set(types)) > 1:
+        kept = sorted({types.index(name) for name in types})
+    per_layer = content.get("per_layer_config")
     if per_layer:
         stated = {int(index): values for index, values in per_layer.items()}
         content["per_layer_config"] = {
@@ -148,9 +142,7 @@ def load_config(content: dict[str, Any]) -> Any:
 
 
 def build(model_type: str, config: Any) -> Any:
-    """Build the first class of a type that can be built: with weights if it is small, else
-    without.
-    """
+    """Build the first class of a type that can be built, with weights if it is small."""
     for model_class in tiny.model_classes(model_type):
         with suppress(Exception):
             model = tiny.meta_model(model_class, config)
@@ -162,9 +154,7 @@ def build(model_type: str, config: Any) -> Any:
 
 
 def rotary_modules(model: Any, model_type: str) -> Iterator[tuple[str, Any]]:
-    """Yield the modules of a model that compute the angles of a part of this type, with their
-    names.
-    """
+    """Yield the names and modules that compute the angles of a part of this type."""
     for name, module in model.named_modules():
         config = getattr(module, "config", None)
         has_angles = any(

@@ -23,10 +23,17 @@ SUMMARY = (
 )
 
 
+def default_text(default: object) -> str:
+    """Return the default of a parameter as code; functions are too long to state."""
+    if default is inspect.Parameter.empty:
+        return ""
+    if callable(default):
+        return " = ..."
+    return f" = {default!r}"
+
+
 def stub() -> str:
-    """Return the stub: functions with all keyword arguments, and imports of all other public
-    names.
-    """
+    """Return functions with all keyword arguments, and imports of all other public names."""
     imports = set[str]()
     functions = []
 
@@ -49,17 +56,8 @@ def stub() -> str:
         for item in signature.parameters.values():
             if item.kind is item.KEYWORD_ONLY and "*" not in texts:
                 texts.append("*")
-            has_default = item.default is not item.empty
-            default = (
-                ""
-                if not has_default
-                else " = ..."
-                if callable(item.default)
-                else f" = {item.default!r}"
-            )
-            texts.append(
-                f"{item.name}: {annotation_text(PATHS.get(item.name, item.annotation))}{default}"
-            )
+            annotation = annotation_text(PATHS.get(item.name, item.annotation))
+            texts.append(f"{item.name}: {annotation}{default_text(item.default)}")
         docstring = textwrap.indent(inspect.getdoc(value) or "", "    ").strip()
         closing = "\n    " if "\n" in docstring else ""
         return_type = annotation_text(signature.return_annotation)

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 
 def on_terminal(command: Sequence[str], environment: Mapping[str, str], typed: bytes = b"") -> str:
-    """Run a command on a new pseudo-terminal, type some input, and return its output with Unix line
-    endings.
+    """Run a command on a new pseudo-terminal, type some input, and return its output.
+
+    Lines of the output end as on Unix.
     """
     master, slave = pty.openpty()
     with subprocess.Popen(

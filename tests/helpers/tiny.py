@@ -1,6 +1,4 @@
-"""Any model type of transformers: classes, small configs, and the parameters that depend on each
-config key.
-"""
+"""Any model type of transformers: classes, small configs, and what depends on a config key."""
 
 import copy
 import importlib
@@ -26,9 +24,11 @@ SMALL: Mapping[str, int] = {
     r"(^|_)vocab_size$|^n_words$|input_vocab_size|output_vocab_size": 48,
     r"num_.*heads?$|_heads$|^n_heads?$": 2,
     r"layers$|^n_layer$|_layer$|num_blocks$|depth$": 2,
-    r"^(intermediate_size|ffn_dim|hidden_dim|d_ff|n_inner|encoder_ffn_dim|decoder_ffn_dim|d_inner)$": 32,
-    r"(hidden_size|d_model|n_embd|emb_dim|^dim|embedding_size|embed_dim|projection_dim|bottleneck_size|emb_size"
-    r"|input_dim|d_latents|word_embed_proj_dim|encoder_width|_hidden_dim|coordinate_size|shape_size)$": WIDTH,
+    r"^(intermediate_size|ffn_dim|hidden_dim|d_ff|n_inner|d_inner)$": 32,
+    r"^(encoder_ffn_dim|decoder_ffn_dim)$": 32,
+    r"(hidden_size|d_model|n_embd|emb_dim|^dim|embedding_size|embed_dim|projection_dim)$": WIDTH,
+    r"(bottleneck_size|emb_size|input_dim|d_latents|word_embed_proj_dim|encoder_width)$": WIDTH,
+    r"(_hidden_dim|coordinate_size|shape_size)$": WIDTH,
     r"image_size$": 32,
     r"patch_size$": 16,
 }
@@ -169,19 +169,22 @@ def shrink(config: Any, *, only_depth: bool = False) -> Any:
     """Set all sizes in a config and those nested in it to small values, in place."""
     for _, part in parts(config):
         for key, value in list(vars(part).items()):
-            found = next(
-                (small for pattern, small in SMALL.items() if re.search(pattern, key)), None
-            )
-            if (
-                type(value) is int
-                and found is not None
-                and value > found
-                and ("layer" in key or not only_depth)
-            ):
-                setattr(part, key, found)
-    for key, value in {} if only_depth else FITTING.get(config.model_type, {}).items():
-        set_value(config, tuple(key.split(".")), value)
+            if type(value) is int and ("layer" in key or not only_depth):
+                small = _small_value(key, value)
+                if small < value:
+                    setattr(part, key, small)
+    if not only_depth:
+        for key, value in FITTING.get(config.model_type, {}).items():
+            set_value(config, tuple(key.split(".")), value)
     return config
+
+
+def _small_value(key: str, default: int) -> int:
+    """Return the small value of a config key; `default` if it is not a size."""
+    for pattern, value in SMALL.items():
+        if re.search(pattern, key):
+            return value
+    return default
 
 
 def set_value(config: Any, path: tuple[str, ...], value: Any) -> None:
@@ -209,25 +212,22 @@ def model_classes(model_type: str) -> tuple[Any, ...]:
 
 
 def _classes_of_module(config_class: Any, *, public: bool = False) -> tuple[Any, ...]:
+    """Return the models with this config in its package; if `public`, those of ``__all__``."""
     package = importlib.import_module(config_class.__module__.rpartition(".")[0])
-    names = [
-        module.name
-        for module in pkgutil.iter_modules(package.__path__)
-        if module.name.startswith("modeling_")
-    ]
-    modules = [importlib.import_module(f"{package.__name__}.{name}") for name in names]
-    values = [(module.__name__, value) for module in modules for value in vars(module).values()]
-    classes = [
-        value for name, value in values if isinstance(value, type) and value.__module__ == name
-    ]
-    models: list[Any] = [cls for cls in classes if issubclass(cls, PreTrainedModel)]
-    models = [
-        cls
-        for cls in models
-        if cls.config_class is config_class and not cls.__name__.endswith("PreTrainedModel")
-    ]
-    listed = {name for module in modules for name in module.__all__}
-    return tuple(cls for cls in models if not public or cls.__name__ in listed)
+    found = list[Any]()
+    for file in pkgutil.iter_modules(package.__path__):
+        if file.name.startswith("modeling_"):
+            module = importlib.import_module(f"{package.__name__}.{file.name}")
+            models = [value for value in vars(module).values() if _is_model(value, config_class)]
+            models = [model for model in models if model.__module__ == module.__name__]
+            found += [model for model in models if not public or model.__name__ in module.__all__]
+    return tuple(found)
+
+
+def _is_model(value: object, config_class: Any) -> bool:
+    if not isinstance(value, type) or not issubclass(value, PreTrainedModel):
+        return False
+    return value.config_class is config_class and not value.__name__.endswith("PreTrainedModel")
 
 
 def all_classes(model_type: str) -> tuple[Any, ...]:
@@ -302,9 +302,7 @@ def shapes(model_class: Any, config: Any) -> dict[str, tuple[int, ...]]:
 
 
 def find_tensor(model: Any, name: str) -> torch.Tensor | None:
-    """Return a parameter, buffer or attribute by its name; None if a module computes its rows in
-    each forward pass.
-    """
+    """Return a parameter, buffer or attribute; None if each forward pass computes it."""
     module, _, attribute = name.rpartition(".")
     value = getattr(model.get_submodule(module), attribute)
     return value if isinstance(value, torch.Tensor) else None
@@ -354,9 +352,7 @@ def length_keys(config: Any) -> Iterator[tuple[tuple[str, ...], int]]:
 
 
 def dependent_parameters(built: Built, step: int = 8) -> Iterator[tuple[str, str]]:
-    """Yield (dotted key, parameter) for every parameter that gets `step` more rows if the key is
-    raised by `step`.
-    """
+    """Yield (dotted key, parameter) where raising the key by `step` adds `step` rows."""
     before = built.shapes
     keys = list(length_keys(built.config))
     # Raise all keys at once first, each by another prime: usually no shape changes, and one model
@@ -374,9 +370,7 @@ def dependent_parameters(built: Built, step: int = 8) -> Iterator[tuple[str, str
 
 
 def _raised(built: Built, steps: Mapping[tuple[str, ...], int]) -> Mapping[str, tuple[int, ...]]:
-    """Return the shapes with some keys raised; none if the model cannot be built with these
-    values.
-    """
+    """Return the shapes with some keys raised; none if the model cannot be built."""
     config = copy.deepcopy(built.config)
     try:
         for path, step in steps.items():

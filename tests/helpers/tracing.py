@@ -66,9 +66,7 @@ LINE = re.compile(r"(?:\d+ +)?(?P<name>\w+)\((?P<arguments>.*)")
 
 @dataclass(frozen=True)
 class Call:
-    """The k-th system call of a name in a command, counted from 1, with its arguments as strace
-    logs them.
-    """
+    """The k-th system call of a name in a command, counted from 1, with arguments as in strace."""
 
     name: str
     k: int
@@ -100,9 +98,7 @@ def calls(
     injections: Sequence[str] = (),
     names: Sequence[str] = WRITE_CALLS,
 ) -> list[Call]:
-    """Run a command, which must succeed, and return its calls that change something, in order; see
-    `traced`.
-    """
+    """Run a command, which must succeed; return its calls that change something (`traced`)."""
     done, log = traced(server, arguments, *injections, names=names)
     assert done.code == 0, done.stderr
     counts: Counter[str] = Counter()

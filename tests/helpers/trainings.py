@@ -30,9 +30,7 @@ def invoke(*arguments: object) -> Result:
 
 
 def train(source: object, output: str, *flags: object, steps: int = 4) -> Result:
-    """Train on book.txt with a learning rate that changes every row, save the last step, and check
-    the exit code.
-    """
+    """Train on book.txt with a learning rate that changes every row, and save the last step."""
     options = (
         "--data",
         "book.txt",
@@ -68,9 +66,7 @@ def make_source(folder: Path, model_type: str, **options: Any) -> Path:
 
 
 def make_resized(folder: Path, model_type: str, **options: Any) -> Path:
-    """Save such a model as FOLDER-old, resize it to 32 positions into `folder`, and return the
-    output.
-    """
+    """Save such a model as FOLDER-old, and resize it to 32 positions into `folder`."""
     source = make_source(folder.with_name(f"{folder.name}-old"), model_type, **options)
     return resize(source, to=NEW, output=folder).output
 
@@ -88,9 +84,7 @@ def equal_rows(one: Path, other: Path) -> list[bool]:
 
 
 def changed_tensors(one: Path, other: Path) -> set[str]:
-    """Return the names of tensors that differ in dtype, shape or bytes, or are in only one
-    checkpoint.
-    """
+    """Return the names of tensors that differ, or that are in only one checkpoint."""
     before, after = pico.tensor_bytes(one), pico.tensor_bytes(other)
     return {name for name in {*before, *after} if before.get(name) != after.get(name)}
 

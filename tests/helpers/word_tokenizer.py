@@ -13,9 +13,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number
 
 
 def add_tokenizer(folder: Path, *, special_tokens: bool, max_len: int = 16) -> Path:
-    """Save a tokenizer in a folder and return the folder; with special tokens, texts are [CLS] ...
-    [SEP].
-    """
+    """Save a tokenizer in a folder, and return it; special tokens make texts [CLS] ... [SEP]."""
     tokenizer = Tokenizer(
         models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]")
     )

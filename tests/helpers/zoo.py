@@ -1,6 +1,4 @@
-"""Run small models of any model type with text inputs, through the outermost module that accepts
-them.
-"""
+"""Run small models of any type on text, through the outermost module that accepts it."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,9 +32,8 @@ class Reader:
         }
         if "codebook_idx" in inputs:  # audio codes have one row per codebook
             inputs["input_ids"] = inputs["input_ids"].unsqueeze(-1).expand(-1, -1, 8)
-        if books := getattr(
-            getattr(module, "config", None), "num_codebooks", 0
-        ):  # a row of codes per codebook
+        books = getattr(getattr(module, "config", None), "num_codebooks", 0)
+        if books:  # a row of codes per codebook
             inputs["input_ids"] = inputs["input_ids"].expand(books, -1)
         if "entity_ids" in inputs:  # the length is that of entity_position_ids
             inputs["input_ids"] = inputs["input_ids"][:, :OLD]
@@ -50,9 +47,7 @@ def _text(config: Any, length: int) -> torch.Tensor:
 
 
 def _boxes(config: Any, length: int) -> torch.Tensor:
-    """Return a bounding box per token, from the corner of the page to another point; BROS expects
-    floats.
-    """
+    """Return a box per token, from the corner of the page to a point; BROS expects floats."""
     corner = torch.zeros(1, length, 2, dtype=torch.long)
     point = 1 + torch.arange(length).view(1, length, 1).expand(-1, -1, 2) % 20
     size = getattr(config, "dim_bbox", 4)
@@ -94,16 +89,13 @@ COMBINATIONS = (
 
 
 def _first_states(output: Any) -> torch.Tensor:
-    """Return the first float output with three dimensions or more, or else the first float
-    output.
-    """
-    values = (
-        output.values()
-        if isinstance(output, Mapping)
-        else output
-        if isinstance(output, tuple)
-        else (output,)
-    )
+    """Return the first float output with at least three dimensions, or else the first one."""
+    if isinstance(output, Mapping):
+        values = tuple(output.values())
+    elif isinstance(output, tuple):
+        values = output
+    else:
+        values = (output,)
     floats = [
         value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()
     ]
@@ -126,8 +118,9 @@ def rows_read(model: Any, table: str, reader: Reader, length: int) -> list[int]:
 
 
 def is_wave(table: torch.Tensor) -> bool:
-    """Return whether each column x of a table is a wave: x[t - 1] + x[t + 1] = 2 cos(w) x[t],
-    whatever its layout.
+    """Return whether each column x of a table is a wave, in any layout.
+
+    A wave of frequency w has x[t - 1] + x[t + 1] = 2 cos(w) x[t].
     """
     rows = table.detach().double().flatten(0, -2)[6:]  # after rows of zeros for padding
     inner = rows[1:-1]
@@ -147,9 +140,7 @@ def poisoned(table: torch.Tensor, rows: Sequence[int] | slice) -> Iterator[None]
 
 
 def find_waves_reader(model: Any, name: str, length: int) -> Reader | None:
-    """Return the outermost module whose output for text inputs depends on a table, gradients
-    aside.
-    """
+    """Return the outermost module whose output for text depends on a table, gradients aside."""
     table = tiny.find_tensor(model, name)
     for path, names in _readers(model, name):
         with suppress(Exception):
@@ -164,9 +155,7 @@ def find_waves_reader(model: Any, name: str, length: int) -> Reader | None:
 
 
 def _readers(model: Any, name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the modules around a table, outermost first, with the arguments for text inputs that
-    each accepts.
-    """
+    """Yield the modules around a table, outermost first, with the arguments for text of each."""
     steps = name.split(".")
     for depth in range(len(steps)):
         path = ".".join(steps[:depth])
@@ -184,9 +173,7 @@ def text_readers(model: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def find_reader(model: Any, table: str, length: int) -> tuple[Reader, list[int]] | None:
-    """Return the outermost module that reads most rows of a table from text inputs, and these
-    rows.
-    """
+    """Return the outermost module that reads most rows of a table for text, and these rows."""
     path = table.removesuffix(".weight").split(".")
     best: tuple[Reader, list[int]] | None = None
     for depth in range(len(path) + 1):

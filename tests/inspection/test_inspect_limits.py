@@ -56,9 +56,7 @@ def observed_limits(folder: Path, positions: int) -> Effective:
 
 
 def measure_limit(encode: Callable[[int], int], positions: int) -> tuple[int, str]:
-    """Find the limit of a library: `encode` returns how many tokens its model received for an
-    input, or raises.
-    """
+    """Find the limit of a library: `encode` returns how many tokens its model read, or raises."""
     try:
         limit = encode(LONG)
     except (IndexError, RuntimeError, ValueError):

@@ -1,6 +1,4 @@
-"""`inspect` of positions without a table of rows: rotary wavelengths, ALiBi, relative bias, and
-their limits.
-"""
+"""`inspect` of positions without a table of rows: rotary, ALiBi and relative ones."""
 
 import json
 import math
@@ -15,9 +13,10 @@ from typer.testing import Result
 
 from ctxextend import Inspection, RopeReport, inspect, resize
 from tests.helpers import pico
+from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke
 
-SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "inspect.json").read_text())
+SCHEMA = SCHEMAS["inspect"]
 SIZES: dict[str, Any] = {
     "vocab_size": 32,
     "hidden_size": 16,
@@ -63,7 +62,8 @@ def only_rope(found: Inspection) -> RopeReport:
 def test_inspect_returns_rotary_wavelengths(llama: Path) -> None:
     pico.edit_json(llama / TOKENIZER, model_max_length=1e30)  # no limit: longer inputs run
     found = inspect(llama)
-    (scheme,), rope = found.schemes, only_rope(found)
+    (scheme,) = found.schemes
+    rope = only_rope(found)
     assert (found.tables, found.verdict) == ((), "64 positions (rotary), all files agree.")
     assert (scheme.name, scheme.scheme, scheme.config_key) == (
         "rope_parameters",

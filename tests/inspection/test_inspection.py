@@ -1,6 +1,4 @@
-"""`inspect`: table statistics, every checkpoint form, several models, rows, JSON, errors and
-verdicts.
-"""
+"""`inspect`: statistics, every checkpoint form, several models, rows, JSON, errors, verdicts."""
 
 import json
 import shutil
@@ -18,12 +16,13 @@ from typer.testing import Result
 from ctxextend import Inspection, TableReport, inspect, resize
 from ctxextend.json_output import to_json
 from tests.helpers import pico
+from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke
 from tests.project import test_layers
 
 MakePico = Callable[..., pico.Pico]
 WPE = "transformer.wpe.weight"
-SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "inspect.json").read_text())
+SCHEMA = SCHEMAS["inspect"]
 
 
 def run(*arguments: object) -> Result:
@@ -182,7 +181,10 @@ def test_inspect_finds_randomly_initialised_rows(deviation: float, tmp_path: Pat
 
 def add_bad_rows(folder: Path) -> None:
     table = load_file(folder / "model.safetensors")[WPE]
-    table[3], table[5, 2], table[7, 0], table[9] = 0, float("nan"), float("-inf"), table[2]
+    table[3] = 0
+    table[5, 2] = float("nan")
+    table[7, 0] = float("-inf")
+    table[9] = table[2]
     pico.add_tensors(folder, {WPE: table})
 
 

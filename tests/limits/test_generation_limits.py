@@ -1,6 +1,4 @@
-"""Limits of generated texts: edits, notes and remarks, compared with what `generate()` of
-transformers does.
-"""
+"""Limits of generated texts: edits, notes and remarks, compared with what `generate()` does."""
 
 import json
 from collections.abc import Callable
@@ -120,9 +118,7 @@ def without_end(model: Any) -> None:
 
 
 def generate(folder: Path, kind: str, prompt: int = 4) -> int:
-    """Return the number of tokens of a text that a model generates with the limits in its
-    folder.
-    """
+    """Return how many tokens a model generates with the limits in its folder."""
     model = load(folder)
     without_end(model)
     inputs = INPUTS.get(kind) or {"input_ids": torch.ones(1, prompt, dtype=torch.long)}

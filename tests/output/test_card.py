@@ -53,7 +53,8 @@ def test_model_card_quotes_names_that_yaml_would_misread(name: str) -> None:
 
 @pytest.mark.parametrize("old", [None, "# Old\n", "---\nlicense: mit\n---\n# Old\n"])
 def test_model_card_omits_an_unknown_base_model(old: str | None) -> None:
-    assert card_of(old, None) == f"{(old or '# old-64').strip()}\n\n{SECTION.strip()}\n"
+    before = (old or "# old-64").strip()
+    assert card_of(old, None) == f"{before}\n\n{SECTION.strip()}\n"
 
 
 @pytest.mark.parametrize(

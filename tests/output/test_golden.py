@@ -89,9 +89,7 @@ def numbers(name: str, *shape: int) -> torch.Tensor:
 
 
 def table(name: str, rows: int = OLD, reserved: int = 0) -> torch.Tensor:
-    """Return a table like a learned one: low-frequency waves with a little noise, after reserved
-    rows.
-    """
+    """Return a table like a learned one: slow waves with a little noise, after reserved rows."""
     angles = np.arange(rows)[:, None] * 2 * np.pi * (1 + np.arange(WIDTH) // 2) / rows / 2
     waves = np.where(np.arange(WIDTH) % 2, np.cos(angles), np.sin(angles)) / 4
     smooth = torch.from_numpy((np.round(waves * 512) / 512).astype(np.float32))
@@ -337,9 +335,7 @@ def read_tensors(path: Path) -> Iterator[tuple[str, str, list[int], bytes]]:
 
 
 def observe(folder: Path, *, approximate: bool) -> dict[str, str]:
-    """Return a digest of every tensor and file of an output; for approximate methods, tables in
-    base64 instead.
-    """
+    """Return a digest of each tensor and file of an output; approximate tables in base64."""
     found = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()

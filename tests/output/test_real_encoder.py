@@ -42,9 +42,7 @@ WORDS = [
 
 
 def text(tokens: int) -> str:
-    """Return a text with the given number of tokens, [CLS] and [SEP] included; each word is one
-    token.
-    """
+    """Return a text of words that are one token each, of this length with [CLS] and [SEP]."""
     return " ".join(WORDS[i % len(WORDS)] for i in range(tokens - 2))
 
 

@@ -1,6 +1,4 @@
-"""`resize` and `plan_resize`, end to end on pico models, checked with transformers and byte by
-byte.
-"""
+"""`resize` and `plan_resize` on pico models, checked with transformers and by their bytes."""
 
 import hashlib
 import json

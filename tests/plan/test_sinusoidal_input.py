@@ -1,6 +1,4 @@
-"""Sinusoidal tables that contradict their config or the flags: clear errors, or the documented
-choice.
-"""
+"""Sinusoidal tables that contradict their config or the flags: errors, or a documented choice."""
 
 import json
 import re
@@ -245,9 +243,11 @@ def test_resize_says_how_far_rows_are_from_their_formula(
     output = resize(source, "--method", "linear", "--dry-run")
     assert "12 -> 30 positions, formula" not in output
     name = TABLES["distilbert"].replace(".", r"\.")
-    expected = rf"{name}: deviates from its sinusoidal formula \(interleaved\) from position {first} on; sinusoids "
-    expected += rf"explain {share} % of its variance; treated as learned rows"
-    assert re.search(rf"{expected}\n", output)
+    expected = (
+        rf"{name}: deviates from its sinusoidal formula \(interleaved\) from position {first} on; "
+        rf"sinusoids explain {share} % of its variance; treated as learned rows\n"
+    )
+    assert re.search(expected, output)
     assert re.search(rf"{expected}; auto chose copy, ", resize(source))
     np.testing.assert_array_equal(
         rows_of(source, TABLES["distilbert"])[:OLD], rows.astype(np.float32)
@@ -321,9 +321,7 @@ def test_resize_continues_odd_widths_as_transformers_does(width: int, make: Make
 def test_resize_continues_a_row_that_fits_two_layouts_as_its_model_does(
     model_type: str, layout: str, make: Make
 ) -> None:
-    """The first row fits `halves` and `halves-log`; two columns fit `interleaved` too, in the same
-    way.
-    """
+    """The first row fits `halves` and `halves-log`; two columns fit `interleaved` too."""
     source, flags = (
         make(model_type.replace("unknown", "distilbert"), max_position_embeddings=1),
         list[str](),
@@ -362,7 +360,8 @@ def test_audio_encoders_are_refused_because_of_their_feature_extractor(
     command: str, model_type: str, make: Make
 ) -> None:
     source = make("gpt2", {"model_type": model_type})
-    done = invoke(command, str(source), *["--to", "3000"] * (command == "resize"))
+    flags = ["--to", "3000"] if command == "resize" else []
+    done = invoke(command, str(source), *flags)
     assert done.exit_code == 1
     assert (
         f"This {model_type} model has no position table for tokens; it uses only positions of audio"

@@ -20,15 +20,17 @@ FOLDER = BUNDLED["tiny-gpt2"]
 
 @pytest.mark.slow
 def test_tiny_gpt2_matches_its_model_card() -> None:
-    """The perplexity matches only roughly because the text differs between Python versions;
-    untrained it is > 1,000.
+    """The perplexity matches only roughly: the text differs between Python versions.
+
+    That of an untrained model is more than 1,000.
     """
     card = (FOLDER / "README.md").read_text()
     model = pico.Pico(FOLDER, transformers.GPT2LMHeadModel).load()
     tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER)
     _, held_out = split(documents())
     loss = tiny_gpt2.held_out_loss(model, tokenize(tokenizer, held_out, tiny_gpt2.END_OF_TEXT))
-    assert f"{sum(p.numel() for p in model.parameters()):,}" in card
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert f"{parameters:,}" in card
     assert (model.config.n_positions, model.config.vocab_size) == (128, 1024)
     assert sum(len(data) for data in pico.contents(FOLDER).values()) <= 4_000_000
     stated = re.search(

@@ -1,7 +1,7 @@
-"""Run every code block of README and site, and build the site; `make docs-output` updates the
-output that they show.
+"""Run every code block of README and site, and build the site.
 
-Blocks with Hub ids (```sh) run on a local Hub, with small models of the same types.
+`make docs-output` updates the output that they show. Blocks with Hub ids (```sh) run on a local
+Hub, with small models of the same types.
 """
 
 import inspect as inspect_module
@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,19 +44,17 @@ from ctxextend.recipe_file import parse_recipe
 from ctxextend.tables.method_facts import DEFAULT_METHOD, ROTARY_METHODS
 from ctxextend.tables.methods import METHODS
 from tests.helpers.hub_server import Hub, serve
+from tests.helpers.repository import ROOT
 from tests.project.test_release import check_schema
 
-ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 # Each page runs in its own temporary folder: README in `make test`, and all in `make test-slow`.
 PAGES = {"README.md": README} | {
     path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*.md"))
 }
-SITE, REPOSITORY = (
-    "https://ctxextend.github.io/ctxextend/",
-    "https://github.com/ctxextend/ctxextend/blob/main/",
-)
+SITE = "https://ctxextend.github.io/ctxextend/"
+REPOSITORY = "https://github.com/ctxextend/ctxextend/blob/main/"
 RAW = "https://raw.githubusercontent.com/ctxextend/ctxextend/main/"
 SCREEN = DOCS / "inspect.svg"
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -110,79 +108,83 @@ def families_table() -> str:
     """Return the registry as a Markdown table, one row per rule and config key."""
     rows: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for table in list_families():
-        key = table.scheme, table.reserved_rows, table.config_key
-        parts = rows.setdefault(key, {}).setdefault(table.model_type, [])
-        parts += [table.part] * bool(table.part)
-    body = "".join(
-        f"| {scheme} | {rule} | `{key}` | "
-        + ", ".join(
-            f"`{name}`" + f" ({', '.join(parts)})" * bool(parts) for name, parts in found.items()
-        )
-        + " |\n"
-        for (scheme, rule, key), found in sorted(rows.items())
-    )
-    return (
-        "| positions | reserved rows | length in config.json | model types "
-        f"|\n|---|---|---|---|\n{body}"
-    )
+        row = (table.scheme, table.reserved_rows, table.config_key)
+        parts = rows.setdefault(row, {}).setdefault(table.model_type, [])
+        if table.part:
+            parts.append(table.part)
+    body = list[tuple[str, ...]]()
+    for (scheme, rule, key), model_types in sorted(rows.items()):
+        names = [_with_parts(name, parts) for name, parts in model_types.items()]
+        body.append((scheme, rule, f"`{key}`", ", ".join(names)))
+    head = ("positions", "reserved rows", "length in config.json", "model types")
+    return _markdown(head, body)
+
+
+def _with_parts(model_type: str, parts: Sequence[str]) -> str:
+    if not parts:
+        return f"`{model_type}`"
+    return f"`{model_type}` ({', '.join(parts)})"
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int = 0) -> str:
+    """Return a Markdown table, whose last columns are `numbers`."""
+    rules = ["---"] * (len(head) - numbers) + ["---:"] * numbers
+    lines = [f"| {' | '.join(cells)} |\n" for cells in (head, *rows)]
+    return "".join([lines[0], f"|{'|'.join(rules)}|\n", *lines[1:]])
 
 
 def methods_table() -> str:
     """Return the methods as a Markdown table, the default first."""
-    body = "".join(
-        f"| `{method.name}`{' (default)' * (method.name == DEFAULT_METHOD)} | {method.summary} | "
-        f"{'stay' if method.keeps_learned_rows else 'change'} | {method.when} | {method.source} |\n"
-        for method in list_methods()
-    )
-    return (
-        "| `--method` | new rows | learned rows | use when | source "
-        f"|\n|---|---|---|---|---|\n{body}"
-    )
+    body = list[tuple[str, ...]]()
+    for method in list_methods():
+        name = f"`{method.name}`"
+        if method.name == DEFAULT_METHOD:
+            name = f"{name} (default)"
+        learned = "stay" if method.keeps_learned_rows else "change"
+        body.append((name, method.summary, learned, method.when, method.source))
+    head = ("`--method`", "new rows", "learned rows", "use when", "source")
+    return _markdown(head, body)
 
 
 def rotary_methods_table() -> str:
     """Return the methods of rotary positions as a Markdown table, the default first."""
-    body = "".join(
-        f"| `{method.name}` | {method.summary} | "
-        f"{'stay' if method.keeps_learned_rows else 'change'} "
-        f"| {'**old length**' if method.keeps_max_len else 'new length'} | {method.when} | "
-        f"{method.source} |\n"
-        for method in ROTARY_METHODS.values()
-    )
-    head = (
-        "| `--method` | what it does | outputs for short inputs | max_position_embeddings | use "
-        "when | source |"
-    )
-    return f"{head}\n|---|---|---|---|---|---|\n{body}"
+    body = list[tuple[str, ...]]()
+    for method in ROTARY_METHODS.values():
+        short = "stay" if method.keeps_learned_rows else "change"
+        length = "**old length**" if method.keeps_max_len else "new length"
+        body.append((f"`{method.name}`", method.summary, short, length, method.when, method.source))
+    outputs = "outputs for short inputs"
+    length = "max_position_embeddings"
+    return _markdown(("`--method`", "what it does", outputs, length, "use when", "source"), body)
 
 
 def runtimes_table() -> str:
     """Return the context length that each runtime derives, by rope type, as a Markdown table."""
     types = ("default", "yarn", "linear", "dynamic", "longrope", "llama3")
-    body = "".join(
-        f"| {runtime.name} | {' | '.join(runtime.lengths[name].value for name in types)} "
-        f"| {runtime.option and f'`{runtime.option}`'} | [source]({runtime.source}) |\n"
-        for runtime in RUNTIMES
-    )
-    head = " | ".join(f"`{name}`" for name in types)
-    return f"| runtime | {head} | option | source |\n|{'---|' * (len(types) + 3)}\n{body}"
+    body = list[tuple[str, ...]]()
+    for runtime in RUNTIMES:
+        lengths = [runtime.lengths[name].value for name in types]
+        option = f"`{runtime.option}`" if runtime.option else ""
+        body.append((runtime.name, *lengths, option, f"[source]({runtime.source})"))
+    head = ("runtime", *(f"`{name}`" for name in types), "option", "source")
+    return _markdown(head, body)
 
 
 def schemes_table() -> str:
-    """Return the cost of a longer context by position scheme, as `benchmarks/schemes.py` measured
-    it.
-    """
+    """Return the cost of a longer context by position scheme; `benchmarks/schemes.py` measures."""
     results = json.loads((ROOT / "benchmarks" / "results" / "schemes.json").read_text())["schemes"]
-    keys = ("base", "untrained", "ratio", "short", "trained_ratio")
-    body = "".join(
-        f"| {name} | `{scheme['method']}` | {' | '.join(scheme[key] for key in keys)} |\n"
-        for name, scheme in results.items()
-    )
-    head = (
-        "| scheme | method | base, sliding | at 512, not trained | ratio | on inputs of 128 | "
-        "both after 100 steps |"
-    )
-    return f"{head}\n|---|---|---:|---:|---:|---:|---:|\n{body}"
+    columns = {
+        "base": "base, sliding",
+        "untrained": "at 512, not trained",
+        "ratio": "ratio",
+        "short": "on inputs of 128",
+        "trained_ratio": "both after 100 steps",
+    }
+    body = list[tuple[str, ...]]()
+    for name, scheme in results.items():
+        method = scheme["method"]
+        body.append((name, f"`{method}`", *(scheme[key] for key in columns)))
+    return _markdown(("scheme", "method", *columns.values()), body, numbers=len(columns))
 
 
 def commands_reference() -> str:
@@ -201,17 +203,14 @@ def commands_reference() -> str:
 
 def _reference(command: Any, context: Any) -> str:
     usage = " ".join((context.command_path, *command.collect_usage_pieces(context)))
-    rows = [
-        row
-        for group, rows in help_sections(command, context).items()
-        if group != "Commands"
-        for row in rows
-    ]
-    body = "".join(
-        f"| `{_cell(name)}` | {_cell(text).replace('<', '&lt;')} |\n" for name, text in rows
-    )
-    head = f"## `{context.command_path}`\n\n{summary(command)} `{usage}`\n\n"
-    return f"{head}| argument or option | meaning |\n|---|---|\n{body}\n"
+    body = list[tuple[str, str]]()
+    for group, rows in help_sections(command, context).items():
+        if group != "Commands":
+            for name, text in rows:
+                body.append((f"`{_cell(name)}`", _cell(text).replace("<", "&lt;")))
+    head = f"## `{context.command_path}`\n\n{summary(command)} `{usage}`"
+    table = _markdown(("argument or option", "meaning"), body)
+    return f"{head}\n\n{table}\n"
 
 
 def _cell(text: str) -> str:
@@ -219,16 +218,14 @@ def _cell(text: str) -> str:
 
 
 def settings_table() -> str:
-    """Return the settings that each function accepts by name, besides those that its signature
-    describes.
-    """
-    body = ""
+    """Return the settings that each function accepts besides the parameters it describes."""
+    body = list[tuple[str, str]]()
     for name in FUNCTIONS:
         function = getattr(ctxextend, name)
         own = inspect_module.signature(function.__wrapped__).parameters
         accepted = [key for key in inspect_module.signature(function).parameters if key not in own]
-        body += f"| `{name}` | {', '.join(f'`{key}`' for key in accepted)} |\n"
-    return f"| function | settings |\n|---|---|\n{body}"
+        body.append((f"`{name}`", ", ".join(f"`{key}`" for key in accepted)))
+    return _markdown(("function", "settings"), body)
 
 
 # Those with `recipe.accepts_settings`.
@@ -253,8 +250,7 @@ def with_generated(text: str) -> str:
 def with_output(
     text: str, run: Callable[[str], str], execute: Callable[[str], None] = lambda line: None
 ) -> str:
-    """Run the blocks of a page in order, and return it with the current output of each console
-    command.
+    """Run the blocks of a page in order, and return it with the current output of commands.
 
     `execute` runs the lines of sh blocks and of the workflows in yaml blocks.
     """
@@ -287,9 +283,7 @@ def lines_to_execute(language: str, body: str) -> list[str]:
 
 
 def publish(hub: Hub, folder: Path) -> None:
-    """Publish small models under the Hub ids of the pages, with the context lengths of the real
-    ones.
-    """
+    """Publish small models under the Hub ids of the pages, with the real context lengths."""
     torch.manual_seed(0)
     layer: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
     encoder: dict[str, Any] = layer | {"num_attention_heads": 2}
@@ -431,8 +425,11 @@ def linked_file(page: Path, target: str) -> Path | None:
             return ROOT / target.removeprefix(prefix)
     if target.startswith(SITE):
         name = target.removeprefix(SITE).removesuffix("/")
-        return DOCS / f"{name or 'index'}.md"
-    return None if "://" in target else page.parent / target
+        name = name or "index"
+        return DOCS / f"{name}.md"
+    if "://" in target:
+        return None
+    return page.parent / target
 
 
 def test_page_links_exist() -> None:
@@ -530,10 +527,8 @@ def test_design_examples_pass_their_tests(tmp_path: Path) -> None:
 
 
 def test_readme_states_the_number_of_model_types() -> None:
-    assert (
-        f"\n{len({table.model_type for table in list_families()})} model types of transformers"
-        in README.read_text()
-    )
+    model_types = {table.model_type for table in list_families()}
+    assert f"\n{len(model_types)} model types of transformers" in README.read_text()
 
 
 def test_readme_make_targets_exist() -> None:

@@ -13,15 +13,13 @@ from typer.testing import CliRunner
 import ctxextend
 from ctxextend import resize
 from ctxextend.cli.app import build_app
+from tests.helpers.repository import PACKAGE
 
-PACKAGE = Path(__file__).parents[2] / "ctxextend"
 OPEN_FUNCTIONS = ("open_checkpoint", "identify_model")
 
 
 def trace(*command: str) -> tuple[list[str], list[int]]:
-    """Return the modules whose functions a command calls, and the number of calls to
-    `OPEN_FUNCTIONS`.
-    """
+    """Return the modules that a command calls, and the number of calls to `OPEN_FUNCTIONS`."""
     modules, calls = set[str](), Counter[str]()
 
     def profile(frame: FrameType, event: str, argument: object) -> None:

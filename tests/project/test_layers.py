@@ -6,14 +6,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 from ctxextend import resize
-
-PACKAGE = Path(__file__).parents[2] / "ctxextend"
+from tests.helpers.repository import PACKAGE
 
 # Each package or module may import only from itself and those before it.
 LAYERS = [
@@ -71,8 +71,13 @@ def layer(module: str) -> int:
     return LAYERS.index(name if name in LAYERS else package(module))
 
 
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse((PACKAGE / module).read_text())
+
+
 def imports(module: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse((PACKAGE / module).read_text())):
+    for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -106,8 +111,7 @@ def test_modules_import_heavy_libraries_only_inside_functions(module: str) -> No
         "checkpoints/nanogpt.py",
     ):
         return  # they need torch at module level, and are themselves imported inside functions
-    tree = ast.parse((PACKAGE / module).read_text())
-    for node in tree.body:
+    for node in tree_of(module).body:
         assert "ctxextend.training" not in str(getattr(node, "module", ""))
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
@@ -124,7 +128,7 @@ def test_module_names_are_unique() -> None:
 def test_class_names_are_unique() -> None:
     classes: Counter[str] = Counter()
     for module in MODULES:
-        nodes = ast.walk(ast.parse((PACKAGE / module).read_text()))
+        nodes = ast.walk(tree_of(module))
         classes.update({node.name.lstrip("_") for node in nodes if isinstance(node, ast.ClassDef)})
     assert [name for name, count in classes.items() if count > 1] == []
 
@@ -141,9 +145,7 @@ def test_imports_have_no_cycles() -> None:
 
 
 def loaded_after(code: str) -> set[str]:
-    """Return the top-level modules that are loaded in a fresh interpreter after running some
-    code.
-    """
+    """Return the top-level modules that are loaded after some code in a fresh interpreter."""
     report = "import sys; print('\\n', *{name.split('.')[0] for name in sys.modules})"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True

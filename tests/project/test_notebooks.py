@@ -12,16 +12,16 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ipynb"))
+from tests.helpers.repository import ROOT
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 NUMBER = re.compile(r"\d+\.\d+|\d{1,3},\d{3}")
 SIZE = 150_000  # bytes of a notebook with its outputs
 
 
 def run(path: Path, folder: Path) -> Any:
-    """Return a notebook with new outputs, run in a folder; progress and warnings on stderr are left
-    out.
-    """
+    """Return a notebook with new outputs, without stderr, run in a folder."""
     notebook = nbformat.read(path, 4)
     NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(folder)}}).execute()
     notebook.metadata = nbformat.from_dict(KERNEL)
@@ -33,9 +33,7 @@ def run(path: Path, folder: Path) -> Any:
 
 
 def texts(notebook: Any) -> list[str]:
-    """Return the text that each code cell printed; decimals differ between machines and Python
-    versions.
-    """
+    """Return the text that each code cell printed, without decimals, which differ by machine."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     return [
         NUMBER.sub("N", "".join(output.get("text", "") for output in cell.outputs))

@@ -1,6 +1,4 @@
-"""Every file in recipes/: recipes on pico models of their model type, and training scripts for a
-few steps.
-"""
+"""Every file in recipes/: recipes on pico models, and training scripts for a few steps."""
 
 import json
 import math
@@ -26,12 +24,11 @@ from ctxextend import list_families, resize
 from ctxextend.cli.app import build_app
 from ctxextend.recipe_file import builtin_recipes, read_recipe
 from tests.helpers import pico
+from tests.helpers.repository import ROOT
 from tests.helpers.trainings import make_encoder, make_source
 from tests.helpers.word_tokenizer import add_tokenizer, text_of
 
-RECIPES = {
-    path.stem: path for path in sorted((Path(__file__).parents[2] / "recipes").glob("**/*.yaml"))
-}
+RECIPES = {path.stem: path for path in sorted((ROOT / "recipes").glob("**/*.yaml"))}
 
 
 def make_clip(folder: Path) -> Path:
@@ -93,7 +90,7 @@ CONVERSIONS: dict[str, tuple[str, Any]] = {
 
 def test_every_recipe_is_tested_and_packaged() -> None:
     assert {*CASES, *CONVERSIONS} == set(RECIPES) == set(builtin_recipes())
-    packed = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    packed = (ROOT / "pyproject.toml").read_text()
     assert all(
         f'"recipes/{name}.yaml" = "ctxextend/recipes/{name}.yaml"' in packed for name in RECIPES
     )

@@ -23,8 +23,8 @@ from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.recipe_file import builtin_recipes
 from ctxextend.version import __version__
 from tests.helpers.pico import edit_json
+from tests.helpers.repository import ROOT
 
-ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -144,9 +144,7 @@ def test_distributions_are_complete_and_valid(tmp_path: Path) -> None:
 
 
 def required_distributions(requirements: list[str]) -> Iterator[Distribution]:
-    """Yield the installed distributions that requirements need, without extras that are not asked
-    for.
-    """
+    """Yield the installed distributions that requirements need, without other extras."""
     found = set[str]()
     waiting = [Requirement(text) for text in requirements]
     while waiting:
@@ -171,9 +169,7 @@ def required_distributions(requirements: list[str]) -> Iterator[Distribution]:
 
 
 def link_distributions(requirements: list[str], target: Path) -> None:
-    """Link the files of installed distributions into another environment, as if they were installed
-    there.
-    """
+    """Link the files of installed distributions into another environment, as if installed there."""
     source = Path(sysconfig.get_paths()["purelib"])
     for installed in required_distributions(requirements):
         for name in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.helpers.repository import ROOT
+
 PATHS = (
     "ctxextend",
     "tests",
@@ -108,8 +109,9 @@ def tracked_files() -> Iterator[Path]:
 
 
 def texts_and_names(file: Path) -> Iterator[tuple[int, str, bool]]:
-    """Yield line number, text, and whether it is a name, for each string, comment, name or line of
-    a file.
+    """Yield line number, text and whether it is a name, for each string, comment or name.
+
+    Files of other kinds than Python are read line by line.
     """
     content = file.read_text("utf-8")
     if file.suffix not in (".py", ".pyi"):

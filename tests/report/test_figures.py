@@ -51,7 +51,10 @@ from tests.helpers.evaluations import (
     WITHOUT_BASE,
     extreme_evaluation,
 )
+from tests.helpers.repository import ROOT
 from tests.helpers.trainings import invoke
+
+pytestmark = pytest.mark.figures
 
 MakePico = Callable[..., pico.Pico]
 
@@ -129,7 +132,7 @@ def test_figures_and_reports_do_not_depend_on_rcparams_or_hash_seed(tmp_path: Pa
         "assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules)\n"
         "assert matplotlib.rcParams['axes.linewidth'] == 7"
     )
-    folder = Path(__file__).parents[2]
+    folder = ROOT
     environment = os.environ | {"PYTHONHASHSEED": "7"}
     subprocess.run([sys.executable, "-c", code, tmp_path], check=True, cwd=folder, env=environment)
     for suffix in (".svg", ".html"):
@@ -154,9 +157,7 @@ FIGURES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_figure_fits_the_columns_of_a_paper(name: str, tmp_path: Path) -> None:
-    """One or two columns of 8.4 cm, no clipped text, at least 7 points, no title, embedded TrueType
-    fonts.
-    """
+    """One or two columns of 8.4 cm, no clipped or small text, no title, embedded fonts."""
     figures: list[Any] = []
 
     def create() -> Any:
@@ -199,9 +200,7 @@ VISION = {
 
 
 def oklab(colour: str, vision: Any) -> Any:
-    """Return Oklab coordinates of a colour (Ottosson 2020); distances approximate perceived
-    differences.
-    """
+    """Return Oklab coordinates of a colour (Ottosson 2020), whose distances are as perceived."""
     srgb = np.array([int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)])
     linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
     lms = [

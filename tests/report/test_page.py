@@ -415,17 +415,16 @@ def test_command_writes_a_report_with_its_command_line(
 ) -> None:
     Path("book.txt").write_text("The quick brown fox jumps over the lazy dog. " * 200)
     resize("tiny-gpt2", 256, output="alice/longer")
-    data = (
-        ["--data", Path("book.txt").absolute(), "--measure", "position"]
-        if command == "evaluate"
-        else []
-    )
+    data = list[object]()
+    shown = f"ctxextend {command} longer --report=page.html"
+    if command == "evaluate":
+        data = ["--data", Path("book.txt").absolute(), "--measure", "position"]
+        shown = "ctxextend evaluate longer --data book.txt --measure position --report=page.html"
     arguments = [command, Path("alice/longer").absolute(), *data, "--report=alice/page.html"]
     monkeypatch.setattr(sys, "argv", ["/usr/bin/ctxextend", *map(str, arguments)])
     assert invoke(*arguments).exit_code == 0
     page = Path("alice/page.html").read_text()
-    measured = " --data book.txt --measure position" * (command == "evaluate")
-    assert f"<code>ctxextend {command} longer{measured} --report=page.html</code>" in page
+    assert f"<code>{shown}</code>" in page
     assert "alice" not in page
 
 

@@ -63,9 +63,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Return a function that evaluates JavaScript expressions in a page, shown in a frame of a
-    given width.
-    """
+    """Return a function that evaluates JavaScript in a page, shown in a frame of a given width."""
 
     def run(
         page: str, *expressions: str, before: str = "", width: int = 1280, dark: bool = False
@@ -81,10 +79,11 @@ def run(tmp_path: Path) -> Run:
             "event.data; });"
         )
         (tmp_path / "frame.html").write_text(f"<script>{receive}</script><body>{frame}</body>")
-        scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+        scheme = 0 if dark else 1
+        profile = tmp_path / "profile"
         flags = (
-            f"--user-data-dir={tmp_path / 'profile'}",
-            scheme,
+            f"--user-data-dir={profile}",
+            f"--blink-settings=preferredColorScheme={scheme}",
             "--virtual-time-budget=5000",
             "--dump-dom",
         )

@@ -1,6 +1,4 @@
-"""The default method `auto`: its choice depends on the checkpoint, and is the same for files and
-loaded models.
-"""
+"""The default method `auto` chooses by the checkpoint, alike for files and loaded models."""
 
 import json
 from collections.abc import Callable

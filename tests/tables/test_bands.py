@@ -1,6 +1,4 @@
-"""Method `bands`: how a table is split, how its parts are extended, and the reasons that are
-reported.
-"""
+"""Method `bands`: how a table is split, how its parts are extended, and which reasons are given."""
 
 import re
 import tracemalloc
@@ -112,7 +110,8 @@ def test_choose_split_keeps_a_narrow_filter_if_no_range_matches() -> None:
 def test_bands_excludes_an_attention_sink_and_untrained_last_rows(dead: int, size: float) -> None:
     table = TWO_BANDS.copy()
     sink = 30 * noise(1, 16)[0]
-    table[0], table[-dead:] = sink, size * noise(dead, 16)
+    table[0] = sink
+    table[-dead:] = size * noise(dead, 16)
     split = choose_split(table)
     assert (split.head, split.stop) == (1, 128 - dead)
     assert 1 <= split.repeat[0] < split.repeat[1] <= 128 - dead
@@ -149,9 +148,7 @@ def test_choose_split_does_not_depend_on_the_scale(scale: float) -> None:
 
 
 def test_bands_interpolates_low_frequencies_and_tiles_high_ones() -> None:
-    """Phase-aligned tiles have no seam, so the result is the longer half period plus the same high
-    frequency.
-    """
+    """Phase-aligned tiles have no seam: the slow half period gets longer, the fast one stays."""
     result = bands(TWO_BANDS, 512, gain=1.0)
     expected = low_rows(512) + 0.5 * high_rows(512)
     inside = slice(16, -16)  # the filter is less accurate at the ends

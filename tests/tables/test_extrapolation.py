@@ -17,8 +17,9 @@ METHODS = [spectral, rotation]
 def waves(
     cycles: Any, rows: int, width: int, learned: int = 64, *, orthogonal: bool = False
 ) -> Any:
-    """Return sinusoids around a mean, with `cycles` per `learned` rows, in random or orthogonal
-    directions.
+    """Return sinusoids around a mean in random or orthogonal directions.
+
+    There are `cycles` per `learned` rows.
     """
     generator = np.random.default_rng(0)
     angles = 2 * np.pi * np.outer(np.arange(rows), cycles) / learned
@@ -99,9 +100,7 @@ def test_extrapolation_does_not_depend_on_the_scale(method: Any) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_extrapolation_is_equivariant_to_rotations_of_the_table(method: Any) -> None:
-    """Results must not depend on the signs of principal components, which differ between
-    machines.
-    """
+    """The signs of principal components, which differ between machines, do not matter."""
     table = waves([1.3, 4, 9], 64, 6) + np.random.default_rng(2).normal(0, 0.05, size=(64, 6))
     axes = np.linalg.qr(np.random.default_rng(3).normal(size=(6, 6)))[0]
     np.testing.assert_allclose(

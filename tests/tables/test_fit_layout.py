@@ -1,10 +1,7 @@
-"""How sinusoidal a table is: `fit_layout` on tables with known shares, and `inspect` on models of
-transformers.
-"""
+"""How sinusoidal a table is: `fit_layout` on known shares, and `inspect` on models."""
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +15,12 @@ from ctxextend import resize
 from ctxextend.evaluation.eval_model import EvalModel
 from ctxextend.tables import sinusoids
 from ctxextend.tables.sinusoids import LAYOUTS, LayoutFit, fit_layout, sinusoidal_rows
+from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke
 
 Floats = NDArray[np.float64]
 ROWS, WIDTH = 96, 32
-SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "inspect.json").read_text())
+SCHEMA = SCHEMAS["inspect"]
 
 
 def table(

@@ -392,7 +392,8 @@ def test_read_choice_accept_only_the_settings_of_the_method(name: str) -> None:
         "gain": 1.5,
     }
     for key, value in values.items():
-        text = f"{name}:{key}={'2:9' if key == 'repeat' else value}"
+        written = "2:9" if key == "repeat" else value
+        text = f"{name}:{key}={written}"
         if key in known:
             assert read_choice(text).settings == {**defaults, key: value}
         else:

@@ -1,6 +1,4 @@
-"""User-defined methods, and methods with recorded settings: their recipes, and reproducing their
-rows.
-"""
+"""User-defined methods, and methods with recorded settings, whose rows can be reproduced."""
 
 import json
 from collections.abc import Iterator

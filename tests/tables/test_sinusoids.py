@@ -1,6 +1,4 @@
-"""Sinusoidal tables equal those of transformers, are detected in any dtype, and are continued bit
-for bit.
-"""
+"""Sinusoidal tables equal those of transformers, are found in any dtype, and continue exactly."""
 
 import math
 from collections.abc import Callable

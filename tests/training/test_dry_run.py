@@ -1,6 +1,4 @@
-"""`ctxextend train --dry-run`: what it states and checks, and its estimates against measured
-training runs.
-"""
+"""`train --dry-run`: what it states and checks, and its estimates against measured runs."""
 
 import json
 from pathlib import Path

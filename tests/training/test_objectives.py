@@ -68,9 +68,7 @@ def loss(objective: LanguageModeling, *inputs: torch.Tensor) -> torch.Tensor:
 
 
 def training_mode(objective: LanguageModeling) -> LanguageModeling:
-    """Switch an objective to training mode, with gradient checkpointing if supported, and without
-    dropout.
-    """
+    """Switch to training mode without dropout, with gradient checkpointing if supported."""
     disable_dropout(objective.train())
     assert checkpoint_layers(objective.model) == (
         objective.model.config.model_type != "xlm"

@@ -1,6 +1,4 @@
-"""Held-out losses at short and at long positions apart: those that the base checkpoint has, and the
-others.
-"""
+"""Held-out losses at the positions that the base checkpoint has, and at the others."""
 
 import json
 from pathlib import Path

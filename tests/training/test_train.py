@@ -18,6 +18,7 @@ from ctxextend.output.card import RECIPE_POINTER
 from ctxextend.plan.effects import UNTRAINED
 from ctxextend.training.train import LOG_POINTER
 from tests.helpers import pico
+from tests.helpers.repository import ROOT
 from tests.helpers.trainings import (
     NEW,
     OLD,
@@ -255,6 +256,7 @@ def test_train_distils_a_converted_language_model_by_default() -> None:
     assert held_out[0][-1] != held_out[1][-1]
 
 
+@pytest.mark.figures
 def test_train_writes_its_recipe_card_log_and_curve(gpt2: Path) -> None:
     done = train(gpt2, "out", "--eval-every", 2)
     assert done.stdout == "out\n"
@@ -388,7 +390,7 @@ def test_train_with_two_processes_gives_the_losses_of_one(gpt2: Path) -> None:
     ]
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONPATH": str(ROOT),
     }
     for _ in range(2):  # these processes can fail at exit, after everything is written
         done = subprocess.run(

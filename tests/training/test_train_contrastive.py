@@ -19,6 +19,7 @@ from ctxextend.training.memory import disable_dropout
 from ctxextend.training.objectives import Contrastive
 from ctxextend.training.train_data import IGNORE_INDEX, PairDataset, SequenceSettings, Text
 from ctxextend.training.trainer import RunCallback
+from tests.helpers.repository import ROOT
 from tests.helpers.trainings import NEW, invoke, log_of, make_encoder, make_resized
 from tests.helpers.word_tokenizer import text_of
 
@@ -167,7 +168,7 @@ def test_train_compares_the_pairs_of_all_processes(
     arguments = map(str, ("train", "long", *FLAGS, *common, *flags, "-o", tmp_path / "two"))
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONPATH": str(ROOT),
     }
     done = subprocess.run(
         [*launcher, *arguments], env=environment, capture_output=True, text=True, check=False

@@ -1,6 +1,4 @@
-"""`--lora`: adapters of peft, merged into the checkpoint or saved as an adapter that stock PEFT
-loads.
-"""
+"""`--lora`: adapters, merged into the checkpoint or saved for stock PEFT to load."""
 
 import json
 import signal

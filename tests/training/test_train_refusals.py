@@ -17,11 +17,12 @@ from ctxextend.models.load import match_parameters
 from ctxextend.plan.find_tables import open_model
 from ctxextend.recipe import CheckpointRef
 from tests.helpers import pico
+from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import OLD, invoke, make_encoder, train
 from tests.helpers.word_tokenizer import add_tokenizer, text_of
 
 pytestmark = pytest.mark.usefixtures("book")
-SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "train.json").read_text())
+SCHEMA = SCHEMAS["train"]
 
 TEXTS = {
     **{

@@ -1,6 +1,4 @@
-"""Training past one device: float32 values of half-precision parameters, `--fsdp`, and resuming on
-other devices.
-"""
+"""Training past one device: float32 copies of parameters, `--fsdp`, resuming on other devices."""
 
 import json
 import os
@@ -17,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from ctxextend.training.setup import TrainableParameters
 from ctxextend.training.trainer import RunCallback
 from tests.helpers import pico
+from tests.helpers.repository import ROOT
 from tests.helpers.trainings import (
     NEW,
     TABLES,
@@ -98,7 +97,7 @@ def launch(
     ]
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONPATH": str(ROOT),
     }
     environment |= {"KILLED": "1"} if killed else {}
     arguments = [*command, "train", str(source), *map(str, (*FLAGS, *flags))]

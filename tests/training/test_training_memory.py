@@ -26,9 +26,7 @@ def _two_states_per_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
 def make_inputs(
     dtype: torch.dtype = torch.float32, *, bias: bool = True, frozen: bool = False
 ) -> tuple[Any, Any, Any]:
-    """Return an LM head, states of two texts of five tokens, and their labels, three of them
-    ignored.
-    """
+    """Return an LM head, states of two texts of five tokens, and labels, three of them ignored."""
     torch.manual_seed(0)
     head = torch.nn.Linear(WIDTH, VOCAB_SIZE, bias=bias, dtype=dtype).requires_grad_(not frozen)
     states = torch.randn(2, 5, WIDTH).to(dtype).requires_grad_()

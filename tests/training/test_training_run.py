@@ -1,6 +1,4 @@
-"""The run folder next to an output: what it contains, which runs may resume it, and when it is
-removed.
-"""
+"""The run folder next to an output: its content, which runs may resume it, when it is removed."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""`verify` of conversions: every damage is found, and outputs without positions equal the
-source's.
-"""
+"""`verify` of conversions: it finds every damage, and compares outputs without positions."""
 
 import shutil
 from collections.abc import Callable

@@ -22,6 +22,7 @@ from ctxextend.recipe import RECIPE_FILE
 from ctxextend.tables.methods import METHODS
 from ctxextend.verification.verify import check_output
 from tests.helpers import pico
+from tests.helpers.json_schemas import SCHEMAS
 from tests.helpers.trainings import invoke
 
 MakePico = Callable[..., pico.Pico]
@@ -34,9 +35,7 @@ QUERY = "encoder.layer.0.attention.self.query.weight"
 OTHER = "transformer.h.1.mlp.c_fc.weight"
 NEW = 512
 SIDE_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
-SCHEMA = Draft202012Validator(
-    json.loads((Path(__file__).parents[1] / "schemas" / "verify.json").read_text())
-)
+SCHEMA = Draft202012Validator(SCHEMAS["verify"])
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +85,7 @@ def rewrite(folder: Path, name: str, change: Change) -> None:
 
 
 def forget_hash(folder: Path) -> None:
-    """Remove the hash of the written table from a recipe, as if the table had been written as it is
-    now.
-    """
+    """Remove the hash of the written table from a recipe, as if the table were as written."""
     recipe = folder / RECIPE_FILE
     recipe.write_text(re.sub(r" +sha256_after: .*\n", "", recipe.read_text()))
 

@@ -1,6 +1,4 @@
-"""`verify --deep`: what passes, fails or is not checked once transformers has loaded a
-checkpoint.
-"""
+"""`verify --deep`: what passes, fails or is not checked once transformers loads a checkpoint."""
 
 import json
 import shutil

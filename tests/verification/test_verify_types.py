@@ -1,6 +1,4 @@
-"""`resize`, then `verify --deep`, for every model type of which a small model can be built, in 32
-and in 16 bits.
-"""
+"""`resize`, then `verify --deep`, for every model type that can be small, in 32 and 16 bits."""
 
 import copy
 import zlib

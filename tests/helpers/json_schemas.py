@@ -1,0 +1,31 @@
+"""The schemas of --json, and checks of objects that commands print."""
+
+import json
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+
+from tests.helpers.repository import ROOT
+
+SCHEMAS: dict[str, Any] = {
+    path.stem: json.loads(path.read_text()) for path in (ROOT / "tests" / "schemas").glob("*.json")
+}
+REGISTRY: Registry[Any] = Registry().with_resources(
+    (f"{name}.json", Resource.from_contents(SCHEMAS[name])) for name in ("resize", "convert")
+)
+
+
+def check(value: Any, schema: str) -> None:
+    """Validate a value against the schema of a command, or ``error``."""
+    Draft202012Validator(SCHEMAS[schema], registry=REGISTRY).validate(value)
+
+
+def check_result(values: dict[str, Any]) -> None:
+    """Validate a printed object, and the evaluations of a comparison."""
+    check(values, values["command"])
+    shared = {"schema_version": 1, "command": "evaluate", "warnings": []}
+    for row in values.get("rows", ()):
+        for outcome in (row["untrained"], row["trained"]):
+            if outcome:
+                check(shared | outcome["evaluation"], "evaluate")
