@@ -38,7 +38,8 @@ _MODULES = {
     "tables.method_facts": "Method",
     "tables.methods": "list_methods register_method",
     "training.train": "plan_training train",
-    "training.training_run": "DeviceMemory TrainResult TrainingInterrupted TrainingPlan",
+    "training.train_result": "DeviceMemory TrainResult TrainingPlan",
+    "training.training_run": "TrainingInterrupted",
     "verification.checks": "Check",
     "verification.verify": "Verification verify",
 }

@@ -59,7 +59,7 @@ def open_training() -> None:
     Raises:
         TrainingError: The extra `train` is not installed.
     """
-    import_module("ctxextend.training.memory")
+    import_module("ctxextend.training.parallel")
 
 
 def compare_demo(progress: Progress, threads: int | None) -> Comparison:

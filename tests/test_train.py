@@ -14,8 +14,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from ctxextend import convert, inspect, resize, run, verify
-from ctxextend.plan.output_files import RECIPE_POINTER, UNTRAINED
-from ctxextend.training.train import LOG_POINTER
+from ctxextend.plan.output_files import LOG_POINTER, RECIPE_POINTER, UNTRAINED
 from tests import pico
 from tests.trainings import (
     NEW,

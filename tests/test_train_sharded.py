@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ctxextend.training.setup import TrainableParameters
+from ctxextend.training.trainable import TrainableParameters
 from ctxextend.training.trainer import RunCallback
 from tests import pico
 from tests.trainings import NEW, TABLES, changed_tensors, invoke, log_of, make_resized, train

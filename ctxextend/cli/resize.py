@@ -12,8 +12,8 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.options import basic, complete_method, files
 from ctxextend.cli.output import Output
+from ctxextend.cli.run_steps import execute, push
 from ctxextend.cli.tables import Page
-from ctxextend.cli.train import execute, push
 from ctxextend.errors import OutputError, size_text, time_text
 from ctxextend.json_output import to_json
 from ctxextend.tables.method_facts import DEFAULT_METHOD
@@ -179,7 +179,7 @@ def write(
         assert trained is not None
         size = sum(file.stat().st_size for file in trained.output.rglob("*") if file.is_file())
         result = ResizeResult(
-            plan, trained.output, trained.warnings, size, round(trained.seconds, 3)
+            plan, trained.output, trained.warnings, size, round(trained.cost.seconds, 3)
         )
         more |= push(sink, result.output, flags["push_to_hub"])
         sink.result(

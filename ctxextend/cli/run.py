@@ -10,8 +10,8 @@ from ctxextend.cli import options
 from ctxextend.cli.evaluate import add_evaluation
 from ctxextend.cli.output import Output
 from ctxextend.cli.resize import show_plan
+from ctxextend.cli.run_steps import execute, push
 from ctxextend.cli.tables import Page
-from ctxextend.cli.train import execute, push
 from ctxextend.errors import RecipeError
 from ctxextend.json_output import to_json
 

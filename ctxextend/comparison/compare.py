@@ -440,7 +440,8 @@ def open_comparison(opened: OpenedModel, settings: Compare, folder: Path) -> Com
     held_out = None
     if trainer and search_set is None and not trainer.task.settings.eval_data:
         windows = [
-            trainer.task.held_out.tokens[start:stop] for start, stop in trainer.task.held_out.spans
+            trainer.task.text.held_out.tokens[start:stop]
+            for start, stop in trainer.task.text.held_out.spans
         ]
         held_out = split_documents(windows, files.tokenizer.separator)
     notes = (*base.notes, *notes, *[HELD_OUT] * (held_out is not None))

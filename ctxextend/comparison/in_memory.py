@@ -25,7 +25,7 @@ from ctxextend.recipe import Train
 from ctxextend.tables.apply import learned_rows_after
 
 if TYPE_CHECKING:
-    from ctxextend.training.setup import TrainingTask
+    from ctxextend.training.task import TrainingTask
     from ctxextend.training.training_run import RunFolder
 
 
@@ -112,6 +112,7 @@ class InMemoryTrainer:
         import torch
 
         from ctxextend.training.setup import set_up
+        from ctxextend.training.task import LoadedTask
         from ctxextend.training.trainer import run_training
         from ctxextend.training.training_run import TrainingInterrupted
 
@@ -124,12 +125,12 @@ class InMemoryTrainer:
             rows[first:] = ~learned_rows_after(table.rows_before - first, [created])
             task = replace(task, rows=rows)
         # The trainer measures the held-out loss at both ends; one sequence is enough here.
-        start = int(task.held_out.spans[0, 0])
-        held_out = task.held_out._replace(spans=np.array([[start, start + task.text_length]]))
-        task = replace(
-            task, held_out=held_out, settings=replace(task.settings, eval_every=task.settings.steps)
-        )
-        setup = set_up(resized.model, resized.names, task, self.teacher)
+        start = int(task.text.held_out.spans[0, 0])
+        span = np.array([[start, start + task.lengths.text]])
+        text = replace(task.text, held_out=task.text.held_out._replace(spans=span))
+        settings = replace(task.settings, eval_every=task.settings.steps)
+        task = replace(task, text=text, settings=settings)
+        setup = set_up(LoadedTask(task, resized.model, resized.names, self.teacher))
         before = {
             name: value.detach().clone() for name, value in setup.trainable.parameters.items()
         }
@@ -157,8 +158,8 @@ def open_trainer(
     """Tokenize the training text into a folder and prepare training; `plan` is the plan of any
     method.
     """
-    from ctxextend.training.memory import open_devices
-    from ctxextend.training.setup import open_task
+    from ctxextend.training.parallel import open_devices
+    from ctxextend.training.task import open_task
     from ctxextend.training.training_run import RunFolder
 
     devices, run_folder = open_devices(train.device), RunFolder(folder, keeps_saves=False)

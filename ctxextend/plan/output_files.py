@@ -18,8 +18,14 @@ from ctxextend.recipe import RECIPE_FILE
 from ctxextend.recipe_file import read_provenance
 
 CARD_FILE = "README.md"
+LOG_FILE = "train_log.jsonl"
+# Sentences of a card that are true of the output for which they were written, but not of one that
+# is created from it. They are part of the format of cards: a later step finds them as they are, and
+# no other text of a card is read. So they must not change.
 RECIPE_POINTER = f" The recipe is in `{RECIPE_FILE}`."
-UNTRAINED = "Not yet trained at {}."  # replaced in the card after training
+LOG_POINTER = f" `{LOG_FILE}` contains the training and held-out losses."
+UNTRAINED = "Not yet trained at {}."
+BEFORE_TRAINING = "Before training:"  # replaces it after training
 UNDECODED = "surrogateescape"  # keeps bytes that are not UTF-8
 
 # As in huggingface_hub: whitespace and a byte order mark may precede it.
@@ -75,6 +81,12 @@ def read_card(checkpoint: Checkpoint) -> str | None:
         .decode("utf-8", UNDECODED)
         .replace(RECIPE_POINTER, "")
     )
+
+
+def without_untrained_statements(card: str, max_len: int) -> str:
+    """Return a card without the statements that training at a length makes untrue."""
+    card = card.replace(LOG_POINTER, "")
+    return card.replace(UNTRAINED.format(max_len), BEFORE_TRAINING)
 
 
 def known_base_model(checkpoint: Checkpoint) -> str | None:
