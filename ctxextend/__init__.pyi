@@ -32,12 +32,8 @@ from ctxextend.plan.plan import ResizePlan, ResizeResult
 from ctxextend.progress import Progress
 from ctxextend.recipe import Recipe
 from ctxextend.tables.method_facts import Method
-from ctxextend.training.training_run import (
-    DeviceMemory,
-    TrainingInterrupted,
-    TrainingPlan,
-    TrainResult,
-)
+from ctxextend.training.train_result import DeviceMemory, TrainingPlan, TrainResult
+from ctxextend.training.training_run import TrainingInterrupted
 from ctxextend.verification.checks import Check
 from ctxextend.verification.verify import Verification
 from ctxextend.version import __version__

@@ -1,4 +1,4 @@
-"""Run the steps of a recipe, and print what they did: shared by commands that create checkpoints."""
+"""Run the steps of a recipe, and print what they did; shared by several commands."""
 
 import math
 import shlex

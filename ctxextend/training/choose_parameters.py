@@ -156,7 +156,9 @@ def default_learning_rate(
     if not settings.trains_weights:
         return rate
     of_weights = _rate_of_weights(settings, model, table)
-    return of_weights if settings.lora is None else min(of_weights, rate)
+    if settings.lora is None:
+        return of_weights
+    return min(of_weights, rate)
 
 
 def _rate_of_table(table: torch.Tensor, model: EvalModel) -> float:
@@ -175,6 +177,7 @@ def _rate_of_table(table: torch.Tensor, model: EvalModel) -> float:
 
 def _rate_of_weights(settings: Train, model: EvalModel, weight: torch.Tensor) -> float:
     """Return the rate of all weights, or of adapters; `weight` has the width of the model."""
+    rate: float
     if model.kind != ENCODER:
         rate = DECODER_RATE * (DECODER_WIDTH / weight.shape[1]) ** 0.5
     elif settings.contrastive:

@@ -40,7 +40,7 @@ def chunked_loss(head: torch.nn.Linear, states: torch.Tensor, labels: torch.Tens
             states, head.weight, labels, linear_bias=head.bias, options=options
         )
     total = states.new_zeros((), dtype=torch.promote_types(states.dtype, torch.float32))
-    chunks = zip(states.split(chunk), labels.split(chunk), strict=True)
+    chunks = zip(torch.split(states, chunk), torch.split(labels, chunk), strict=True)
     for chunk_states, chunk_labels in chunks:
         loss = checkpoint(_summed_loss, head, chunk_states, chunk_labels, use_reentrant=False)
         total = total + loss

@@ -1,6 +1,6 @@
 """The memory that a training run needs, estimated without the values of any tensor."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -35,18 +35,16 @@ class ParameterGroups:
     """The parameters of a model, as sharding divides them."""
 
     tables: list[torch.Tensor]  # trained, and not sharded
-    blocks: list[list[torch.Tensor]]  # of each transformer block
-    others: list[torch.Tensor]  # in no block, and no table
+    blocks: Sequence[Sequence[torch.Tensor]]  # of each transformer block
+    others: Sequence[torch.Tensor]  # in no block, and no table
 
     @classmethod
     def of_model(cls, model: torch.nn.Module, tables: list[torch.Tensor]) -> "ParameterGroups":
         """Return the parameters of a model with these trained tables."""
-        blocks: list[list[torch.Tensor]] = [
-            [*block.parameters()] for block in model.modules() if is_block(block)
-        ]
+        blocks = [[*block.parameters()] for block in model.modules() if is_block(block)]
         apart = {id(value) for value in chain(tables, *blocks)}
         others = [value for value in model.parameters() if id(value) not in apart]
-        return cls(tables, blocks, others)
+        return cls(tables=tables, blocks=blocks, others=others)
 
     @property
     def gathered_bytes_on_cpu(self) -> int:

@@ -40,7 +40,9 @@ def new_rows(files: ModelFiles, base: BaseCheckpoint | None) -> BoolRows:
 
 
 def _learned_rows(files: ModelFiles, base: BaseCheckpoint | None) -> BoolRows:
-    """Return a mask of learned rows, shape (positions,), from recipes or by comparing with the base.
+    """Return a mask of learned rows, shape (positions,).
+
+    It is computed from recipes or, if they do not tell, by comparing with the base.
 
     Raises:
         CheckpointError: The base is unknown, or its table has another width or dtype.
@@ -103,7 +105,9 @@ def short_positions(files: ModelFiles, base: BaseCheckpoint | None, span: int) -
         length = opened.tables[0].location.positions(rows)
     else:
         length = _recorded_length(files, base.chain[-1])
-    return length if isinstance(length, int) and 0 < length < span else None
+    if isinstance(length, int) and 0 < length < span:
+        return length
+    return None
 
 
 def _recorded_length(files: ModelFiles, oldest: Provenance) -> Any:

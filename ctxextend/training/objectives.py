@@ -53,7 +53,7 @@ class LanguageModeling(torch.nn.Module):
             self.teacher = Teacher(teacher, model, overlapping=False)
         self.model: Any = model.model
         self.has_separate_head = open_scorer(model).has_separate_head
-        self.position_base = position_base(model, "--window") if position_ids else 0
+        self.position_base = _position_base(model, position_ids=position_ids)
 
     def forward(
         self,
@@ -97,7 +97,7 @@ class LanguageModeling(torch.nn.Module):
     def _read(
         self, head: Any, input_ids: torch.Tensor, position_ids: torch.Tensor | None
     ) -> tuple[torch.Tensor, Any]:
-        """Return the inputs of the head, (b, w, d), and the hidden states if a teacher needs them."""
+        """Return the inputs of the head, (b, w, d), and hidden states if a teacher needs them."""
         if position_ids is not None:
             position_ids = position_ids + self.position_base
         inputs = prepare_inputs(self.model, input_ids, position_ids)
@@ -106,8 +106,9 @@ class LanguageModeling(torch.nn.Module):
             inputs["output_hidden_states"] = True
         with identity_lm_head(head):  # the model then returns hidden states as logits
             result = self.model(**inputs)
-        states = result.hidden_states[-1] if is_distilled else None
-        return result.logits, states
+        if is_distilled:
+            return result.logits, result.hidden_states[-1]
+        return result.logits, None
 
     def _loss(self, head: Any, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the mean loss in nats of outputs, (b, w, d), with labels, (b, w)."""
@@ -133,9 +134,9 @@ class LanguageModeling(torch.nn.Module):
 def plan_windows(tokens: int, length: int, stride: int) -> list[Span]:
     """Return windows of at most `length` tokens that cover a text of `tokens` tokens.
 
-    All numbers are ≥ 1, and stride ≤ length. Windows start `stride` tokens apart, except for the last one, which ends with the text. Tokens
-    `first` to `last` of the text belong to a window: each belongs to the first window in which it
-    is most central.
+    All numbers are ≥ 1, and stride ≤ length. Windows start `stride` tokens apart, except for the
+    last one, which ends with the text. Tokens `first` to `last` of the text belong to a window:
+    each belongs to the first window in which it is most central.
 
     Source: `run_squad.py` of Devlin et al. 2018, arXiv:1810.04805, assigns tokens to windows by
     maximum context.
@@ -230,10 +231,11 @@ class Teacher:
 class Distillation(torch.nn.Module):
     """Distils a base checkpoint, which reads windows, into a model that reads long texts.
 
-    The base is the teacher, the model the student. The loss is that of `Teacher.errors`. For sentence encoders (`poolings`), the mean of 1 - cosine
-    similarity of each window's embeddings is added. A window's embedding is pooled from its tokens
-    and the special tokens around the text, as the teacher's is; with a pooling of one token, such
-    as [CLS], one embedding is compared with the mean of all.
+    The base is the teacher, the model the student. The loss is that of `Teacher.errors`. For
+    sentence encoders (`poolings`), the mean of 1 - cosine similarity of each window's embeddings is
+    added. A window's embedding is pooled from its tokens and the special tokens around the text, as
+    the teacher's is; with a pooling of one token, such as [CLS], one embedding is compared with the
+    mean of all.
 
     Source: Dong et al. 2025, arXiv:2502.07365, keep an extended model's states close to the base
         model's on short texts; Zhang et al. 2025, arXiv:2503.20376, pull the embeddings of a long
@@ -254,7 +256,7 @@ class Distillation(torch.nn.Module):
         self.student = student
         self.teacher = Teacher(teacher, student, overlapping=True)
         self.poolings = poolings
-        self.position_base = position_base(student, "--window") if position_ids else 0
+        self.position_base = _position_base(student, position_ids=position_ids)
 
     def forward(
         self,
@@ -317,7 +319,7 @@ class Contrastive(torch.nn.Module):
         self.teacher = teacher
         self.weight = weight
         self.padding = student.tokenizer.tokenizer.pad_token_id or 0
-        self.position_base = position_base(student, "--window") if position_ids else 0
+        self.position_base = _position_base(student, position_ids=position_ids)
         hidden_size = student.model.config.get_text_config().hidden_size
         self.pooling = modules.Pooling(hidden_size, read_pooling(student.root))
         self.ranking: Any = losses.MultipleNegativesRankingLoss(self.pooling)
@@ -347,7 +349,8 @@ class Contrastive(torch.nn.Module):
         if size < len(input_ids):
             embed = partial(checkpoint, self.embed, use_reentrant=False)
         inputs = [input_ids] if position_ids is None else [input_ids, position_ids]
-        micro_batches = [values.transpose(0, 1).flatten(0, 1).split(size) for values in inputs]
+        ordered = [values.transpose(0, 1).flatten(0, 1) for values in inputs]
+        micro_batches = [torch.split(values, size) for values in ordered]
         embedded = [embed(self.model, *part) for part in zip(*micro_batches, strict=True)]
         return torch.cat(embedded)
 
@@ -367,7 +370,17 @@ class Contrastive(torch.nn.Module):
         return self.pooling(inputs | {"token_embeddings": states})["sentence_embedding"]
 
 
+def _position_base(model: EvalModel, *, position_ids: bool) -> int:
+    """Return the position id of a model's first usable position if it is called with position ids.
+
+    Raises:
+        UnsupportedModelError: The model does not accept position ids.
+    """
+    return position_base(model, "--window") if position_ids else 0
+
+
 def _hidden_size(model: EvalModel) -> int:
+    """Return the width of a model's last hidden states."""
     tokenizer = model.tokenizer
     ids = torch.from_numpy(tokenizer.add_special_tokens(tokenizer.encode("a")))
     with torch.no_grad(), eval_model.needs_only_text(model, "states"):

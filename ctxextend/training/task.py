@@ -128,7 +128,9 @@ def open_task(
     """
     _check_libraries(settings)
     _check_adapter(files, settings)
-    origin = Origin() if is_base else Origin.of_checkpoint(files, settings.base)
+    origin = Origin()
+    if not is_base:
+        origin = Origin.of_checkpoint(files, settings.base)
     settings, notes = files.choose_trainable(settings)
     rows = None
     if settings.trainable == "new" and not is_base:

@@ -228,7 +228,9 @@ class TrainingSource:
         if recipe.copies_code:
             model = model.with_code()
         table = model.read_table()
-        sha256 = None if table is None else table_hash(table)
+        sha256 = None
+        if table is not None:
+            sha256 = table_hash(table)
         return cls(recipe=recipe, plan=plan, model=model, table_sha256=sha256)
 
     def output_path(self, output: str | os.PathLike[str] | None) -> Path:
@@ -265,12 +267,16 @@ class TrainingSource:
         )
         # Messages show the reference that the user passed.
         model = replace(open_model(ref), ref=self.model.ref)
-        return model.with_code() if self.recipe.copies_code else model
+        if self.recipe.copies_code:
+            model = model.with_code()
+        return model
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How the reference was resolved, unless a command that shows the plan did say so."""
-        return self.model.checkpoint.source.notes if self.plan is None else ()
+        """How the reference was resolved; the notes of a plan say so too."""
+        if self.plan is not None:
+            return ()
+        return self.model.checkpoint.source.notes
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -404,9 +410,9 @@ def _warnings(task: TrainingTask, result: TrainResult) -> Iterator[str]:
     if not losses.best_step or losses.last > losses.before:
         yield _loss_warning(task.settings, result)
     settings = task.settings
-    shared = shared_texts(settings.eval_data, settings.data) if settings.eval_data else []
+    shared = shared_texts(settings.eval_data, settings.data) if settings.eval_data else ()
     if shared:
-        names = ", ".join(map(str, shared[:MAX_NAMES]))
+        names = ", ".join(str(text) for text in shared[:MAX_NAMES])
         yield (
             f"{names} is in both --data and --eval-data: the held-out loss does not measure new "
             "text."

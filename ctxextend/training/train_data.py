@@ -106,7 +106,10 @@ def read_pairs(
     for path in paths:
         for where, row in read_rows(path, *REQUIRED_COLUMNS):
             texts = [row[name] for name in COLUMNS if name in row]
-            _check_filled(texts, where, len(pairs[0]) // 2 if pairs else len(texts))
+            expected = len(texts)
+            if pairs:  # as many as the first
+                expected = len(pairs[0]) // 2
+            _check_filled(texts, where, expected)
             for text in texts:
                 if text not in known:
                     ids = tokenizer.encode(without_surrogates(text))
@@ -315,6 +318,7 @@ class SequenceDataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return self._cached_epoch
 
     def _new_epoch(self, generator: np.random.Generator) -> Ids:
+        """Return what `_epoch` returns, from its random generator."""
         firsts = self.spans[:, 0] + generator.integers(self.slack + 1)
         pairs = np.stack([firsts, self.spans[:, 1]], axis=1).repeat(self.sequences, axis=0)
         within = np.concatenate([np.arange(count) for count in self.sequences])
@@ -398,7 +402,8 @@ class PairDataset(SequenceDataset):
         documents = np.stack([edges[:-1], edges[1:]], axis=1)
         is_inside = np.searchsorted(inner, edges[:-1], side="right") % 2 == 1
         is_long_enough = np.diff(edges) >= 2 * self.shortest
-        return documents[is_inside & is_long_enough]
+        chosen: Ids = documents[is_inside & is_long_enough]
+        return chosen
 
     def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
         """Return a pair as int64 tensors of shape (texts, length).

@@ -100,8 +100,9 @@ def trained_recipe(run: FinishedRun) -> str:
     """Return the recipe that reproduces a run, with the provenance of its output."""
     recipe = replace(run.recipe, checkpoint=_pinned_reference(run), train=run.settings)
     values = recipe_values(recipe)
-    origin = run.task.origin.provenance
-    before = dict(origin.values) if origin is not None else {}  # the recipe in the source's folder
+    before = dict[str, Any]()  # the recipe in the folder of the trained checkpoint
+    if run.task.origin.provenance is not None:
+        before |= run.task.origin.provenance.values
     if recipe.resize is not None or recipe.convert is not None:
         # That of the resize or conversion, to which training is added.
         provenance = before.pop("provenance")

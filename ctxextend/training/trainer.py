@@ -132,7 +132,8 @@ def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
     folder = trainer.folder
     steps = callback.setup.task.settings.steps
     try:
-        trainer.train(resume_from_checkpoint=str(folder.save) if folder.save else None)
+        resumed = None if folder.save is None else str(folder.save)
+        trainer.train(resume_from_checkpoint=resumed)
         step = trainer.state.global_step
         if step >= steps and step not in held_out_losses(trainer.state.log_history):
             trainer.evaluate()
@@ -256,7 +257,7 @@ def _summarise_losses(
 def _before_and_after(
     log: Iterable[Mapping[str, Any]], part: str, saved: int
 ) -> tuple[float, float] | None:
-    """Return a part of the held-out loss before training and at the saved step, if it was measured."""
+    """Return a part of the held-out loss before training and at the saved step; None if unknown."""
     losses = held_out_losses(log, f"eval_loss_{part}")
     if 0 in losses and saved in losses:
         return losses[0], losses[saved]
@@ -568,8 +569,9 @@ def _writing_error(failure: BaseException) -> BaseException | None:
         error, _ = next(iter(failure.failures.values()))
     if isinstance(error, OSError):
         return error
-    is_writer = any(name in str(error) for name in TORCH_WRITER)
-    return error if type(error) is RuntimeError and is_writer else None
+    if type(error) is RuntimeError and any(name in str(error) for name in TORCH_WRITER):
+        return error
+    return None
 
 
 class RunCallback(TrainerCallback):

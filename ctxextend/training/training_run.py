@@ -67,8 +67,10 @@ class RunFolder:
 
     @property
     def save(self) -> Path | None:
-        """The folder of the last complete saved state."""
-        return self.saves / f"{SAVE}{self.step}" if self.steps else None
+        """The folder of the last complete saved state; None if there is none."""
+        if not self.steps:
+            return None
+        return self.saves / f"{SAVE}{self.step}"
 
     @property
     def planned_steps(self) -> int | None:

@@ -90,29 +90,28 @@ def read_training_text(
     if devices.is_main_process and not (folder.path / TEXTS_FILE).exists():
         _tokenize(files.tokenizer, settings, lengths, folder, notify)
     texts = _open_texts(folder)
-    if settings.contrastive != "pairs":
-        _check_length(texts, lengths)
-    before = trained_texts(files.trainings)
-    held_out_files = texts["eval_data" if "eval_data" in texts else "data"].files
-    seen = [file for file in held_out_files if text_key(file) in before]
     facts: Facts = {name: text.files for name, text in texts.items()}
+    trained_before = trained_texts(files.trainings)
+    source_of_held_out = texts.get("eval_data", texts["data"])
+    seen = [file for file in source_of_held_out.files if text_key(file) in trained_before]
+    names = tuple(file["name"] for file in seen)
     if settings.contrastive == "pairs":
         train, held_out = _split_pairs(texts)
-    elif "eval_data" in texts:
-        train = Text.whole(texts["data"].tokens)
+        return TrainingText(train=train, held_out=held_out, facts=facts, seen=names)
+    _check_length(texts, lengths)
+    tokens = texts["data"].tokens
+    if "eval_data" in texts:
+        train = Text.whole(tokens)
         held_out = Text.whole(texts["eval_data"].tokens)
-    else:
-        tokens = texts["data"].tokens
-        earlier = _earlier_windows(seen, before, len(tokens), settings.text_field)
-        if earlier is not None and _is_usable(earlier, lengths):
-            windows = earlier
-            seen = []
-        else:
-            windows = _choose_windows(len(tokens), lengths)
-        train = Text(tokens, windows.trained_spans)
-        held_out = Text(tokens, windows.spans)
-        facts["held_out"] = asdict(windows)
-    names = tuple(file["name"] for file in seen)
+        return TrainingText(train=train, held_out=held_out, facts=facts, seen=names)
+    windows = _choose_windows(len(tokens), lengths)
+    earlier = _earlier_windows(seen, trained_before, len(tokens), settings.text_field)
+    if earlier is not None and _is_usable(earlier, lengths):
+        windows = earlier
+        names = ()
+    facts["held_out"] = asdict(windows)
+    train = Text(tokens, windows.trained_spans)
+    held_out = Text(tokens, windows.spans)
     return TrainingText(train=train, held_out=held_out, facts=facts, seen=names)
 
 
@@ -123,7 +122,7 @@ def _tokenize(
     folder: RunFolder,
     notify: Callable[[str], None],
 ) -> None:
-    """Write the tokens of each text into the run folder, then the files that they were read from."""
+    """Write the tokens of each text into the run folder, then the names of the files read."""
     read = dict[str, list[Facts]]()
     pairs = dict[str, Rows]()
     for name, (paths, maximum) in _texts_to_read(settings, lengths).items():
@@ -205,13 +204,14 @@ def _choose_windows(tokens: int, lengths: SequenceLengths) -> HeldOut:
 
     If there is enough text, they have full length, so that `evaluate` can use them too.
     """
-    has_full_windows = tokens >= MIN_FULL_WINDOWS * lengths.whole
-    return HeldOut.for_text(tokens, lengths.whole if has_full_windows else lengths.text)
+    if tokens >= MIN_FULL_WINDOWS * lengths.whole:
+        return HeldOut.for_text(tokens, lengths.whole)
+    return HeldOut.for_text(tokens, lengths.text)
 
 
 def _earlier_windows(
     seen: Sequence[Facts],
-    before: Mapping[TextKey, set[TrainedText]],
+    trained_before: Mapping[TextKey, set[TrainedText]],
     tokens: int,
     text_field: str,
 ) -> HeldOut | None:
@@ -222,11 +222,13 @@ def _earlier_windows(
     found = set[HeldOut | None]()
     for file in seen:
         place = (file["first_token"], text_field)
-        for windows, *recorded in before[text_key(file)]:
+        for windows, *recorded in trained_before[text_key(file)]:
             if windows is None or tuple(recorded) != place:
                 return None
             found.add(replace(windows, tokens=tokens))
-    return found.pop() if len(found) == 1 else None
+    if len(found) != 1:
+        return None
+    return found.pop()
 
 
 def _is_usable(windows: HeldOut, lengths: SequenceLengths) -> bool:
