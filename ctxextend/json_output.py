@@ -67,9 +67,7 @@ class Result:
         cls._repr_names = shows
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plain values that ``--json`` prints, without schema version and command
-        name.
-        """
+        """Return the plain values that ``--json`` prints, without schema version and command."""
         return {"warnings": list(getattr(self, "warnings", ())), **to_json(self)}
 
     def __repr__(self) -> str:

@@ -117,7 +117,8 @@ def test_plan_windows_assigns_each_token_to_the_first_window_in_which_it_is_most
 def test_distillation_loss_of_a_copy_is_zero_at_positions_of_the_base(
     model_type: str, tmp_path: Path
 ) -> None:
-    objective = Distillation(*make_pair(tmp_path, model_type), ("mean", "cls"), position_ids=True)
+    student, teacher = make_pair(tmp_path, model_type)
+    objective = Distillation(student, teacher, ("mean", "cls"), position_ids=True)
     ids, positions = texts(objective.student, OLD), torch.arange(OLD).expand(2, -1)
     loss = objective(ids)["loss"]
     loss.backward()
@@ -182,7 +183,8 @@ def test_distillation_loss_of_a_long_text_by_hand(pair: tuple[EvalModel, EvalMod
 def test_distillation_gradients_reach_the_table_with_other_parameters_frozen(
     model_type: str, autocast: bool, tmp_path: Path
 ) -> None:
-    objective = Distillation(*make_pair(tmp_path, model_type), ("mean",)).train()
+    student, teacher = make_pair(tmp_path, model_type)
+    objective = Distillation(student, teacher, ("mean",)).train()
     table = (
         objective.model.requires_grad_(False)
         .get_submodule(TABLES[model_type])

@@ -58,16 +58,17 @@ def items(dataset: SequenceDataset) -> list[dict[str, torch.Tensor]]:
 @st.composite
 def causal_settings(draw: Any) -> SequenceSettings:
     """Draw settings of causal sequences."""
-    before, after, text, slack = (
-        draw(st.integers(*limits)) for limits in ((0, 2), (0, 2), (1, 9), (0, 30))
-    )
+    before = draw(st.integers(0, 2))
+    after = draw(st.integers(0, 2))
+    text = draw(st.integers(1, 9))
+    slack = draw(st.integers(0, 30))
     length = before + after + text
-    special = (tuple(range(-before, 0)), (-9,) * after)
     return SequenceSettings(
-        *special,
-        length,
-        length + slack,
-        CAUSAL,
+        special_before=tuple(range(-before, 0)),
+        special_after=(-9,) * after,
+        length=length,
+        span=length + slack,
+        kind=CAUSAL,
         skip=draw(st.booleans()),
         seed=draw(st.integers(0, 2**40)),
     )

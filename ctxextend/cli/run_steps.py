@@ -68,9 +68,14 @@ def execute(
         sink.data(str(result.output))
     saves_adapter = recipe.train is not None and recipe.train.save_adapter
     if result.training is not None and result.evaluation is None and not saves_adapter:
-        folder = shlex.quote(str(result.output))
-        sink.next_steps(f"ctxextend evaluate {folder} --data TEXT", f"ctxextend inspect {folder}")
+        _show_next_steps(sink, result.training.output)
     return result
+
+
+def _show_next_steps(sink: Output, output: Path) -> None:
+    """Print the commands that measure a trained checkpoint."""
+    folder = shlex.quote(str(output))
+    sink.next_steps(f"ctxextend evaluate {folder} --data TEXT", f"ctxextend inspect {folder}")
 
 
 def training_lines(trained: "TrainResult") -> Iterator[str]:

@@ -130,7 +130,10 @@ class InMemoryTrainer:
         text = replace(task.text, held_out=task.text.held_out._replace(spans=span))
         settings = replace(task.settings, eval_every=task.settings.steps)
         task = replace(task, text=text, settings=settings)
-        setup = set_up(LoadedTask(task, resized.model, resized.names, self.teacher))
+        loaded = LoadedTask(
+            task=task, model=resized.model, names=resized.names, teacher=self.teacher
+        )
+        setup = set_up(loaded)
         before = {
             name: value.detach().clone() for name, value in setup.trainable.parameters.items()
         }

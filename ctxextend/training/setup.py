@@ -138,6 +138,7 @@ def _check_objective(loaded: LoadedTask) -> None:
 
 
 def _sequence_settings(task: TrainingTask, model: EvalModel) -> SequenceSettings:
+    """Return the settings of all sequences of a run."""
     return SequenceSettings(
         special_before=model.tokenizer.before,
         special_after=model.tokenizer.after,

@@ -127,8 +127,7 @@ def train_recipe(
         setup = set_up(load_task(task))
         weights = TrainedWeights(model.checkpoint, setup.trainable, settings.dtype)
         notes = _notes(source, task, folder, resume=resume)
-        for text in (*notes, *(f"Warning: {text}" for text in task.warnings), _summary(setup)):
-            notify(text)
+        _announce(setup, notes, notify)
         if devices.is_main_process:
             _check_disk_space(path, weights, save_adapter=settings.save_adapter)
         with torch_threads(setup.model.model, settings.threads):
@@ -381,6 +380,15 @@ def _notes(
     if resume and folder.save is None:
         notes.append("Nothing to resume: training starts at step 0.")
     return tuple(notes)
+
+
+def _announce(setup: TrainingSetup, notes: tuple[str, ...], notify: Notify) -> None:
+    """Report notes, warnings and what is trained, before the first step."""
+    for note in notes:
+        notify(note)
+    for warning in setup.task.warnings:
+        notify(f"Warning: {warning}")
+    notify(_summary(setup))
 
 
 def _summary(setup: TrainingSetup) -> str:

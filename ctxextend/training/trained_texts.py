@@ -215,6 +215,7 @@ def trained_card(run: FinishedRun) -> str:
 
 
 def _section(settings: Train, result: TrainResult) -> str:
+    """Return the section of the card about the training, as Markdown."""
     run = result.run
     sequences = (
         f"{counted(run.steps, 'step')} of {counted(run.batch_size, 'sequence')} of "

@@ -221,6 +221,7 @@ def _finish(
 
 
 def _trained_part(setup: TrainingSetup) -> TrainedPart:
+    """Return what a run trains."""
     settings = setup.task.settings
     objective = setup.model.kind
     if objective == ENCODER:

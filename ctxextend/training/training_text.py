@@ -41,7 +41,11 @@ class SequenceLengths(NamedTuple):
     def of_run(cls, files: ModelFiles, settings: Train) -> "SequenceLengths":
         """Return the lengths for a model and settings."""
         span = settings.seq_len or files.max_len
-        return cls(span, settings.window or span, files.tokenizer.num_special)
+        return cls(
+            span=span,
+            length=settings.window or span,
+            special=files.tokenizer.num_special,
+        )
 
     @property
     def text(self) -> int:
