@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ctxextend.cli.output import Output, ignore_ctrl_c
+from ctxextend.cli.console import Console, ignore_ctrl_c
 from ctxextend.errors import counted, size_text, time_text
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ PERPLEXITY_OBJECTIVES = ("causal", "masked")
 
 
 def execute(
-    sink: Output,
+    sink: Console,
     recipe: "Recipe",
     plan: "ResizePlan | None",
     output: Path | None,
@@ -72,7 +72,7 @@ def execute(
     return result
 
 
-def _show_next_steps(sink: Output, output: Path) -> None:
+def _show_next_steps(sink: Console, output: Path) -> None:
     """Print the commands that measure a trained checkpoint."""
     folder = shlex.quote(str(output))
     sink.next_steps(f"ctxextend evaluate {folder} --data TEXT", f"ctxextend inspect {folder}")
@@ -133,7 +133,7 @@ def _cost_text(trained: "TrainResult") -> str:
     return text
 
 
-def push(sink: Output, folder: Path | None, repo: str | None) -> dict[str, str]:
+def push(sink: Console, folder: Path | None, repo: str | None) -> dict[str, str]:
     """Upload an output if a repository is given, and return its URL.
 
     Local paths in it are shortened to names.

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ctxextend.cli import options
+from ctxextend.cli.console import Console
 from ctxextend.cli.options import files, learning, text
-from ctxextend.cli.output import Output
 from ctxextend.cli.run_steps import execute, push
 from ctxextend.cli.tables import Page
 from ctxextend.errors import counted
@@ -101,7 +101,7 @@ def train(
     flags = locals()
     from ctxextend.recipe import CheckpointRef, Recipe, Train
 
-    sink = Output(as_json, quiet)
+    sink = Console(as_json, quiet)
     if pairs is not None and data:
         raise typer.BadParameter("--pairs cannot be used with --data. Remove one of them.")
     objective = "passages" if contrastive else None
@@ -120,7 +120,9 @@ def train(
     sink.result("train", values, result.warnings)
 
 
-def show_training_plan(sink: Output, recipe: "Recipe", output: Path | None, *, force: bool) -> None:
+def show_training_plan(
+    sink: Console, recipe: "Recipe", output: Path | None, *, force: bool
+) -> None:
     """Print what a training run would train, and the memory that it would need."""
     from ctxextend.training.train import plan_training
 
