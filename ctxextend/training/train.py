@@ -28,18 +28,13 @@ from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, accepts_
 from ctxextend.recipe_file import TABLE_KEYS
 from ctxextend.text_data import check_texts, empty_files, path_names
 from ctxextend.training.choose_parameters import choose_parameters
+from ctxextend.training.finished_run import FinishedRun
 from ctxextend.training.memory_estimate import estimate_memory
 from ctxextend.training.parallel import open_devices
 from ctxextend.training.setup import TrainingSetup, set_up
 from ctxextend.training.task import LoadedTask, TrainingTask, load_task, open_task
 from ctxextend.training.train_result import DeviceMemory, TrainingPlan, TrainResult
-from ctxextend.training.trained_output import (
-    TrainedOutput,
-    adapter_output,
-    checkpoint_output,
-    write_trained,
-)
-from ctxextend.training.trained_texts import FinishedRun, trained_texts_of
+from ctxextend.training.trained_output import trained_output, write_trained
 from ctxextend.training.trained_weights import TrainedWeights
 from ctxextend.training.trainer import run_training
 from ctxextend.training.training_run import SAVE, RunFolder, open_run_folder, run_settings
@@ -144,7 +139,7 @@ def train_recipe(
                 folder=folder,
                 result=result,
             )
-            write_trained(_output_of(run), path, force=force)
+            write_trained(trained_output(run), path, force=force)
             folder.remove()
     return result
 
@@ -327,21 +322,6 @@ def _check_disk_space(path: Path, weights: TrainedWeights, *, save_adapter: bool
     if not save_adapter:
         sizes |= {name: layout.size for name, layout in weights.layouts.items()}
     check_disk_space(nearest_existing_parent(path), sizes)
-
-
-def _output_of(run: FinishedRun) -> TrainedOutput:
-    """Return what the output folder will contain: a checkpoint, or an adapter for the source."""
-    texts = trained_texts_of(run)
-    if not run.settings.save_adapter:
-        return checkpoint_output(run.weights, texts)
-    from ctxextend.training.adapters import adapter_files
-
-    trainable = run.weights.trainable
-    table = run.task.files.table
-    tables = dict[str, Any]()
-    if table in trainable.names:
-        tables[trainable.table] = run.weights.tensor(table)
-    return adapter_output(run.weights, adapter_files(trainable, tables, run.source.ref) | texts)
 
 
 def _estimate(loaded: LoadedTask, trained: Collection[str]) -> tuple[DeviceMemory, ...]:

@@ -79,7 +79,7 @@ class TrainedWeights:
         return plan_layouts(self.checkpoint, shapes, dtypes=dtypes)
 
     @property
-    def texts(self) -> Mapping[str, bytes]:
+    def texts(self) -> dict[str, bytes]:
         """The config and the index of shards if the dtype changes, and generated files, by name."""
         checkpoint = self.checkpoint
         texts = dict(checkpoint.generated)
