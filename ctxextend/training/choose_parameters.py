@@ -139,7 +139,7 @@ def _without_tables(loaded: LoadedTask, trained: Names) -> Names:
 def default_learning_rate(
     trainable: TrainableParameters, settings: Train, model: EvalModel
 ) -> float:
-    """Return the default peak learning rate of what is trained.
+    """Return the default peak learning rate.
 
     Adam changes a value by about the rate per step, so a table's scales with its values.
 

@@ -37,7 +37,7 @@ def open_devices(device: str | None = None, *, fsdp: bool = False) -> PartialSta
     Raises:
         TrainingError: A launcher shards the model, the device is not the first visible one, or
             there is only one process to shard a model across.
-        ResizeError: There is no such device.
+        ResizeError: The device does not exist.
     """
     for name, sharding in LAUNCHED_SHARDING.items():
         if os.environ.get(name, "").lower() in ("1", "true", "yes"):

@@ -252,7 +252,7 @@ class SequenceDataset(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         usable position.
 
         Raises:
-            IndexError: There is no such sequence.
+            IndexError: The number is not below `count`.
         """
         if not 0 <= number < self.count:
             raise IndexError(number)
