@@ -35,14 +35,14 @@ CONVERTED_ENCODER_RATE = 1e-4
 
 
 @dataclass(frozen=True)
-class Origin:
+class CheckpointOrigin:
     """How a checkpoint was created, and from which base, as far as its recipe or the user says."""
 
     provenance: Provenance | None = None
     base: BaseCheckpoint | None = None
 
     @classmethod
-    def of_checkpoint(cls, files: ModelFiles, named_base: str | None) -> "Origin":
+    def of_checkpoint(cls, files: ModelFiles, named_base: str | None) -> "CheckpointOrigin":
         """Return the origin of a checkpoint; `named_base` is the base that the user named."""
         provenance = read_provenance(files.checkpoint)
         return cls(provenance, find_base(provenance, named_base, files.ref.tokenizer))
@@ -64,7 +64,7 @@ class TrainingTask:
     devices: "PartialState"
     micro_batches: list[int]  # sizes to try, in sequences, largest first
     text: TrainingText
-    origin: Origin
+    origin: CheckpointOrigin
     planned_steps: int  # the steps of the first start; a resumed run may have others
     notes: tuple[str, ...]  # about what is trained
     # If the held-out text was trained on before, or new rows stay untrained.
@@ -128,9 +128,9 @@ def open_task(
     """
     _check_libraries(settings)
     _check_adapter(files, settings)
-    origin = Origin()
+    origin = CheckpointOrigin()
     if not is_base:
-        origin = Origin.of_checkpoint(files, settings.base)
+        origin = CheckpointOrigin.of_checkpoint(files, settings.base)
     settings, notes = files.choose_trainable(settings)
     rows = None
     if settings.trainable == "new" and not is_base:
