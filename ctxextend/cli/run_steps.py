@@ -3,82 +3,91 @@
 import math
 import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from ctxextend.cli.console import Console, ignore_ctrl_c
-from ctxextend.errors import counted, size_text, time_text
+from ctxextend.errors import TrainingInterrupted, counted, size_text, time_text
 
 if TYPE_CHECKING:
     from ctxextend.pipeline import RunResult
-    from ctxextend.plan.plan import ResizePlan
+    from ctxextend.planned import Planned
     from ctxextend.recipe import Recipe
     from ctxextend.training.train_result import TrainResult
 
+# How to go on after an interrupted run of a command with --resume, and of one without it.
+RESUME = "Resume with the same command and --resume."
+RESUME_OR_START_OVER = "Resume with the same command; --force starts over."
 MAX_EXPONENT = 700.0  # of a perplexity; larger ones are infinite
 PERPLEXITY_OBJECTIVES = ("causal", "masked")
 
 
+@contextmanager
+def exit_if_interrupted(console: Console, resume_hint: str) -> Iterator[None]:
+    """Print how to resume a training run that a signal interrupted, and exit.
+
+    Raises:
+        typer.Exit: It was interrupted; the code is that of the signal.
+    """
+    try:
+        yield
+    except TrainingInterrupted as stop:
+        ignore_ctrl_c()
+        saved = f"Stopped after step {stop.step}, saved in {stop.folder}. {resume_hint}"
+        console.failure("Interrupted", saved, None)
+        raise typer.Exit(128 + stop.signal) from None
+
+
 def execute(
-    sink: Console,
+    console: Console,
     recipe: "Recipe",
-    plan: "ResizePlan | None",
+    planned: "Planned | None",
     output: Path | None,
     *,
     force: bool,
     resume: bool,
-    resume_hint: str = "Resume with the same command and --resume.",
 ) -> "RunResult":
-    """Run a recipe and print its result, without repeating warnings.
+    """Run a recipe and print its result.
 
     Raises:
-        typer.Exit: Training was interrupted; the code is that of the signal.
+        typer.Exit: Training was interrupted.
         CtxextendError: As `run_recipe`.
     """
     from ctxextend.pipeline import RunInterrupted, run_recipe
-    from ctxextend.training.training_run import TrainingInterrupted
 
-    printed = set[str]()
-    if plan is not None:
-        printed |= {f"Warning: {warning}" for warning in plan.warnings}
-
-    def notify(text: str) -> None:
-        printed.add(text)
-        sink.note(text)
-
-    try:
-        result = run_recipe(
-            recipe, plan, output, force=force, resume=resume, progress=sink.progress, notify=notify
-        )
-    except TrainingInterrupted as stop:
-        ignore_ctrl_c()
-        saved = f"Stopped after step {stop.step}, saved in {stop.folder}."
-        sink.failure("Interrupted", f"{saved} {resume_hint}", None)
-        raise typer.Exit(128 + stop.signal) from None
-    except RunInterrupted as stop:
-        result = stop.result
-    created = result.resize or result.training
-    if created is not None:
-        sink.warning(*(text for text in created.warnings if f"Warning: {text}" not in printed))
+    with exit_if_interrupted(console, RESUME):
+        try:
+            result = run_recipe(recipe, planned, output, force=force, resume=resume, events=console)
+        except RunInterrupted as stop:
+            result = stop.result
+    if result.resize is not None:
+        console.warning(*result.resize.warnings)
     if result.training is not None:
-        sink.note(*training_lines(result.training))
+        show_training(console, result.training)
     if result.output is not None:
-        sink.data(str(result.output))
-    saves_adapter = recipe.train is not None and recipe.train.save_adapter
-    if result.training is not None and result.evaluation is None and not saves_adapter:
-        _show_next_steps(sink, result.training.output)
+        console.data(str(result.output))
+    is_adapter = recipe.train is not None and recipe.train.save_adapter
+    if result.training is not None and result.evaluation is None and not is_adapter:
+        console.next_steps(*steps_after_training(result.training.output))
     return result
 
 
-def _show_next_steps(sink: Console, output: Path) -> None:
-    """Print the commands that measure a trained checkpoint."""
+def steps_after_training(output: Path) -> tuple[str, ...]:
+    """Return commands to run on a trained checkpoint."""
     folder = shlex.quote(str(output))
-    sink.next_steps(f"ctxextend evaluate {folder} --data TEXT", f"ctxextend inspect {folder}")
+    return (f"ctxextend evaluate {folder} --data TEXT", f"ctxextend inspect {folder}")
 
 
-def training_lines(trained: "TrainResult") -> Iterator[str]:
+def show_training(console: Console, trained: "TrainResult") -> None:
+    """Print the losses of a training run, and what it cost."""
+    console.warning(*trained.warnings)
+    console.note(*_training_lines(trained))
+
+
+def _training_lines(trained: "TrainResult") -> Iterator[str]:
     """Yield lines about a finished training run."""
     losses = trained.held_out
     yield f"held-out loss {_losses_text(trained)}"
@@ -133,7 +142,7 @@ def _cost_text(trained: "TrainResult") -> str:
     return text
 
 
-def push(sink: Console, folder: Path | None, repo: str | None) -> dict[str, str]:
+def push(console: Console, folder: Path | None, repo: str | None) -> dict[str, str]:
     """Upload an output if a repository is given, and return its URL.
 
     Local paths in it are shortened to names.
@@ -141,7 +150,7 @@ def push(sink: Console, folder: Path | None, repo: str | None) -> dict[str, str]
     Raises:
         OutputError: The upload failed.
     """
-    if repo is None or folder is None or sink.silent:
+    if repo is None or folder is None or console.silent:
         return {}
     from ctxextend.checkpoints.hub import LOGS, push_folder
     from ctxextend.recipe import RECIPE_FILE
@@ -150,9 +159,9 @@ def push(sink: Console, folder: Path | None, repo: str | None) -> dict[str, str]
     texts = texts_without_folders(folder)
     for name in texts:
         kept = "; fingerprints are kept" if name == RECIPE_FILE else ""
-        sink.note(f"{name} is uploaded with local paths shortened to names{kept}.")
+        console.note(f"{name} is uploaded with local paths shortened to names{kept}.")
     if (folder / LOGS).is_dir():
-        sink.note(f"{LOGS}/ is not uploaded: logs contain the host name and local paths.")
+        console.note(f"{LOGS}/ is not uploaded: logs contain the host name and local paths.")
     url = push_folder(folder, repo, texts)
-    sink.note(f"pushed to {url}")
+    console.note(f"pushed to {url}")
     return {"pushed_to": url}

@@ -166,8 +166,10 @@ def _report(
     )  # of older tables, whose multiples may be seams
     before, after = recipe.rows.get(name, (0, 0)) if recipe else (0, 0)
     if recipe is not None and after == rows and before > first:
-        options = replace(recipe.settings, method=recipe.methods.get(name, recipe.settings.method))
-        new_rows = ((first + options.kept_rows(before - first), rows),) if after > before else ()
+        settings = replace(recipe.settings, method=recipe.methods.get(name, recipe.settings.method))
+        new_rows = (
+            ((first + settings.choice.kept_rows(before - first), rows),) if after > before else ()
+        )
         lengths |= {location.positions(before)} if after > before else set()
     with np.errstate(invalid="ignore", over="ignore"):
         reserved_norms = np.linalg.norm(values[:first].astype(np.float64), axis=1)

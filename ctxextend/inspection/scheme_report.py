@@ -16,7 +16,7 @@ from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import FoundTable
 from ctxextend.recipe_file import Provenance
-from ctxextend.tables.apply import read_method
+from ctxextend.tables.method_parser import parse_method
 from ctxextend.tables.rotary import NTK_ALPHA, Parameters, frequencies, ntk_base
 
 ROUNDING = 1e-9  # relative
@@ -124,12 +124,12 @@ def _report_layers(
     max_len = location.value(location.effective_key)
     lengths = layer_lengths(location, layers)
     positions = position_lengths(location).served if layers.is_local else lengths.served
-    dim, (name, given, _) = rotary_dim(location, rope), read_method(method)
+    dim, (resized_by, given) = rotary_dim(location, rope), parse_method(method)
     plain: dict[str, Any] = {**rope, "rope_type": "default"}
     if rope["rope_type"] == NTK_ALPHA:
         plain = dict(rope)  # the model was trained with this base
     trained = lengths.first_trained
-    if name == "theta" and not layers.is_local:
+    if resized_by.name == "theta" and not layers.is_local:
         plain["rope_theta"] = ntk_base(rope["rope_theta"], 1 / given["factor"], dim)
         trained = resized_from
     inverse, attention_factor = frequencies(rope, dim, max_len, positions)

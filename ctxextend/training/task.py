@@ -12,13 +12,13 @@ from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
 from ctxextend.models.load import loads_from_folder, match_parameters
 from ctxextend.recipe import FROZEN, MIN_LENGTH, Train
 from ctxextend.recipe_file import BaseCheckpoint, Provenance, find_base, read_provenance
-from ctxextend.training.new_rows import (
+from ctxextend.training.parallel import micro_batch_sizes
+from ctxextend.training.rows_to_train import (
     BoolRows,
     new_rows,
     short_positions,
     untrained_row_warnings,
 )
-from ctxextend.training.parallel import micro_batch_sizes
 from ctxextend.training.trainable import Names
 from ctxextend.training.training_run import RunFolder
 from ctxextend.training.training_text import SequenceLengths, TrainingText, read_training_text

@@ -20,9 +20,11 @@ from ctxextend.errors import ResizeError, TrainingError, counted, one_line
 from ctxextend.evaluation.eval_model import open_files
 from ctxextend.held_out import shared_texts
 from ctxextend.models.devices import open_device, torch_threads
-from ctxextend.plan import output_files
+from ctxextend.output.record import table_hash
+from ctxextend.output.write import output_path, write_output
+from ctxextend.plan.file_warnings import file_warnings
 from ctxextend.plan.find_tables import OpenedModel, open_model
-from ctxextend.plan.plan import ResizePlan, output_path, table_hash
+from ctxextend.planned import Planned
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Recipe, Train, accepts_settings, split_ref
 from ctxextend.recipe_file import TABLE_KEYS
@@ -34,7 +36,7 @@ from ctxextend.training.parallel import open_devices
 from ctxextend.training.setup import TrainingSetup, set_up
 from ctxextend.training.task import LoadedTask, TrainingTask, load_task, open_task
 from ctxextend.training.train_result import DeviceMemory, TrainingPlan, TrainResult
-from ctxextend.training.trained_output import trained_output, write_trained
+from ctxextend.training.trained_output import trained_output
 from ctxextend.training.trained_weights import TrainedWeights
 from ctxextend.training.trainer import run_training
 from ctxextend.training.training_run import SAVE, RunFolder, open_run_folder, run_settings
@@ -95,7 +97,7 @@ def train_recipe(
     recipe: Recipe,
     output: str | os.PathLike[str] | None = None,
     *,
-    plan: ResizePlan | None = None,
+    plan: Planned | None = None,
     force: bool = False,
     resume: bool = False,
     progress: Progress = no_progress,
@@ -139,7 +141,7 @@ def train_recipe(
                 folder=folder,
                 result=result,
             )
-            write_trained(trained_output(run), path, force=force)
+            write_output(trained_output(run), path, force=force)
             folder.remove()
     return result
 
@@ -190,7 +192,7 @@ def training_settings(recipe: Recipe) -> Train:
     return recipe.train
 
 
-def _check_steps(recipe: Recipe, plan: ResizePlan | None) -> None:
+def _check_steps(recipe: Recipe, plan: Planned | None) -> None:
     """Raise ResizeError if an adapter is to be saved, but the recipe has other steps."""
     settings = training_settings(recipe)
     if settings.save_adapter and (plan is not None or recipe.evaluate is not None):
@@ -207,12 +209,12 @@ class TrainingSource:
     """The checkpoint that a run starts from, and what is done to it before training."""
 
     recipe: Recipe
-    plan: ResizePlan | None  # a resize or conversion; None: the checkpoint is trained as it is
+    plan: Planned | None  # a resize or conversion; None: the checkpoint is trained as it is
     model: OpenedModel
     table_sha256: str | None  # of the first table; None if no rows are stored
 
     @classmethod
-    def open(cls, recipe: Recipe, plan: ResizePlan | None) -> "TrainingSource":
+    def open(cls, recipe: Recipe, plan: Planned | None) -> "TrainingSource":
         """Open the checkpoint of a recipe, or take that of a plan.
 
         Raises:
@@ -230,7 +232,7 @@ class TrainingSource:
     def output_path(self, output: str | os.PathLike[str] | None) -> Path:
         """Return the output folder: the given one, or the default."""
         if self.plan is not None:
-            return output_path(output, self.plan.default_output)
+            return output_path(output, self.plan.output.default_folder)
         return output_path(output, Path(f"{self.model.checkpoint.source.name}-trained"))
 
     def check_output(self, path: Path, *, force: bool) -> None:
@@ -256,8 +258,8 @@ class TrainingSource:
             self.plan.execute(resized)
         ref = CheckpointRef(
             source=str(resized),
-            variant=self.plan.ref.variant,
-            model_type=self.plan.ref.model_type,
+            variant=self.plan.model.ref.variant,
+            model_type=self.plan.model.ref.model_type,
         )
         # Messages show the reference that the user passed.
         model = replace(open_model(ref), ref=self.model.ref)
@@ -277,7 +279,7 @@ class TrainingSource:
         """Warnings about the resize or conversion, or about files that are copied."""
         if self.plan is not None:
             return self.plan.warnings
-        return tuple(output_files.file_warnings(self.model.checkpoint))
+        return tuple(file_warnings(self.model.checkpoint))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
-from ctxextend.training.new_rows import BoolRows
+from ctxextend.training.rows_to_train import BoolRows
 
 Names = Mapping[str, str]  # of parameters or layers, by tensor
 # Values of a saved state per parameter: itself, AdamW's two moments, and the best so far.

@@ -1,7 +1,7 @@
 """The model card of a trained output: the source's card with a section about the training."""
 
 from ctxextend.errors import counted, printable
-from ctxextend.plan import output_files
+from ctxextend.output import card as cards
 from ctxextend.recipe import Train
 from ctxextend.report.figures import public_name
 from ctxextend.training.finished_run import FinishedRun
@@ -27,12 +27,12 @@ KEEP_ANCHORS = "to keep its base checkpoint's embeddings of anchors"
 def trained_card(run: FinishedRun) -> str:
     """Return the source's card with a section about the training."""
     files = run.task.files
-    card = output_files.read_card(files.checkpoint)
+    card = cards.read_card(files.checkpoint)
     if card is not None:
-        card = output_files.without_untrained_statements(card, files.max_len)
-    return output_files.model_card(
+        card = cards.without_untrained_statements(card, files.max_len)
+    return cards.model_card(
         card,
-        output_files.known_base_model(files.checkpoint),
+        cards.known_base_model(files.checkpoint),
         is_adapter=run.settings.save_adapter,
         title=printable(run.result.output.name),
         section=_section(run.settings, run.result),
@@ -54,7 +54,7 @@ def _section(settings: Train, result: TrainResult) -> str:
         f"Trained with ctxextend {__version__} {_objective_text(result)}: {settings.trained_text} "
         f"({counted(result.trained.parameters, 'parameter')}), {sequences}, on {data}; "
         f"peak learning rate {run.lr:.3g}. {_losses_text(result)}"
-        f"{output_files.LOG_POINTER}{output_files.RECIPE_POINTER}\n"
+        f"{cards.LOG_POINTER}{cards.RECIPE_POINTER}\n"
     )
 
 

@@ -1,18 +1,17 @@
-"""What the folder of a trained checkpoint contains, and how it is written."""
+"""The output of a training run: a checkpoint, or an adapter, with recipe, card and logs."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
-from ctxextend.checkpoints.atomic_output import atomic_folder
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.rewrite import Layout, file_sizes, write_files
-from ctxextend.plan import output_files
+from ctxextend.output.card import CARD_FILE, LOG_FILE
+from ctxextend.output.output import NewTensors, Output
+from ctxextend.output.prepare import encode
+from ctxextend.output.record import Hashes
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.report.figures import training_figure, write_figure
 from ctxextend.training.finished_run import FinishedRun
@@ -21,45 +20,46 @@ from ctxextend.training.trained_recipe import trained_recipe
 from ctxextend.training.training_run import RunFolder
 
 CURVE_FILE = "train_loss.png"
+# The tensors are known before the output is written, so the recipe has their hashes already.
+RECORDED = Hashes(fingerprint="", tables={})
 
 
-@dataclass(frozen=True)
-class TrainedOutput:
-    """What the output folder will contain."""
+def trained_output(run: FinishedRun) -> Output:
+    """Return the output of a run, to be written by `write_output`.
 
-    checkpoint: Checkpoint  # the trained one, which is protected
-    layouts: Mapping[str, Layout]  # of weights files that are rewritten
-    tensor: Callable[[str], NDArray[Any]]  # the values of a changed tensor
-    texts: Mapping[str, bytes]  # other files by path
-    # Whether all other files of the checkpoint are copied; an adapter needs none of them.
-    copies_files: bool = True
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """The size in bytes of each file by path."""
-        if self.copies_files:
-            return file_sizes(self.checkpoint, self.layouts, self.texts)
-        return {name: len(content) for name, content in self.texts.items()}
-
-
-def trained_output(run: FinishedRun) -> TrainedOutput:
-    """Return what the output folder of a run will contain: a checkpoint, or an adapter."""
+    Raises:
+        CheckpointError: A file of the trained checkpoint cannot be read.
+    """
     weights = run.weights
+    source = weights.checkpoint
+    layouts = weights.layouts
     texts = _texts(run)
     if run.settings.save_adapter:
-        return TrainedOutput(
-            checkpoint=weights.checkpoint,
-            layouts={},
-            tensor=weights.tensor,
-            texts=_adapter_files(run) | texts,
-            copies_files=False,
-        )
-    return TrainedOutput(
-        checkpoint=weights.checkpoint,
-        layouts=weights.layouts,
-        tensor=weights.tensor,
-        texts=weights.texts | texts,
+        source = _without_files(source)
+        layouts = {}
+        texts = _adapter_files(run) | texts
+    else:
+        texts = weights.texts | texts
+    new = NewTensors(tensor=weights.tensor, hashes=RECORDED)
+    return Output(
+        source=source,
+        default_folder=run.result.output,
+        layouts=layouts,
+        texts=texts,
+        compute=lambda: new,
+        placeholders=RECORDED,
+        recipe=partial(_recipe, texts[RECIPE_FILE]),
     )
+
+
+def _without_files(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint of which nothing is copied."""
+    return replace(checkpoint, weights={}, index=None, copied=())
+
+
+def _recipe(text: bytes, folder: Path, hashes: Hashes) -> bytes:
+    """Return the recipe, which is complete: the folder of the run's result is the output."""
+    return text
 
 
 def _adapter_files(run: FinishedRun) -> dict[str, bytes]:
@@ -79,11 +79,10 @@ def _texts(run: FinishedRun) -> dict[str, bytes]:
     log = "".join(f"{json.dumps(line)}\n" for line in run.result.log)
     texts = {
         RECIPE_FILE: trained_recipe(run),
-        output_files.CARD_FILE: trained_card(run),
-        output_files.LOG_FILE: log,
+        CARD_FILE: trained_card(run),
+        LOG_FILE: log,
     }
-    files = {name: text.encode("utf-8", output_files.UNDECODED) for name, text in texts.items()}
-    return files | _tracker_files(run.folder) | _curve(run)
+    return encode(texts) | _tracker_files(run.folder) | _curve(run)
 
 
 def _tracker_files(folder: RunFolder) -> dict[str, bytes]:
@@ -105,21 +104,3 @@ def _curve(run: FinishedRun) -> dict[str, bytes]:
     short = result.by_position.short_positions
     write_figure(path, lambda: training_figure(result.log, title, short))
     return {CURVE_FILE: path.read_bytes()}
-
-
-def write_trained(output: TrainedOutput, folder: Path, *, force: bool) -> None:
-    """Write an output atomically; with `force`, replace an existing checkpoint.
-
-    Raises:
-        OutputError: The folder exists, or cannot be written.
-        CheckpointError: The checkpoint has changed since it was opened.
-    """
-    checkpoint = output.checkpoint
-    if output.copies_files:
-        checkpoint.check_unchanged()
-    with atomic_folder(folder, checkpoint.protected, output.sizes, force=force) as staged:
-        if output.copies_files:
-            write_files(checkpoint, staged, output.layouts, output.tensor, output.texts)
-        else:
-            for name, content in output.texts.items():
-                (staged / name).write_bytes(content)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-from ctxextend.plan.plan import table_hash
+from ctxextend.output.record import table_hash
 from ctxextend.recipe import CheckpointRef
 from ctxextend.recipe_file import any_layer, recipe_values, yaml_text
 from ctxextend.training.finished_run import FinishedRun

@@ -13,7 +13,7 @@ from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, plan_layouts
 from ctxextend.checkpoints.safetensors_file import numpy_dtype, read_floats
 from ctxextend.evaluation import eval_model
-from ctxextend.plan import output_files
+from ctxextend.output.prepare import index_text
 from ctxextend.training.trainable import TrainableParameters
 
 # Names in safetensors files of the dtypes of --dtype.
@@ -87,7 +87,7 @@ class TrainedWeights:
             config = checkpoint.text(checkpoint.config_file)
             texts[checkpoint.config_file] = edit(config, self._config_changes(self.dtype))
         if self.dtype is not None and checkpoint.index is not None:
-            texts[checkpoint.index_file] = output_files.index_text(checkpoint, self.layouts)
+            texts[checkpoint.index_file] = index_text(checkpoint, self.layouts)
         return {name: text.encode() for name, text in texts.items()}
 
     def _config_changes(self, dtype: str) -> dict[tuple[str, ...], Any]:

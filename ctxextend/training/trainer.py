@@ -25,7 +25,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from ctxextend.checkpoints.atomic_output import SIGNALS, disk_space
 from ctxextend.checkpoints.copy import sync
-from ctxextend.errors import OutputError, TrainingError, one_line
+from ctxextend.errors import OutputError, TrainingError, TrainingInterrupted, one_line
 from ctxextend.evaluation.eval_model import CAUSAL, ENCODER
 from ctxextend.models.devices import peak_memory
 from ctxextend.models.load import quiet_transformers
@@ -43,7 +43,7 @@ from ctxextend.training.train_result import (
     TrainingCost,
     TrainResult,
 )
-from ctxextend.training.training_run import SAVE, RunFolder, TrainingInterrupted
+from ctxextend.training.training_run import SAVE, RunFolder
 
 WARMUP = 0.05  # warmup steps of the learning rate, as a share of all steps
 STATE = "state"  # folder of a saved state

@@ -218,16 +218,3 @@ def _changes(before: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str
 
 def _setting_text(value: Any) -> str:
     return "not set" if value is None else repr(value)
-
-
-class TrainingInterrupted(KeyboardInterrupt):
-    """A signal, such as Ctrl-C, interrupted a training run.
-
-    `step` is the last one, and `folder` contains its state.
-    """
-
-    def __init__(self, signal: int, step: int, folder: Path) -> None:
-        super().__init__(f"interrupted after step {step}; state saved in {folder}")
-        self.signal = signal
-        self.step = step
-        self.folder = folder

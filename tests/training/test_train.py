@@ -14,7 +14,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from ctxextend import convert, inspect, resize, run, verify
-from ctxextend.plan.output_files import LOG_POINTER, RECIPE_POINTER, UNTRAINED
+from ctxextend.output.card import LOG_POINTER, RECIPE_POINTER
+from ctxextend.plan.effects import UNTRAINED
 from tests.helpers import pico
 from tests.helpers.trainings import (
     NEW,
