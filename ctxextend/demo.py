@@ -100,7 +100,7 @@ def train_demo(
             threads=threads,
         )
         recipe = Recipe(plan.model.ref, plan.settings, settings)
-        trained = train_recipe(recipe, output, plan=planned, force=force, progress=progress)
+        trained = train_recipe(recipe, output, planned=planned, force=force, progress=progress)
         untrained = planned.execute(Path(folder) / "untrained").output
         checkpoints = [
             open_checkpoint(resolve_source(path)) for path in (untrained, trained.output)

@@ -183,7 +183,7 @@ def _train(
         trained = train_recipe(
             recipe,
             folder,
-            plan=planned,
+            planned=planned,
             force=force,
             resume=resume,
             notify=events.note,

@@ -97,7 +97,7 @@ def train_recipe(
     recipe: Recipe,
     output: str | os.PathLike[str] | None = None,
     *,
-    plan: Planned | None = None,
+    planned: Planned | None = None,
     force: bool = False,
     resume: bool = False,
     progress: Progress = no_progress,
@@ -110,11 +110,11 @@ def train_recipe(
         TrainingInterrupted: As `train`.
     """
     settings = training_settings(recipe)
-    _check_steps(recipe, plan)
+    _check_steps(recipe, planned)
     devices = open_devices(settings.device, fsdp=settings.fsdp)
     with ExitStack() as stack:
         with devices.main_process_first():
-            source = TrainingSource.open(recipe, plan)
+            source = TrainingSource.open(recipe, planned)
             path = source.output_path(output)
             folder = stack.enter_context(
                 _prepared_folder(source, path, devices, resume=resume, force=force)
@@ -192,10 +192,10 @@ def training_settings(recipe: Recipe) -> Train:
     return recipe.train
 
 
-def _check_steps(recipe: Recipe, plan: Planned | None) -> None:
+def _check_steps(recipe: Recipe, planned: Planned | None) -> None:
     """Raise ResizeError if an adapter is to be saved, but the recipe has other steps."""
     settings = training_settings(recipe)
-    if settings.save_adapter and (plan is not None or recipe.evaluate is not None):
+    if settings.save_adapter and (planned is not None or recipe.evaluate is not None):
         message = (
             "--save-adapter cannot be combined with other steps: an adapter belongs to an "
             "existing checkpoint."
@@ -209,30 +209,30 @@ class TrainingSource:
     """The checkpoint that a run starts from, and what is done to it before training."""
 
     recipe: Recipe
-    plan: Planned | None  # a resize or conversion; None: the checkpoint is trained as it is
+    planned: Planned | None  # a resize or conversion; None: the checkpoint is trained as it is
     model: OpenedModel
     table_sha256: str | None  # of the first table; None if no rows are stored
 
     @classmethod
-    def open(cls, recipe: Recipe, plan: Planned | None) -> "TrainingSource":
+    def open(cls, recipe: Recipe, planned: Planned | None) -> "TrainingSource":
         """Open the checkpoint of a recipe, or take that of a plan.
 
         Raises:
             CtxextendError: It cannot be opened.
         """
-        model = plan.model if plan is not None else open_model(recipe.checkpoint)
+        model = planned.model if planned is not None else open_model(recipe.checkpoint)
         if recipe.copies_code:
             model = model.with_code()
         table = model.read_table()
         sha256 = None
         if table is not None:
             sha256 = table_hash(table)
-        return cls(recipe=recipe, plan=plan, model=model, table_sha256=sha256)
+        return cls(recipe=recipe, planned=planned, model=model, table_sha256=sha256)
 
     def output_path(self, output: str | os.PathLike[str] | None) -> Path:
         """Return the output folder: the given one, or the default."""
-        if self.plan is not None:
-            return output_path(output, self.plan.output.default_folder)
+        if self.planned is not None:
+            return output_path(output, self.planned.output.default_folder)
         return output_path(output, Path(f"{self.model.checkpoint.source.name}-trained"))
 
     def check_output(self, path: Path, *, force: bool) -> None:
@@ -251,15 +251,15 @@ class TrainingSource:
         Raises:
             OutputError: The folder cannot be written.
         """
-        if self.plan is None:
+        if self.planned is None:
             return self.model
         resized = folder.path / "resized"
         if not resized.exists():
-            self.plan.execute(resized)
+            self.planned.execute(resized)
         ref = CheckpointRef(
             source=str(resized),
-            variant=self.plan.model.ref.variant,
-            model_type=self.plan.model.ref.model_type,
+            variant=self.planned.model.ref.variant,
+            model_type=self.planned.model.ref.model_type,
         )
         # Messages show the reference that the user passed.
         model = replace(open_model(ref), ref=self.model.ref)
@@ -270,15 +270,15 @@ class TrainingSource:
     @property
     def notes(self) -> tuple[str, ...]:
         """How the reference was resolved; the notes of a plan say so too."""
-        if self.plan is not None:
+        if self.planned is not None:
             return ()
         return self.model.checkpoint.source.notes
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the resize or conversion, or about files that are copied."""
-        if self.plan is not None:
-            return self.plan.warnings
+        if self.planned is not None:
+            return self.planned.warnings
         return tuple(file_warnings(self.model.checkpoint))
 
 
