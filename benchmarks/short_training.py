@@ -85,7 +85,7 @@ def page(runs: list[Run], lengths: tuple[int, int], arguments: argparse.Namespac
         "time | memory |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     )
     for run in runs:
-        trained, measured = run["trained"], run["measured"]
+        trained, cost, measured = run["trained"].trained, run["trained"].cost, run["measured"]
         rank = f", adapters of rank {trained.lora}" if trained.lora else ""
         losses, changes = measured.losses, measured.changes
         cells = [f"{trained.trainable}{rank}", f"`{run['method']}`", f"{trained.parameters:,}"]
@@ -93,7 +93,7 @@ def page(runs: list[Run], lengths: tuple[int, int], arguments: argparse.Namespac
             NUMBERS.perplexity(loss) for loss in (run["untrained"], losses[MODEL], losses[SLIDING])
         ]
         cells += [f"x {NUMBERS.perplexity(changes[mode])}" for mode in (SLIDING, TRUNCATED)]
-        cells += [f"{trained.seconds:.0f} s", size_text(trained.peak_bytes or 0)]
+        cells += [f"{cost.seconds:.0f} s", size_text(cost.peak_bytes or 0)]
         yield f"| {' | '.join(cells)} |"
 
 

@@ -34,7 +34,7 @@ from ctxextend.planned import Planned, ResizeResult
 from ctxextend.progress import Progress
 from ctxextend.recipe import Recipe
 from ctxextend.tables.method_facts import Method
-from ctxextend.training.training_run import DeviceMemory, TrainingPlan, TrainResult
+from ctxextend.training.train_result import DeviceMemory, TrainingPlan, TrainResult
 from ctxextend.verification.checks import Check
 from ctxextend.verification.conclusion import Verification
 from ctxextend.version import __version__

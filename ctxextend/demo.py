@@ -53,7 +53,7 @@ def open_training() -> None:
     Raises:
         TrainingError: The extra `train` is not installed.
     """
-    import_module("ctxextend.training.memory")
+    import_module("ctxextend.training.parallel")
 
 
 def compare_demo(progress: Progress, threads: int | None) -> Comparison:
@@ -90,7 +90,7 @@ def train_demo(
     with tempfile.TemporaryDirectory() as folder:
         settings = _training(Path(folder), threads)
         recipe = Recipe(plan.model.ref, plan.settings, settings)
-        trained = train_recipe(recipe, output, plan=planned, force=force, progress=progress)
+        trained = train_recipe(recipe, output, planned=planned, force=force, progress=progress)
         untrained = planned.execute(Path(folder) / "untrained")
         base_model = load(plan.checkpoint, model_class).model
         model_before = load(_open(untrained.output), model_class).model

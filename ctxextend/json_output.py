@@ -6,30 +6,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# For `dataclasses.field(metadata=...)`: excludes the field from the JSON; {"json": NAME} renames it
-# there.
+# For `dataclasses.field(metadata=...)`. {"json": NAME} renames a field in the JSON.
 not_in_json: Mapping[str, Any] = {"json": False}
+fields_in_json: Mapping[str, Any] = {"json": "*"}  # the fields of its value, without its name
 
 
 def to_json(value: Any) -> Any:
     """Convert a result to plain values that `json.dumps` accepts.
 
-    A dataclass becomes an object of its fields in order, except those marked with `not_in_json`,
-    followed by the properties listed in ``json_properties`` and the keys returned by ``json_more``.
-    NaN and infinity become null.
+    A dataclass becomes an object of its fields in order, except those marked with `not_in_json`;
+    a field marked with `fields_in_json` is replaced by the fields of its value. The properties
+    listed in ``json_properties`` and the keys returned by ``json_more`` follow. NaN and infinity
+    become null.
 
     Raises:
         TypeError: A value has no JSON equivalent.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        marked = {
-            field.name: field.metadata.get("json", field.name)
-            for field in dataclasses.fields(value)
-        }
-        keys = {key: name for name, key in marked.items() if key}
-        keys |= {name: name for name in getattr(value, "json_properties", ())}
-        more = to_json(value.json_more()) if hasattr(value, "json_more") else {}
-        return {key: to_json(getattr(value, name)) for key, name in keys.items()} | more
+        return _object_of(value)
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple | frozenset | set):
@@ -45,6 +39,25 @@ def to_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be converted to JSON")
 
 
+def _object_of(value: Any) -> dict[str, Any]:
+    """Return the JSON object of a dataclass."""
+    content = dict[str, Any]()
+    for field in dataclasses.fields(value):
+        marked = field.metadata.get("json", field.name)
+        if marked is False:
+            continue
+        item = to_json(getattr(value, field.name))
+        if marked == "*":
+            content |= item
+        else:
+            content[marked] = item
+    for name in getattr(value, "json_properties", ()):
+        content[name] = to_json(getattr(value, name))
+    if hasattr(value, "json_more"):
+        content |= to_json(value.json_more())
+    return content
+
+
 class Result:
     """Base class of results, with a one-line repr of some attributes."""
 
@@ -54,9 +67,7 @@ class Result:
         cls._repr_names = shows
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plain values that ``--json`` prints, without schema version and command
-        name.
-        """
+        """Return the plain values that ``--json`` prints, without schema version and command."""
         return {"warnings": list(getattr(self, "warnings", ())), **to_json(self)}
 
     def __repr__(self) -> str:

@@ -21,7 +21,7 @@ from ctxextend.recipe_file import RecipeFile, read_recipe, source_hashes, table_
 from ctxextend.text_data import check_paths, check_texts
 
 if TYPE_CHECKING:
-    from ctxextend.training.training_run import TrainResult
+    from ctxextend.training.train_result import TrainResult
 
 Folder = str | os.PathLike[str] | None
 
@@ -183,7 +183,7 @@ def _train(
         trained = train_recipe(
             recipe,
             folder,
-            plan=planned,
+            planned=planned,
             force=force,
             resume=resume,
             notify=events.note,

@@ -373,7 +373,7 @@ def _train(
         output=trained.output,
         warnings=trained.warnings,
         bytes_written=sum(path.stat().st_size for path in files),
-        seconds=round(trained.seconds, 3),
+        seconds=round(trained.cost.seconds, 3),
         training=trained,
     )
 

@@ -8,8 +8,8 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.options import basic, complete_method, files
+from ctxextend.cli.run_steps import RESUME_OR_START_OVER, exit_if_interrupted
 from ctxextend.cli.show_result import finish
-from ctxextend.cli.train import RESUME_OR_START_OVER, exit_if_interrupted
 
 
 def resize(

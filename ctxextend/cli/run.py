@@ -11,9 +11,9 @@ import typer
 from ctxextend.cli import options
 from ctxextend.cli.console import Console
 from ctxextend.cli.evaluate import add_evaluation
+from ctxextend.cli.run_steps import execute, push
 from ctxextend.cli.show_result import show_plan
 from ctxextend.cli.tables import Page
-from ctxextend.cli.train import execute, push
 from ctxextend.errors import RecipeError
 from ctxextend.json_output import to_json
 

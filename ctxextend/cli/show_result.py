@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxextend.cli.console import Console
+from ctxextend.cli.run_steps import push, show_training, steps_after_training
 from ctxextend.cli.tables import Page
-from ctxextend.cli.train import push, show_training, steps_after_training
 from ctxextend.errors import OutputError, size_text, time_text
 from ctxextend.json_output import to_json
 
@@ -228,7 +228,7 @@ def finish(
     elif result.training is None:
         show_result(console, result)
     else:
-        from ctxextend.training.training_run import TrainResult
+        from ctxextend.training.train_result import TrainResult
 
         assert isinstance(result.training, TrainResult)
         show_training(console, result.training)

@@ -24,7 +24,7 @@ from ctxextend.recipe import Train
 from ctxextend.tables.apply import learned_rows_after
 
 if TYPE_CHECKING:
-    from ctxextend.training.setup import TrainingTask
+    from ctxextend.training.task import TrainingTask
     from ctxextend.training.training_run import RunFolder
 
 
@@ -134,10 +134,17 @@ class InMemoryTrainer:
             TrainingError: The loss became NaN or infinite, or memory is too small.
         """
         from ctxextend.training.setup import set_up
+        from ctxextend.training.task import LoadedTask
         from ctxextend.training.trainer import run_training
 
         model = resizer.model.model
-        setup = set_up(resizer.model, resizer.names, self._task_of(plan), self.teacher)
+        loaded = LoadedTask(
+            task=self._task_of(plan),
+            model=resizer.model,
+            names=resizer.names,
+            teacher=self.teacher,
+        )
+        setup = set_up(loaded)
         trainable = setup.trainable
         before = {name: value.detach().clone() for name, value in trainable.parameters.items()}
         try:
@@ -157,12 +164,12 @@ class InMemoryTrainer:
     def tokens(self) -> int:
         """The number of tokens that training reads."""
         settings = self.task.settings
-        return settings.steps * settings.batch_size * self.task.length
+        return settings.steps * settings.batch_size * self.task.lengths.length
 
     @property
     def held_out_windows(self) -> list[NDArray[Any]]:
         """The windows held out of the training text, each of shape (tokens,)."""
-        text = self.task.held_out
+        text = self.task.text.held_out
         return [text.tokens[start:stop] for start, stop in text.spans]
 
     def _task_of(self, plan: Plan) -> "TrainingTask":
@@ -171,11 +178,12 @@ class InMemoryTrainer:
         if task.settings.trainable == "new":
             task = replace(task, rows=_new_rows(plan))
         # The trainer measures the held-out loss at both ends; one sequence is enough here.
-        start = int(task.held_out.spans[0, 0])
-        sequence = np.array([[start, start + task.text_length]])
+        held_out = task.text.held_out
+        start = int(held_out.spans[0, 0])
+        sequence = np.array([[start, start + task.lengths.text]])
         return replace(
             task,
-            held_out=task.held_out._replace(spans=sequence),
+            text=replace(task.text, held_out=held_out._replace(spans=sequence)),
             settings=replace(task.settings, eval_every=task.settings.steps),
         )
 
@@ -211,8 +219,8 @@ def open_trainer(
         TrainingError: There are several processes, or a setting does not apply to the model.
         DataError: The text is too short.
     """
-    from ctxextend.training.memory import open_devices
-    from ctxextend.training.setup import open_task
+    from ctxextend.training.parallel import open_devices
+    from ctxextend.training.task import open_task
     from ctxextend.training.training_run import RunFolder
 
     devices = open_devices(train.device)

@@ -8,7 +8,7 @@ from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import read_bytes
 from ctxextend.checkpoints.source import HUB_ID
 from ctxextend.errors import printable
-from ctxextend.plan.effects import old_lengths
+from ctxextend.plan.effects import UNTRAINED, old_lengths
 from ctxextend.plan.explain import Explanation
 from ctxextend.plan.limit_warnings import low_limits, padding_warnings
 from ctxextend.plan.plan import Plan
@@ -17,7 +17,13 @@ from ctxextend.recipe_file import read_provenance
 from ctxextend.version import __version__
 
 CARD_FILE = "README.md"
+LOG_FILE = "train_log.jsonl"
+# Sentences of a card that are true of the output for which they were written, but not of one that
+# is created from it; `UNTRAINED` is another. They are part of the format of cards: a later step
+# finds them as they are, and no other text of a card is read. So they must not change.
 RECIPE_POINTER = f" The recipe is in `{RECIPE_FILE}`."
+LOG_POINTER = f" `{LOG_FILE}` contains the training and held-out losses."
+BEFORE_TRAINING = "Before training:"  # replaces `UNTRAINED` after training
 UNDECODED = "surrogateescape"  # keeps bytes that are not UTF-8
 
 # As in huggingface_hub: whitespace and a byte order mark may precede it.
@@ -97,6 +103,12 @@ def read_card(checkpoint: Checkpoint) -> str | None:
         return None
     text = read_bytes(checkpoint.root / CARD_FILE).decode("utf-8", UNDECODED)
     return text.replace(RECIPE_POINTER, "")
+
+
+def without_untrained_statements(card: str, max_len: int) -> str:
+    """Return a card without the statements that training at a length makes untrue."""
+    card = card.replace(LOG_POINTER, "")
+    return card.replace(UNTRAINED.format(max_len), BEFORE_TRAINING)
 
 
 def known_base_model(checkpoint: Checkpoint) -> str | None:

@@ -1,6 +1,4 @@
-"""Training objectives: language modelling, distillation from the base checkpoint, and contrastive
-training.
-"""
+"""Training objectives: language modelling, distillation from the base, contrastive training."""
 
 from functools import partial
 from itertools import pairwise
@@ -26,20 +24,18 @@ SAMPLED_IDS = 512
 
 
 class LanguageModeling(torch.nn.Module):
-    """Mean loss of a causal or masked language model; if the LM head is separate, logits are
-    computed in chunks.
+    """Mean loss of a causal or masked language model.
 
-    The constructor checks on short texts whether it is. `position_ids`: whether `forward` is called
-    with position ids. In evaluation mode, losses at positions below `short_positions` and from
-    there on are also returned apart. With a teacher, `weight` times the mean of `Teacher.errors` is
-    added in training mode only, not to held-out losses.
+    If the LM head is separate, which the constructor checks on short texts, logits are computed in
+    chunks. `position_ids`: whether `forward` is called with position ids. In evaluation mode,
+    losses at positions below `short_positions` and from there on are also returned apart. With a
+    teacher, `weight` times the mean of `Teacher.errors` is added in training mode only, not to
+    held-out losses.
 
     Source: TULIP, Najdenkoska et al. 2024, arXiv:2410.10034, distils a model with learned positions
         into its copy with rotary ones on short texts, then trains it on long ones. Doing both at
         once, in windows, is ours.
     """
-
-    short_positions: int | None = None  # set after construction
 
     def __init__(
         self,
@@ -48,14 +44,18 @@ class LanguageModeling(torch.nn.Module):
         weight: float = 1.0,
         *,
         position_ids: bool = False,
+        short_positions: int | None = None,
     ) -> None:
         super().__init__()
         self.kind = model.kind
         self.weight = weight
-        self.teacher = Teacher(teacher, model, overlapping=False) if teacher is not None else None
+        self.short_positions = short_positions
+        self.teacher: Teacher | None = None
+        if teacher is not None:
+            self.teacher = Teacher(teacher, model, overlapping=False)
         self.model: Any = model.model
         self.has_separate_head = open_scorer(model).has_separate_head
-        self.position_base = position_base(model, "--window") if position_ids else 0
+        self.position_base = _position_base(model, position_ids=position_ids)
 
     def forward(
         self,
@@ -71,63 +71,80 @@ class LanguageModeling(torch.nn.Module):
         and at long positions. A token counts at its own position, not at that of the token before
         it, from which a causal model predicts it.
         """
-        positions = None if position_ids is None else position_ids + self.position_base
-        head: Any = (
-            self.model.get_output_embeddings() if self.has_separate_head else torch.nn.Identity()
-        )
-        teacher = self.teacher if self.training else None
-        inputs = prepare_inputs(self.model, input_ids, positions)
-        with identity_lm_head(head):  # the model then returns hidden states as logits
-            result = self.model(**inputs, **({"output_hidden_states": True} if teacher else {}))
-        outputs: torch.Tensor = result.logits
-        at = (
-            torch.arange(input_ids.shape[1], device=labels.device)
-            if position_ids is None
-            else position_ids
-        )
+        head = self._head()
+        outputs, states = self._read(head, input_ids, position_ids)
+        if position_ids is None:
+            position_ids = torch.arange(input_ids.shape[1], device=labels.device)
         if self.kind == CAUSAL:
-            outputs, labels, at = outputs[:, :-1], labels[:, 1:], at[..., 1:]
-        parts = [labels]
-        short = None if self.training else self.short_positions
-        if short is not None:
-            parts = [
-                labels.masked_fill(excluded, IGNORE_INDEX) for excluded in (at >= short, at < short)
-            ]
-        if self.has_separate_head:
-            losses = [chunked_loss(head, outputs, part) for part in parts]
-        else:
-            logits = outputs.float().flatten(0, 1)
-            losses = [
-                cross_entropy(logits, part.flatten(), ignore_index=IGNORE_INDEX) for part in parts
-            ]
-        loss = losses[0]
-        if short is not None:
-            counts = torch.stack([(part != IGNORE_INDEX).sum() for part in parts])
-            nats = torch.stack(losses).masked_fill(counts == 0, 0) * counts
-            return {"loss": nats.sum() / counts.sum(), "sums": torch.stack([nats, counts])}
-        if teacher is not None:
-            windows = teacher.plan(input_ids)
-            targets = teacher.read(input_ids, windows)
-            loss = (
-                loss
-                + self.weight
-                * teacher.errors(result.hidden_states[-1].float(), targets, windows).mean()
-            )
+            outputs = outputs[:, :-1]
+            labels = labels[:, 1:]
+            position_ids = position_ids[..., 1:]
+        if not self.training and self.short_positions is not None:
+            is_long = position_ids >= self.short_positions
+            return self._losses_by_position(head, outputs, labels, is_long)
+        loss = self._loss(head, outputs, labels)
+        if self.training and self.teacher is not None:
+            windows = self.teacher.plan(input_ids)
+            targets = self.teacher.read(input_ids, windows)
+            errors = self.teacher.errors(states.float(), targets, windows)
+            loss = loss + self.weight * errors.mean()
         return {"loss": loss}
+
+    def _head(self) -> Any:
+        """Return the LM head, or the identity if the model computes logits itself."""
+        if self.has_separate_head:
+            return self.model.get_output_embeddings()
+        return torch.nn.Identity()
+
+    def _read(
+        self, head: Any, input_ids: torch.Tensor, position_ids: torch.Tensor | None
+    ) -> tuple[torch.Tensor, Any]:
+        """Return the inputs of the head, (b, w, d), and hidden states if a teacher needs them."""
+        if position_ids is not None:
+            position_ids = position_ids + self.position_base
+        inputs = prepare_inputs(self.model, input_ids, position_ids)
+        is_distilled = self.training and self.teacher is not None
+        if is_distilled:
+            inputs["output_hidden_states"] = True
+        with identity_lm_head(head):  # the model then returns hidden states as logits
+            result = self.model(**inputs)
+        if is_distilled:
+            return result.logits, result.hidden_states[-1]
+        return result.logits, None
+
+    def _loss(self, head: Any, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss in nats of outputs, (b, w, d), with labels, (b, w)."""
+        if self.has_separate_head:
+            return chunked_loss(head, outputs, labels)
+        logits = outputs.float().flatten(0, 1)
+        return cross_entropy(logits, labels.flatten(), ignore_index=IGNORE_INDEX)
+
+    def _losses_by_position(
+        self, head: Any, outputs: torch.Tensor, labels: torch.Tensor, is_long: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Return ``loss`` and ``sums``; see `forward`."""
+        parts = [
+            labels.masked_fill(is_long, IGNORE_INDEX),
+            labels.masked_fill(~is_long, IGNORE_INDEX),
+        ]
+        losses = torch.stack([self._loss(head, outputs, part) for part in parts])
+        counts = torch.stack([(part != IGNORE_INDEX).sum() for part in parts])
+        nats = losses.masked_fill(counts == 0, 0) * counts
+        return {"loss": nats.sum() / counts.sum(), "sums": torch.stack([nats, counts])}
 
 
 def plan_windows(tokens: int, length: int, stride: int) -> list[Span]:
-    """Return windows of at most `length` tokens that cover a text of `tokens` tokens; all are ≥ 1,
-    and stride ≤ length.
+    """Return windows of at most `length` tokens that cover a text of `tokens` tokens.
 
-    Windows start `stride` tokens apart, except for the last one, which ends with the text. Tokens
-    `first` to `last` of the text belong to a window: each belongs to the first window in which it
-    is most central.
+    All numbers are ≥ 1, and stride ≤ length. Windows start `stride` tokens apart, except for the
+    last one, which ends with the text. Tokens `first` to `last` of the text belong to a window:
+    each belongs to the first window in which it is most central.
 
     Source: `run_squad.py` of Devlin et al. 2018, arXiv:1810.04805, assigns tokens to windows by
     maximum context.
     """
-    size, last = min(tokens, length), max(tokens - length, 0)
+    size = min(tokens, length)
+    last = max(tokens - length, 0)
     starts = [*range(0, last, stride), last]
     # A token as far from the middle of one window as from that of the next belongs to the first.
     borders = [(start + following + size + 1) // 2 for start, following in pairwise(starts)]
@@ -145,27 +162,34 @@ class Teacher:
     """
 
     def __init__(self, teacher: EvalModel, student: EvalModel, *, overlapping: bool) -> None:
+        """Check that the teacher can teach the student, and put it in evaluation mode.
+
+        Raises:
+            CheckpointError: The two have other tokens or another hidden size.
+            UnsupportedModelError: One of them cannot compute hidden states from text only.
+        """
         self.model = teacher
         self.tokenizer = student.tokenizer
         self.overlapping = overlapping
         teacher.model.eval()
         sampled = np.linspace(0, len(student.tokenizer.tokenizer) - 1, SAMPLED_IDS).astype(np.int64)
         eval_model.check_same_tokens(student, teacher, sampled)
-        size, expected = map(_hidden_size, (student, teacher))
+        size = _hidden_size(student)
+        expected = _hidden_size(teacher)
         if size != expected:
             message = (
                 f"The hidden size of {student.name} is {size:,}, but that of {teacher.name} is "
                 f"{expected:,}."
             )
-            raise CheckpointError(
-                message, f"Pass the base checkpoint of {student.name} with --base."
-            )
+            hint = f"Pass the base checkpoint of {student.name} with --base."
+            raise CheckpointError(message, hint)
 
     def plan(self, input_ids: torch.Tensor) -> list[Span]:
         """Return the windows of texts, int64 of shape (b, w)."""
+        tokens = input_ids.shape[1] - self.tokenizer.num_special
         length = self.model.max_text
         stride = max(length // 2, 1) if self.overlapping else length
-        return plan_windows(input_ids.shape[1] - self.tokenizer.num_special, length, stride)
+        return plan_windows(tokens, length, stride)
 
     def read(self, input_ids: torch.Tensor, windows: list[Span]) -> torch.Tensor:
         """Return the states of windows, special tokens included, (windows, b, s, d), float32."""
@@ -177,8 +201,9 @@ class Teacher:
         return torch.cat(states).view(len(windows), -1, *states[0].shape[1:])
 
     def select(self, values: torch.Tensor, window: Span) -> torch.Tensor:
-        """Return the values of a window and of the special tokens around the text, from values of
-        shape (b, w, …).
+        """Return the values of a window, and of the special tokens around the text.
+
+        `values` has shape (b, w, …), one of each token of the text.
         """
         start = len(self.tokenizer.before)
         stop = values.shape[1] - len(self.tokenizer.after)
@@ -188,28 +213,31 @@ class Teacher:
     def errors(
         self, states: torch.Tensor, targets: torch.Tensor, windows: list[Span]
     ) -> torch.Tensor:
-        """Return the mean squared error of each text's states, (b, w, d), over the mean square of
-        its targets, (b,).
+        """Return the mean squared error of each text, relative to its targets, shape (b,).
+
+        It is that of the text's states, (b, w, d), over the mean square of the targets.
         """
         start = len(self.tokenizer.before)
         stop = targets.shape[2] - len(self.tokenizer.after)
         special = targets.mean(dim=0)
-        parts = [
-            values[:, start + window.first - window.start : start + window.last - window.start]
-            for values, window in zip(targets, windows, strict=True)
-        ]
-        merged = torch.cat([special[:, :start], *parts, special[:, stop:]], dim=1)
+        parts = [special[:, :start]]
+        for values, window in zip(targets, windows, strict=True):
+            first = start + window.first - window.start
+            last = start + window.last - window.start
+            parts.append(values[:, first:last])
+        parts.append(special[:, stop:])
+        merged = torch.cat(parts, dim=1)
         return (states - merged).square().mean(dim=(1, 2)) / merged.square().mean(dim=(1, 2))
 
 
 class Distillation(torch.nn.Module):
-    """Distils a base checkpoint (teacher), which reads windows, into a model (student) that reads
-    long texts.
+    """Distils a base checkpoint, which reads windows, into a model that reads long texts.
 
-    The loss is that of `Teacher.errors`. For sentence encoders (`poolings`), the mean of 1 - cosine
-    similarity of each window's embeddings is added. A window's embedding is pooled from its tokens
-    and the special tokens around the text, as the teacher's is; with a pooling of one token, such
-    as [CLS], one embedding is compared with the mean of all.
+    The base is the teacher, the model the student. The loss is that of `Teacher.errors`. For
+    sentence encoders (`poolings`), the mean of 1 - cosine similarity of each window's embeddings is
+    added. A window's embedding is pooled from its tokens and the special tokens around the text, as
+    the teacher's is; with a pooling of one token, such as [CLS], one embedding is compared with the
+    mean of all.
 
     Source: Dong et al. 2025, arXiv:2502.07365, keep an extended model's states close to the base
         model's on short texts; Zhang et al. 2025, arXiv:2503.20376, pull the embeddings of a long
@@ -230,7 +258,7 @@ class Distillation(torch.nn.Module):
         self.student = student
         self.teacher = Teacher(teacher, student, overlapping=True)
         self.poolings = poolings
-        self.position_base = position_base(student, "--window") if position_ids else 0
+        self.position_base = _position_base(student, position_ids=position_ids)
 
     def forward(
         self,
@@ -238,20 +266,22 @@ class Distillation(torch.nn.Module):
         labels: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
-        """Return the mean loss of texts, int64 of shape (b, w), as ``loss``; only the student uses
-        position ids.
+        """Return the mean loss of texts, int64 of shape (b, w), as ``loss``.
+
+        Only the student uses position ids.
         """
-        positions = None if position_ids is None else position_ids + self.position_base
-        states = last_states(self.student, input_ids, positions)
+        if position_ids is not None:
+            position_ids = position_ids + self.position_base
+        states = last_states(self.student, input_ids, position_ids)
         windows = self.teacher.plan(input_ids)
         targets = self.teacher.read(input_ids, windows)
         loss = self.teacher.errors(states, targets, windows)
         if self.poolings:
-            embeddings = torch.stack(
-                [self._pool(self.teacher.select(states, window)) for window in windows]
-            )
-            target_embeddings = torch.stack([self._pool(states) for states in targets])
-            loss = loss + 1 - cosine_similarity(embeddings, target_embeddings, dim=-1).mean(dim=0)
+            selected = [self.teacher.select(states, window) for window in windows]
+            embeddings = torch.stack([self._pool(part) for part in selected])
+            target_embeddings = torch.stack([self._pool(part) for part in targets])
+            similarity = cosine_similarity(embeddings, target_embeddings, dim=-1)
+            loss = loss + 1 - similarity.mean(dim=0)
         return {"loss": loss.mean()}
 
     def _pool(self, states: torch.Tensor) -> torch.Tensor:
@@ -260,8 +290,7 @@ class Distillation(torch.nn.Module):
 
 
 class Contrastive(torch.nn.Module):
-    """Loss of finding the positive of each anchor among all positives and negatives of a batch, on
-    all devices.
+    """Loss of finding the positive of each anchor among all texts of a batch, on all devices.
 
     It is sentence-transformers' `MultipleNegativesRankingLoss`; activations of micro-batches are
     computed again in the backward pass. With a teacher, `weight` times the mean of 1 - cosine
@@ -277,6 +306,11 @@ class Contrastive(torch.nn.Module):
     def __init__(
         self, student: EvalModel, teacher: EvalModel | None, weight: float, *, position_ids: bool
     ) -> None:
+        """Create the loss and the pooling of the student.
+
+        Raises:
+            TrainingError: sentence-transformers is not installed.
+        """
         try:
             from sentence_transformers.sentence_transformer import losses, modules
         except ImportError as error:
@@ -287,29 +321,19 @@ class Contrastive(torch.nn.Module):
         self.teacher = teacher
         self.weight = weight
         self.padding = student.tokenizer.tokenizer.pad_token_id or 0
-        self.position_base = position_base(student, "--window") if position_ids else 0
-        self.pooling = modules.Pooling(
-            student.model.config.get_text_config().hidden_size, read_pooling(student.root)
-        )
+        self.position_base = _position_base(student, position_ids=position_ids)
+        hidden_size = student.model.config.get_text_config().hidden_size
+        self.pooling = modules.Pooling(hidden_size, read_pooling(student.root))
         self.ranking: Any = losses.MultipleNegativesRankingLoss(self.pooling)
 
     def forward(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
         """Return the mean loss in nats as ``loss`` of pairs of `PairDataset`, (b, texts, w)."""
-        size = self.micro_batch_size
-        pairs = len(input_ids)
-        embed = (
-            self.embed if size >= pairs else partial(checkpoint, self.embed, use_reentrant=False)
-        )
-        values: list[Any] = (
-            [input_ids] if position_ids is None else [input_ids, position_ids + self.position_base]
-        )
-        parts = zip(
-            *(value.transpose(0, 1).flatten(0, 1).split(size) for value in values), strict=True
-        )
-        embedded: Any = torch.cat([embed(self.model, *part) for part in parts])
-        anchors, *others = embedded.split(pairs)
+        if position_ids is not None:
+            position_ids = position_ids + self.position_base
+        embeddings = self._embed_all(input_ids, position_ids)
+        anchors, *others = embeddings.split(len(input_ids))
         self.ranking.gather_across_devices = self.training and torch.distributed.is_initialized()
         with torch.autocast(input_ids.device.type, enabled=False):  # similarities are float32, too
             loss: torch.Tensor = self.ranking.compute_loss_from_embeddings([anchors, *others], None)
@@ -320,28 +344,46 @@ class Contrastive(torch.nn.Module):
             loss = loss + self.weight * (1 - cosine_similarity(anchors, targets)).mean()
         return {"loss": loss}
 
+    def _embed_all(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None) -> Any:
+        """Return the embeddings of all anchors, then of all positives, …, shape (texts * b, d)."""
+        size = self.micro_batch_size
+        embed: Any = self.embed
+        if size < len(input_ids):
+            embed = partial(checkpoint, self.embed, use_reentrant=False)
+        inputs = [input_ids] if position_ids is None else [input_ids, position_ids]
+        ordered = [values.transpose(0, 1).flatten(0, 1) for values in inputs]
+        micro_batches = [torch.split(values, size) for values in ordered]
+        embedded = [embed(self.model, *part) for part in zip(*micro_batches, strict=True)]
+        return torch.cat(embedded)
+
     def embed(self, model: Any, ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> Any:
-        """Return a model's embeddings of texts padded with `IGNORE_INDEX`, (b, w), as float32, (b,
-        d).
+        """Return a model's embeddings of texts, (b, d), as float32.
+
+        `ids`, (b, w), are padded with `IGNORE_INDEX`.
         """
         mask = (ids != IGNORE_INDEX).long()
-        inputs = prepare_inputs(model, ids.where(mask > 0, self.padding), position_ids) | {
-            "attention_mask": mask
-        }
         width = int(mask.sum(dim=1).max())
-        inputs |= {
-            name: value[:, :width]
-            for name, value in inputs.items()
-            if isinstance(value, torch.Tensor)
-        }
+        inputs = prepare_inputs(model, ids.where(mask > 0, self.padding), position_ids)
+        inputs["attention_mask"] = mask
+        for name, value in inputs.items():
+            if isinstance(value, torch.Tensor):
+                inputs[name] = value[:, :width]
         states = model.base_model(**inputs).last_hidden_state.float()
         return self.pooling(inputs | {"token_embeddings": states})["sentence_embedding"]
 
 
+def _position_base(model: EvalModel, *, position_ids: bool) -> int:
+    """Return the position id of a model's first usable position if it is called with position ids.
+
+    Raises:
+        UnsupportedModelError: The model does not accept position ids.
+    """
+    return position_base(model, "--window") if position_ids else 0
+
+
 def _hidden_size(model: EvalModel) -> int:
+    """Return the width of a model's last hidden states."""
     tokenizer = model.tokenizer
-    ids = torch.from_numpy(tokenizer.add_special_tokens(tokenizer.encode("a"))).to(
-        model.model.device
-    )
+    ids = torch.from_numpy(tokenizer.add_special_tokens(tokenizer.encode("a")))
     with torch.no_grad(), eval_model.needs_only_text(model, "states"):
-        return int(last_states(model, ids[None]).shape[-1])
+        return int(last_states(model, ids.to(model.model.device)[None]).shape[-1])

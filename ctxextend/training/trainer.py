@@ -1,6 +1,4 @@
-"""The training loop: transformers' Trainer with atomic saves, a check for finite losses, and a
-clean stop.
-"""
+"""The training loop: transformers' Trainer with atomic saves, finite losses and a clean stop."""
 
 import math
 import shutil
@@ -8,7 +6,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -32,22 +30,34 @@ from ctxextend.evaluation.eval_model import CAUSAL, ENCODER
 from ctxextend.models.devices import peak_memory
 from ctxextend.models.load import quiet_transformers
 from ctxextend.progress import Progress
-from ctxextend.training.memory import checkpoint_layers, shard
+from ctxextend.training.memory import checkpoint_layers
+from ctxextend.training.objectives import Contrastive
+from ctxextend.training.parallel import shard
 from ctxextend.training.setup import TrainingSetup
 from ctxextend.training.train_data import IGNORE_INDEX, SequenceDataset
-from ctxextend.training.training_run import SAVE, RunFolder, TrainResult
+from ctxextend.training.train_result import (
+    HeldOutLosses,
+    LossesByPosition,
+    TrainedPart,
+    TrainedSteps,
+    TrainingCost,
+    TrainResult,
+)
+from ctxextend.training.training_run import SAVE, RunFolder
 
 WARMUP = 0.05  # warmup steps of the learning rate, as a share of all steps
-STATE, BEST = "state", "best of "  # folder of a saved state; prefix of the best values in it
+STATE = "state"  # folder of a saved state
+BEST = "best of "  # prefix of the best values in it
+ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names in a saved state
+SAVES = 10  # default number of saved states
 EVALUATIONS = 4  # default number of evaluations after the initial one
-TORCH_WRITER = (
-    "PytorchStreamWriter",
-    "inline_container",
-    "iostream",
-)  # in messages of torch if it cannot write
+# In messages of torch if it cannot write.
+TORCH_WRITER = ("PytorchStreamWriter", "inline_container", "iostream")
 UNFINISHED = "unfinished"  # the folder of a saved state that is being written
-# seconds within which signals count as one: a terminal and a launcher both forward a single Ctrl-C
+# Seconds within which signals count as one: a terminal and a launcher both forward a single Ctrl-C.
 SAME_SIGNAL = 2.0
+# Parts of the held-out loss of language models: at the positions that the base has, and others.
+LOSS_PARTS = ("short", "long")
 
 
 def run_training(
@@ -56,27 +66,28 @@ def run_training(
     progress: Progress,
     notify: Callable[[str], None] = lambda text: None,
 ) -> TrainResult:
-    """Train, resuming from the last saved state if there is one; progress is in tokens, with the
-    loss of each step.
+    """Train, resuming from the last saved state if there is one.
 
     If the first step runs out of memory, it is retried with smaller micro-batches, then with
-    gradient checkpointing; the sequences of a step stay the same. A signal raises
-    TrainingInterrupted.
+    gradient checkpointing; the sequences of a step stay the same. Progress is in tokens, with the
+    loss of each step.
+
+    Raises:
+        TrainingInterrupted: A signal arrived; the state is saved.
+        TrainingError: Training failed, such as by a loss that is not finite or too little memory.
+        OutputError: A state cannot be saved.
     """
     task = setup.task
+    model = setup.objective.model
     if task.settings.fsdp:
-        checkpoint_layers(setup.objective.model)
-        tables = [
-            setup.trainable.names[name]
-            for _, name in task.files.tables
-            if name in setup.trainable.names
-        ]
-        shard(setup.objective, tables, task.devices)
-    attempts = [(size, False) for size in task.micro_batches] + [(task.micro_batches[-1], True)]
+        checkpoint_layers(model)
+        shard(setup.objective, _trained_tables(setup), task.devices)
+    attempts = [(size, False) for size in task.micro_batches]
+    attempts.append((task.micro_batches[-1], True))
     with quiet_transformers(), StopRequest() as stop, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         for per_device_batch_size, is_checkpointed in attempts:
-            if is_checkpointed and not checkpoint_layers(setup.objective.model):
+            if is_checkpointed and not checkpoint_layers(model):
                 break
             start = folder.step
             callback = RunCallback(setup, folder, stop, progress)
@@ -88,12 +99,9 @@ def run_training(
                     raise
                 failure = error.with_traceback(None)  # its frames keep tensors in memory
             else:
-                return _result(trainer, callback, per_device_batch_size)
-            if (
-                trainer.state.global_step > start
-                or task.devices.num_processes > 1
-                or is_checkpointed
-            ):
+                return _finish(trainer, callback, per_device_batch_size)
+            is_first_step = trainer.state.global_step <= start
+            if is_checkpointed or not is_first_step or task.devices.num_processes > 1:
                 break
             notify(
                 f"Out of memory with micro-batch {per_device_batch_size}: retrying with less "
@@ -109,109 +117,190 @@ def run_training(
     raise TrainingError(message, hint) from failure
 
 
+def _trained_tables(setup: TrainingSetup) -> list[str]:
+    """Return the names of the parameters of position tables that are trained."""
+    names = setup.trainable.names
+    return [names[name] for _, name in setup.task.files.tables if name in names]
+
+
 def _train(trainer: "RunTrainer", callback: "RunCallback") -> None:
-    folder, setup = trainer.folder, callback.setup
+    """Train, and evaluate after the last step.
+
+    Raises:
+        TrainingError: A loss is not finite.
+    """
+    folder = trainer.folder
+    steps = callback.setup.task.settings.steps
     try:
-        trainer.train(resume_from_checkpoint=str(folder.save) if folder.save else None)
+        resumed = None if folder.save is None else str(folder.save)
+        trainer.train(resume_from_checkpoint=resumed)
         step = trainer.state.global_step
-        if step >= setup.task.settings.steps and step not in held_out_losses(
-            trainer.state.log_history
-        ):
+        if step >= steps and step not in held_out_losses(trainer.state.log_history):
             trainer.evaluate()
     except NotFiniteError:
-        step = trainer.state.global_step
-        if not step:
-            message = f"The loss of {setup.model.name} is NaN or infinite before the first step."
-            hint = "Check its table with ctxextend inspect, or train with --precision fp32."
-            raise TrainingError(message, hint) from None
-        folder.remove([saved for saved in folder.steps if saved > callback.last_finite_step])
-        message = f"The loss became NaN or infinite at step {step} of {setup.task.settings.steps}."
-        restart = f"Restart with an --lr below {setup.lr:.2g}"
-        if folder.save is None:
-            raise TrainingError(f"{message} No state was saved.", f"{restart}.") from None
-        finish = (
-            f"finish at step {folder.step} with the same command and --resume --steps {folder.step}"
-        )
-        message += f" The state of step {folder.step} is saved in {folder.save}."
-        raise TrainingError(message, f"{restart} and --force, or {finish}.") from None
+        folder.remove_saves([step for step in folder.steps if step > callback.last_finite_step])
+        raise _not_finite(callback, trainer.state.global_step) from None
+
+
+def _not_finite(callback: "RunCallback", step: int) -> TrainingError:
+    """Return the error for a loss that is not finite at a step."""
+    setup = callback.setup
+    folder = callback.folder
+    if step == 0:
+        message = f"The loss of {setup.model.name} is NaN or infinite before the first step."
+        hint = "Check its table with ctxextend inspect, or train with --precision fp32."
+        return TrainingError(message, hint)
+    message = f"The loss became NaN or infinite at step {step} of {setup.task.settings.steps}."
+    restart = f"Restart with an --lr below {setup.lr:.2g}"
+    if folder.save is None:
+        return TrainingError(f"{message} No state was saved.", f"{restart}.")
+    message += f" The state of step {folder.step} is saved in {folder.save}."
+    finish = (
+        f"finish at step {folder.step} with the same command and --resume --steps {folder.step}"
+    )
+    return TrainingError(message, f"{restart} and --force, or {finish}.")
 
 
 def held_out_losses(log: Iterable[Mapping[str, Any]], name: str = "eval_loss") -> dict[int, float]:
-    """Return the held-out losses of a log by step, in order; see `RunTrainer.evaluate` for
-    names.
+    """Return the held-out losses of a log by step, in order.
+
+    See `RunTrainer.evaluate` for names.
     """
     return {line["step"]: line[name] for line in log if name in line}
 
 
-def _result(
+def _finish(
     trainer: "RunTrainer", callback: "RunCallback", per_device_batch_size: int
 ) -> TrainResult:
-    """Return the result of a finished run, not written yet, and load the weights to write into the
-    model.
+    """Load the weights to write into the model, and return the result, which is not written yet.
+
+    Raises:
+        TrainingInterrupted: A signal stopped the run before its last step.
     """
-    setup, task, settings = trainer.setup, trainer.setup.task, trainer.setup.task.settings
+    setup = trainer.setup
+    task = setup.task
+    settings = task.settings
     step = trainer.state.global_step
-    stop = callback.stop.signal
+    signal_number = callback.stop.signal
+    if signal_number is not None and step < settings.steps:
+        raise TrainingInterrupted(signal_number, step, trainer.folder.path)
     log = tuple(trainer.state.log_history)
-    if stop is not None and step < settings.steps:
-        raise TrainingInterrupted(stop, step, trainer.folder.path)
-    losses = held_out_losses(log)
-    best = min(losses, key=losses.__getitem__)
-    if settings.save == "best" and best != step:
+    held_out = _summarise_losses(setup, log, step)
+    if held_out.saved_step != step:
         setup.trainable.load(trainer.best)
     setup.trainable.gather(keep=task.devices.is_main_process)
-    saved = best if settings.save == "best" else step
-    apart = (held_out_losses(log, f"eval_loss_{name}") for name in ("short", "long"))
-    short, long = ((part[0], part[saved]) if {0, saved} <= part.keys() else None for part in apart)
-    of_encoder = "contrastive" if settings.contrastive else "distilled"
     return TrainResult(
         output=trainer.folder.path,
         source=task.files.ref.source,
-        objective=of_encoder if setup.model.kind == ENCODER else setup.model.kind,
-        distill=settings.distill or 0.0,
-        trainable=str(settings.trainable),
-        lora=settings.lora,
-        parameters=setup.trainable.count,
-        steps=step,
-        batch_size=settings.batch_size,
-        per_device_batch_size=per_device_batch_size,
-        devices=task.devices.num_processes,
-        sharding="fsdp2" if settings.fsdp else None,
-        seq_len=task.span,
-        window=task.length,
-        lr=setup.lr,
-        tokens=step * settings.batch_size * task.length,
-        held_out_sequences=len(setup.held_out),
-        held_out_tokens=next(int(line["eval_tokens"]) for line in log if "eval_tokens" in line),
-        loss_before=losses[0],
-        loss_after=losses[saved],
-        loss_last=losses[step],
-        loss_best=losses[best],
-        best_step=best,
-        saved_step=saved,
-        seconds=callback.seconds,
-        peak_bytes=trainer.peak(),
-        precision=settings.precision,
-        short_positions=task.short_positions,
-        loss_short=short,
-        loss_long=long,
+        trained=_trained_part(setup),
+        run=TrainedSteps(
+            steps=step,
+            batch_size=settings.batch_size,
+            per_device_batch_size=per_device_batch_size,
+            devices=task.devices.num_processes,
+            sharding="fsdp2" if settings.fsdp else None,
+            seq_len=task.span,
+            window=task.length,
+            lr=setup.lr,
+            tokens=step * settings.batch_size * task.length,
+        ),
+        held_out=held_out,
+        cost=TrainingCost(
+            seconds=callback.seconds,
+            peak_bytes=trainer.peak(),
+            precision=settings.precision,
+        ),
+        by_position=LossesByPosition(
+            short_positions=task.short_positions,
+            short=_before_and_after(log, "short", held_out.saved_step),
+            long=_before_and_after(log, "long", held_out.saved_step),
+        ),
         log=log,
         is_first=task.devices.is_main_process,
     )
 
 
-def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "RunTrainer":
-    setup, folder = callback.setup, callback.folder
-    settings, devices = setup.task.settings, setup.task.devices
-    is_cpu = devices.device.type == "cpu"
-    count = settings.steps * settings.batch_size
-    # A contrastive objective compares all pairs of a step, and splits them itself.
-    vars(setup.objective)["micro_batch_size"] = per_device_batch_size
-    micro_batch = (
-        settings.batch_size // devices.num_processes
-        if settings.contrastive
-        else per_device_batch_size
+def _trained_part(setup: TrainingSetup) -> TrainedPart:
+    """Return what a run trains."""
+    settings = setup.task.settings
+    objective = setup.model.kind
+    if objective == ENCODER:
+        objective = "contrastive" if settings.contrastive else "distilled"
+    return TrainedPart(
+        objective=objective,
+        distill=settings.distill or 0.0,
+        trainable=str(settings.trainable),
+        lora=settings.lora,
+        parameters=setup.trainable.count,
     )
+
+
+def _summarise_losses(
+    setup: TrainingSetup, log: Sequence[Mapping[str, Any]], step: int
+) -> HeldOutLosses:
+    """Return the held-out losses of a run that ended at a step."""
+    losses = held_out_losses(log)
+    best = min(losses, key=losses.__getitem__)
+    saved = best if setup.task.settings.save == "best" else step
+    tokens = next(int(line["eval_tokens"]) for line in log if "eval_tokens" in line)
+    return HeldOutLosses(
+        sequences=len(setup.held_out),
+        tokens=tokens,
+        before=losses[0],
+        after=losses[saved],
+        last=losses[step],
+        best=losses[best],
+        best_step=best,
+        saved_step=saved,
+    )
+
+
+def _before_and_after(
+    log: Iterable[Mapping[str, Any]], part: str, saved: int
+) -> tuple[float, float] | None:
+    """Return a part of the held-out loss before training and at the saved step; None if unknown."""
+    losses = held_out_losses(log, f"eval_loss_{part}")
+    if 0 in losses and saved in losses:
+        return losses[0], losses[saved]
+    return None
+
+
+def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "RunTrainer":
+    """Return the Trainer of a run.
+
+    Raises:
+        TrainingError: The experiment tracker is not available.
+    """
+    setup = callback.setup
+    settings = setup.task.settings
+    if isinstance(setup.objective, Contrastive):
+        setup.objective.micro_batch_size = per_device_batch_size
+    arguments = _training_arguments(callback, per_device_batch_size)
+    count = settings.steps * settings.batch_size
+    sequences = setup.dataset(setup.task.text.train, setup.sequences, count, shuffled=True)
+    try:
+        trainer = RunTrainer(callback, arguments, sequences)
+    except (ImportError, RuntimeError, ValueError) as error:
+        # Raised by integrations that are not installed.
+        if settings.report_to == "none":
+            raise
+        message = f"--report-to {settings.report_to} is not available: {one_line(error)}"
+        raise TrainingError(message, "Install it, or remove --report-to.") from error
+    trainer.remove_callback(PrinterCallback)  # it prints to stdout
+    return trainer
+
+
+def _training_arguments(callback: "RunCallback", per_device_batch_size: int) -> TrainingArguments:
+    """Return the arguments of transformers' Trainer for the settings of a run."""
+    setup = callback.setup
+    folder = callback.folder
+    settings = setup.task.settings
+    devices = setup.task.devices
+    is_cpu = devices.device.type == "cpu"
+    micro_batch = per_device_batch_size
+    if settings.contrastive:
+        # The objective compares all pairs of a step, and splits them itself.
+        micro_batch = settings.batch_size // devices.num_processes
     # Half-precision parameters are computed in their own dtype.
     autocast = settings.precision if setup.model.model.dtype == torch.float32 else "fp32"
     arguments = TrainingArguments(
@@ -227,7 +316,7 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_strategy="steps" if folder.keeps_saves else "no",
-        save_steps=settings.save_every or max(settings.steps // 10, 1),
+        save_steps=settings.save_every or max(settings.steps // SAVES, 1),
         eval_strategy="steps",
         eval_steps=settings.eval_every or math.ceil(settings.steps / EVALUATIONS),
         eval_on_start=folder.save is None,
@@ -245,23 +334,9 @@ def _create_trainer(callback: "RunCallback", per_device_batch_size: int) -> "Run
     )
     # Otherwise the precision of accelerate's launcher would take precedence.
     arguments.mixed_precision = "no" if autocast == "fp32" else autocast
-    arguments._n_gpu = min(
-        arguments.n_gpu, 1
-    )  # otherwise Trainer would split a micro-batch across them
-    sequences = setup.dataset(setup.task.train, setup.sequences, count, shuffled=True)
-    try:
-        trainer = RunTrainer(callback, arguments, sequences)
-    except (
-        ImportError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # raised by integrations that are not installed
-        if settings.report_to == "none":
-            raise
-        message = f"--report-to {settings.report_to} is not available: {one_line(error)}"
-        raise TrainingError(message, "Install it, or remove --report-to.") from error
-    trainer.remove_callback(PrinterCallback)  # it prints to stdout
-    return trainer
+    # Otherwise Trainer would split a micro-batch across several GPUs.
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
 
 
 class NotFiniteError(Exception):
@@ -269,17 +344,19 @@ class NotFiniteError(Exception):
 
 
 class RunTrainer(Trainer):
-    """A Trainer that reads its data in order, saves only trainable parameters, and saves
-    atomically.
-    """
+    """A Trainer that reads its data in order, and saves atomically, only trainable parameters."""
 
     def __init__(
         self, callback: "RunCallback", arguments: TrainingArguments, sequences: SequenceDataset
     ) -> None:
-        self.setup, self.folder = callback.setup, callback.folder
-        model, held_out = self.setup.objective, self.setup.held_out
+        self.setup = callback.setup
+        self.folder = callback.folder
         super().__init__(
-            model, arguments, train_dataset=sequences, eval_dataset=held_out, callbacks=[callback]
+            self.setup.objective,
+            arguments,
+            train_dataset=sequences,
+            eval_dataset=self.setup.held_out,
+            callbacks=[callback],
         )
         self.peak = peak_memory(self.setup.task.devices.device)
         self.best: dict[str, torch.Tensor] = {}  # values of the step with the lowest held-out loss
@@ -288,9 +365,7 @@ class RunTrainer(Trainer):
 
     @contextmanager
     def _defer_fsdp_gradient_reduction(self) -> Iterator[None]:
-        """Defer nothing: until they are reduced, gradients take as much memory as the whole
-        model.
-        """
+        """Defer nothing: gradients would take as much memory as the whole model."""
         yield
 
     def create_optimizer(self, *arguments: Any) -> torch.optim.Optimizer:
@@ -303,63 +378,93 @@ class RunTrainer(Trainer):
         return optimizer
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Compute the held-out loss, weighted by tokens (Trainer weights batches equally); keep the
-        best weights.
+        """Compute the held-out loss, weighted by tokens, and keep the best weights.
+
+        Trainer would weight batches equally. The log gets ``eval_loss``, ``eval_tokens`` and
+        ``eval_runtime`` and, of language models, ``eval_loss_short`` and ``eval_loss_long``.
         """
         start_time = time.perf_counter()
-        setup = self.setup
-        size = self.args.per_device_train_batch_size
-        model: Any = self.model
-        # sums: see `LanguageModeling.forward`
-        data = setup.held_out
-        total = 0.0
-        tokens = 0
-        sums = torch.zeros(2, 2)
-        is_whole = setup.task.settings.contrastive  # each process compares all pairs
-        size, processes = (len(data), 1) if is_whole else (size, self.accelerator.num_processes)
-        indices = range(self.accelerator.process_index % processes, len(data), processes)
-        model.eval()
-        for start in range(0, -(-len(data) // processes), size):
-            # Every process runs a sharded model equally often: the last batch of some counts for
-            # nothing.
-            chosen = indices[start : start + size]
-            batch = self._prepare_inputs(default_collate([data[index] for index in chosen or [0]]))
-            labels = batch.get("labels", batch["input_ids"])[:, int(setup.model.kind == CAUSAL) :]
-            count = int((labels != IGNORE_INDEX).sum()) if chosen else 0
-            with torch.no_grad():
-                result = model(**batch)
-            total, tokens = total + float(result["loss"]) * count, tokens + count
-            sums = sums + result["sums"].double().cpu() if "sums" in result else sums
-        local = (total, tokens, *sums.flatten().tolist())
-        total, tokens, *apart = map(sum, zip(*gather_object([local]), strict=True))
-        minimum = min(held_out_losses(self.state.log_history).values(), default=math.inf)
-        if setup.task.settings.save == "best" and total / tokens < minimum:
-            for name, value in setup.trainable.masters.items():
-                is_sharded = isinstance(value, DTensor)
-                self.best[name] = (
-                    value.detach().clone() if is_sharded else value.detach().to("cpu", copy=True)
-                )
+        local = self._held_out_sums()
+        total, tokens, *sums = map(sum, zip(*gather_object([local]), strict=True))
+        loss = total / tokens
+        lowest = min(held_out_losses(self.state.log_history).values(), default=math.inf)
+        if self.setup.task.settings.save == "best" and loss < lowest:
+            self._keep_best()
         metrics = {
-            "eval_loss": total / tokens,
+            "eval_loss": loss,
             "eval_tokens": tokens,
             "eval_runtime": time.perf_counter() - start_time,
         }
-        named = zip(("short", "long"), apart[:2], apart[2:], strict=True)
-        metrics |= {f"eval_loss_{name}": nats / count for name, nats, count in named if count}
+        for part, nats, count in zip(LOSS_PARTS, sums[:2], sums[2:], strict=True):
+            if count:
+                metrics[f"eval_loss_{part}"] = nats / count
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, metrics
         )
         return metrics
 
+    def _held_out_sums(self) -> tuple[float, ...]:
+        """Return the sums of this process: nats and tokens of all held-out tokens, then by part.
+
+        The parts are two sums of nats, then two of tokens; see `LanguageModeling.forward`.
+        """
+        model: Any = self.model
+        data = self.setup.held_out
+        total = 0.0
+        tokens = 0
+        by_part = torch.zeros(2, 2)
+        model.eval()
+        for indices in self._held_out_batches(len(data)):
+            # Every process runs a sharded model equally often: the last batch of some counts for
+            # nothing.
+            examples = [data[index] for index in indices or [0]]
+            batch = self._prepare_inputs(default_collate(examples))
+            count = self._predicted(batch) if indices else 0
+            with torch.no_grad():
+                result = model(**batch)
+            total += float(result["loss"]) * count
+            tokens += count
+            if "sums" in result:
+                by_part = by_part + result["sums"].double().cpu()
+        return total, tokens, *by_part.flatten().tolist()
+
+    def _held_out_batches(self, count: int) -> Iterator[Sequence[int]]:
+        """Yield the indices of each batch of this process; some may be empty."""
+        size = self.args.per_device_train_batch_size
+        processes = self.accelerator.num_processes
+        if self.setup.task.settings.contrastive:  # each process compares all pairs
+            size = count
+            processes = 1
+        indices = range(self.accelerator.process_index % processes, count, processes)
+        for start in range(0, math.ceil(count / processes), size):
+            yield indices[start : start + size]
+
+    def _predicted(self, batch: Mapping[str, torch.Tensor]) -> int:
+        """Return the number of tokens that are predicted in a batch."""
+        labels = batch.get("labels", batch["input_ids"])
+        if self.setup.model.kind == CAUSAL:
+            labels = labels[:, 1:]
+        return int((labels != IGNORE_INDEX).sum())
+
+    def _keep_best(self) -> None:
+        """Keep a copy of the current values, on the CPU unless they are sharded."""
+        for name, value in self.setup.trainable.masters.items():
+            if isinstance(value, DTensor):
+                self.best[name] = value.detach().clone()
+            else:
+                self.best[name] = value.detach().to("cpu", copy=True)
+
     def _get_output_dir(self, trial: Any) -> str:
         return str(self.folder.saves / UNFINISHED)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Save to a temporary folder, and rename it when all of it is on disk."""
-        saves = self.folder.saves
+        """Save to a temporary folder, and rename it when all of it is on disk.
+
+        Raises:
+            OutputError: The state cannot be written.
+        """
         unfinished = self.folder.saves / UNFINISHED
-        name = f"{SAVE}{self.state.global_step}"
         if self.is_world_process_zero():
             shutil.rmtree(unfinished, ignore_errors=True)
         self.accelerator.wait_for_everyone()
@@ -367,86 +472,107 @@ class RunTrainer(Trainer):
             super()._save_checkpoint(model, trial)
             self.accelerator.wait_for_everyone()
             if self.is_world_process_zero():
-                for path in (*(unfinished / name).iterdir(), unfinished / name):
-                    sync(path)
-                if not (saves / name).exists():  # otherwise this step is saved already
-                    (unfinished / name).rename(saves / name)
-                    sync(saves)
-                shutil.rmtree(unfinished, ignore_errors=True)
+                self._publish_save()
         except (OSError, RuntimeError, CheckpointException) as failure:
             shutil.rmtree(unfinished, ignore_errors=True)
-            error: BaseException = failure
-            if isinstance(
-                failure, CheckpointException
-            ):  # one exception for each process that failed
-                error, _ = next(iter(failure.failures.values()))
-            is_writer = any(name in str(error) for name in TORCH_WRITER)
-            if not (isinstance(error, OSError) or (type(error) is RuntimeError and is_writer)):
+            error = _writing_error(failure)
+            if error is None:
                 raise
-            save = self.folder.save
-            previous = (
-                f"the previous state, {save}, is complete" if save else "no earlier state exists"
-            )
-            _, space = disk_space(saves, {SAVE: self.setup.trainable.save_bytes})
-            message = (
-                f"Saving to {saves} failed ({one_line(error)}); {previous}. A saved state {space}."
-            )
-            raise OutputError(message, "Free disk space, then resume with --resume.") from failure
+            raise self._not_saved(error) from failure
         self.accelerator.wait_for_everyone()
+
+    def _publish_save(self) -> None:
+        """Move the unfinished saved state into place, unless this step is saved already."""
+        saves = self.folder.saves
+        name = f"{SAVE}{self.state.global_step}"
+        unfinished = saves / UNFINISHED
+        for path in (*(unfinished / name).iterdir(), unfinished / name):
+            sync(path)
+        if not (saves / name).exists():
+            (unfinished / name).rename(saves / name)
+            sync(saves)
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+    def _not_saved(self, error: BaseException) -> OutputError:
+        """Return the error for a state that cannot be saved."""
+        saves = self.folder.saves
+        previous = "no earlier state exists"
+        if self.folder.save is not None:
+            previous = f"the previous state, {self.folder.save}, is complete"
+        _, space = disk_space(saves, {SAVE: self.setup.trainable.save_bytes})
+        message = (
+            f"Saving to {saves} failed ({one_line(error)}); {previous}. A saved state {space}."
+        )
+        return OutputError(message, "Free disk space, then resume with --resume.")
 
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
     ) -> None:
-        """Save nothing here: the optimizer's state contains the parameters, and all others are in
-        the source.
+        """Save nothing here.
+
+        The optimizer's state contains the parameters, and all others are in the source.
         """
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load nothing here: `_load_optimizer_and_scheduler` loads the parameters."""
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Save trainable parameters, their best values and AdamW's state; each process writes a
-        part.
-        """
+        """Save trainable parameters, their best values and AdamW's state, a part per process."""
         state = self._values()
-        optimizer = self._adam
         for name, master in self.setup.trainable.masters.items():
-            state |= {f"{key} of {name}": value for key, value in optimizer.state[master].items()}
+            for key, value in self._adam.state[master].items():
+                state[_adam_name(key, name)] = value
         save(state, checkpoint_id=Path(output_dir) / STATE)
 
     def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
         """Load what was saved, by any number of processes."""
         if checkpoint_folder is None:
             return
-        optimizer = self._adam
-        trainable = self.setup.trainable
+        masters = self.setup.trainable.masters
         path = Path(checkpoint_folder) / STATE
         saved = FileSystemReader(path).read_metadata().state_dict_metadata
         if any(name.startswith(BEST) for name in saved):
-            self.best = {name: value.detach().clone() for name, value in trainable.masters.items()}
+            self.best = {name: value.detach().clone() for name, value in masters.items()}
         state = self._values()
-        for name, master in trainable.masters.items():
-            zeros = {key: torch.zeros_like(master) for key in ("exp_avg", "exp_avg_sq")} | {
-                "step": torch.zeros(())
-            }
-            optimizer.state[master] = zeros
-            state |= {f"{key} of {name}": value for key, value in zeros.items()}
+        for name, master in masters.items():
+            zeros = {key: torch.zeros_like(master) for key in ADAM_MOMENTS}
+            zeros["step"] = torch.zeros(())
+            self._adam.state[master] = zeros
+            state |= {_adam_name(key, name): value for key, value in zeros.items()}
         load({name: value for name, value in state.items() if name in saved}, checkpoint_id=path)
-        trainable.load(trainable.masters)
-        # The schedule depends on the step only, and not on the planned steps of the interrupted
-        # run.
+        self.setup.trainable.load(masters)
+        self._set_schedule(self.folder.step)
+
+    def _set_schedule(self, step: int) -> None:
+        """Set the schedule to a step: it does not depend on the steps of the interrupted run."""
         scheduler: Any = self.lr_scheduler
-        step = self.folder.step
-        scheduler.load_state_dict(
-            {**scheduler.state_dict(), "last_epoch": step - 1, "_step_count": step}
-        )
+        state = scheduler.state_dict()
+        state["last_epoch"] = step - 1
+        state["_step_count"] = step
+        scheduler.load_state_dict(state)
         scheduler.step()
 
     def _values(self) -> dict[str, torch.Tensor]:
         """Return the values of parameters by their names in a saved state."""
-        return self.setup.trainable.masters | {
-            f"{BEST}{name}": value for name, value in self.best.items()
-        }
+        best = {f"{BEST}{name}": value for name, value in self.best.items()}
+        return self.setup.trainable.masters | best
+
+
+def _adam_name(key: str, parameter: str) -> str:
+    """Return the name in a saved state of a value that AdamW keeps of a parameter."""
+    return f"{key} of {parameter}"
+
+
+def _writing_error(failure: BaseException) -> BaseException | None:
+    """Return the error of a failed save if a file could not be written; else None."""
+    error = failure
+    if isinstance(failure, CheckpointException):  # one exception for each process that failed
+        error, _ = next(iter(failure.failures.values()))
+    if isinstance(error, OSError):
+        return error
+    if type(error) is RuntimeError and any(name in str(error) for name in TORCH_WRITER):
+        return error
+    return None
 
 
 class RunCallback(TrainerCallback):
@@ -460,7 +586,7 @@ class RunCallback(TrainerCallback):
         self.stop = stop
         self.progress = progress
         # The last step whose weights are known to give a finite loss; later saved states are
-        # removed if it becomes NaN.
+        # removed if the loss becomes NaN.
         self.last_finite_step = min(folder.steps, default=0)
         self._start_time = 0.0
         self._reported = 0
@@ -475,7 +601,8 @@ class RunCallback(TrainerCallback):
         """Continue the clock of an interrupted run."""
         before = [line["seconds"] for line in state.log_history if "seconds" in line]
         self._start_time = time.perf_counter() - max(before, default=0.0)
-        *_, self._held_out = math.nan, *held_out_losses(state.log_history).values()
+        losses = [*held_out_losses(state.log_history).values()]
+        self._held_out = losses[-1] if losses else math.nan
 
     def on_log(
         self,
@@ -485,24 +612,32 @@ class RunCallback(TrainerCallback):
         logs: dict[str, float] | None = None,
         **others: Any,
     ) -> None:
-        """Report the loss of a step; abort if it is not finite."""
+        """Report the loss of a step.
+
+        Raises:
+            NotFiniteError: It is NaN or infinite.
+        """
         state.log_history[-1]["seconds"] = round(self.seconds, 3)
         logs = logs or {}
         step = state.global_step
-        task = self.setup.task
         self._held_out = logs.get("eval_loss", self._held_out)
         if "loss" in logs:
-            tokens = task.settings.batch_size * task.length
-            steps = task.settings.steps
-            label = f"step {step}/{steps}, loss {logs['loss']:.3f}, held-out {self._held_out:.3f}"
-            self.progress((step - self._reported) * tokens, steps * tokens, label)
-            self._reported = step
+            self._report(step, logs["loss"])
         if not all(math.isfinite(logs.get(name, 0.0)) for name in ("loss", "eval_loss")):
             raise NotFiniteError
         if "loss" in logs:  # computed with the weights of the previous step
             self.last_finite_step = max(self.last_finite_step, step - 1)
             if state.is_world_process_zero:
-                self.folder.remove(self.folder.steps[1:])
+                self.folder.remove_saves(self.folder.steps[1:])
+
+    def _report(self, step: int, loss: float) -> None:
+        """Report the progress since the last report."""
+        task = self.setup.task
+        tokens = task.settings.batch_size * task.length
+        steps = task.settings.steps
+        label = f"step {step}/{steps}, loss {loss:.3f}, held-out {self._held_out:.3f}"
+        self.progress((step - self._reported) * tokens, steps * tokens, label)
+        self._reported = step
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Stop if a signal arrived during a save: another step may take long."""

@@ -19,7 +19,7 @@ from ctxextend import ResizeError, TrainingError, evaluate, resize, train
 from ctxextend.cli.app import build_app
 from ctxextend.errors import EXTRAS, install_command
 from ctxextend.models import devices
-from ctxextend.training.memory import open_devices
+from ctxextend.training.parallel import open_devices
 from tests.helpers.pico import Pico
 from tests.helpers.repository import ROOT
 from tests.helpers.trainings import write_book

@@ -226,8 +226,8 @@ def test_comparison_run_evaluates_on_held_out_windows(source: Path, tmp_path: Pa
     found = open_run(source, "copy", steps=1, folder=tmp_path, tokens=256)
     assert found.trainer is not None
     task = found.trainer.task
-    rule = HeldOut(**task.provenance["held_out"])
-    held_out = np.concatenate(held_out_windows(task.train.tokens, rule))
+    rule = HeldOut(**task.text.facts["held_out"])
+    held_out = np.concatenate(held_out_windows(task.text.train.tokens, rule))
     read = np.concatenate(found.evaluation.text.documents)
     assert (
         read.tolist()

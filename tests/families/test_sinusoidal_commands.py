@@ -213,7 +213,10 @@ def test_run_resizes_trains_and_evaluates(model_type: str) -> None:
     Path("recipe.yaml").write_text(json.dumps({"source": model_type} | steps))
     result = ctxextend.run("recipe.yaml", "out")
     assert result.training is not None and result.evaluation is not None
-    assert (result.training.trainable, result.evaluation.max_len) == ("all-but-positions", NEW)
+    assert (result.training.trained.trainable, result.evaluation.max_len) == (
+        "all-but-positions",
+        NEW,
+    )
 
 
 @pytest.mark.parametrize("model_type", ["xlm", "roformer", "pegasus", "ctrl", "xglm"])

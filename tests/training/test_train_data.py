@@ -64,11 +64,11 @@ def causal_settings(draw: Any) -> SequenceSettings:
     slack = draw(st.integers(0, 30))
     length = before + after + text
     return SequenceSettings(
-        tuple(range(-before, 0)),
-        (-9,) * after,
-        length,
-        length + slack,
-        CAUSAL,
+        special_before=tuple(range(-before, 0)),
+        special_after=(-9,) * after,
+        length=length,
+        span=length + slack,
+        kind=CAUSAL,
         skip=draw(st.booleans()),
         seed=draw(st.integers(0, 2**40)),
     )

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ctxextend.training.setup import TrainableParameters
+from ctxextend.training.trainable import TrainableParameters
 from ctxextend.training.trainer import RunCallback
 from tests.helpers import pico
 from tests.helpers.repository import ROOT

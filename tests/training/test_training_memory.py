@@ -11,7 +11,8 @@ from transformers.activations import ACT2FN
 from ctxextend.errors import TrainingError
 from ctxextend.recipe import Train
 from ctxextend.training import memory
-from ctxextend.training.memory import checkpoint_activations, chunked_loss, micro_batch_sizes
+from ctxextend.training.memory import checkpoint_activations, chunked_loss
+from ctxextend.training.parallel import micro_batch_sizes
 from ctxextend.training.train_data import IGNORE_INDEX
 
 VOCAB_SIZE, WIDTH = 7, 3

@@ -32,7 +32,7 @@ def test_save_is_the_last_complete_one() -> None:
     for name in ("checkpoint-9", "checkpoint-10", "checkpoint-x", "unfinished"):
         (folder.saves / name).mkdir(parents=True)
     assert (folder.save, folder.step) == (folder.saves / "checkpoint-10", 10)
-    folder.remove([9, 10])
+    folder.remove_saves([9, 10])
     assert sorted(path.name for path in folder.saves.iterdir()) == ["checkpoint-x", "unfinished"]
     assert folder.save is None
 

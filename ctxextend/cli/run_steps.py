@@ -1,0 +1,167 @@
+"""Run the steps of a recipe, and print what they did; shared by several commands."""
+
+import math
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from ctxextend.cli.console import Console, ignore_ctrl_c
+from ctxextend.errors import TrainingInterrupted, counted, size_text, time_text
+
+if TYPE_CHECKING:
+    from ctxextend.pipeline import RunResult
+    from ctxextend.planned import Planned
+    from ctxextend.recipe import Recipe
+    from ctxextend.training.train_result import TrainResult
+
+# How to go on after an interrupted run of a command with --resume, and of one without it.
+RESUME = "Resume with the same command and --resume."
+RESUME_OR_START_OVER = "Resume with the same command; --force starts over."
+MAX_EXPONENT = 700.0  # of a perplexity; larger ones are infinite
+PERPLEXITY_OBJECTIVES = ("causal", "masked")
+
+
+@contextmanager
+def exit_if_interrupted(console: Console, resume_hint: str) -> Iterator[None]:
+    """Print how to resume a training run that a signal interrupted, and exit.
+
+    Raises:
+        typer.Exit: It was interrupted; the code is that of the signal.
+    """
+    try:
+        yield
+    except TrainingInterrupted as stop:
+        ignore_ctrl_c()
+        saved = f"Stopped after step {stop.step}, saved in {stop.folder}. {resume_hint}"
+        console.failure("Interrupted", saved, None)
+        raise typer.Exit(128 + stop.signal) from None
+
+
+def execute(
+    console: Console,
+    recipe: "Recipe",
+    planned: "Planned | None",
+    output: Path | None,
+    *,
+    force: bool,
+    resume: bool,
+) -> "RunResult":
+    """Run a recipe and print its result.
+
+    Raises:
+        typer.Exit: Training was interrupted.
+        CtxextendError: As `run_recipe`.
+    """
+    from ctxextend.pipeline import RunInterrupted, run_recipe
+
+    with exit_if_interrupted(console, RESUME):
+        try:
+            result = run_recipe(recipe, planned, output, force=force, resume=resume, events=console)
+        except RunInterrupted as stop:
+            result = stop.result
+    if result.resize is not None:
+        console.warning(*result.resize.warnings)
+    if result.training is not None:
+        show_training(console, result.training)
+    if result.output is not None:
+        console.data(str(result.output))
+    is_adapter = recipe.train is not None and recipe.train.save_adapter
+    if result.training is not None and result.evaluation is None and not is_adapter:
+        console.next_steps(*steps_after_training(result.training.output))
+    return result
+
+
+def steps_after_training(output: Path) -> tuple[str, ...]:
+    """Return commands to run on a trained checkpoint."""
+    folder = shlex.quote(str(output))
+    return (f"ctxextend evaluate {folder} --data TEXT", f"ctxextend inspect {folder}")
+
+
+def show_training(console: Console, trained: "TrainResult") -> None:
+    """Print the losses of a training run, and what it cost."""
+    console.warning(*trained.warnings)
+    console.note(*_training_lines(trained))
+
+
+def _training_lines(trained: "TrainResult") -> Iterator[str]:
+    """Yield lines about a finished training run."""
+    losses = trained.held_out
+    yield f"held-out loss {_losses_text(trained)}"
+    by_position = trained.by_position
+    first = by_position.short_positions
+    if by_position.short is not None and by_position.long is not None:
+        short = _change_text(by_position.short)
+        long = _change_text(by_position.long)
+        yield f"positions below {first}: {short}, from {first} on: {long}"
+    sequences = counted(losses.sequences, "sequence")
+    yield f"evaluated on {sequences}, {counted(losses.tokens, 'token')}; {_saved_text(trained)}"
+    yield f"trained on {trained.run.tokens:,} tokens in {_cost_text(trained)}"
+
+
+def _losses_text(trained: "TrainResult") -> str:
+    """Return the held-out losses before and after training; of language models with perplexity."""
+    before = trained.held_out.before
+    after = trained.held_out.after
+    text = _change_text((before, after))
+    if trained.trained.objective in PERPLEXITY_OBJECTIVES:
+        text += f", perplexity {_perplexity(before):.4g} -> {_perplexity(after):.4g}"
+    return text
+
+
+def _change_text(losses: tuple[float, float]) -> str:
+    before, after = losses
+    return f"{before:.4f} -> {after:.4f}"
+
+
+def _perplexity(loss: float) -> float:
+    return math.exp(min(loss, MAX_EXPONENT))
+
+
+def _saved_text(trained: "TrainResult") -> str:
+    """Return which weights were saved, and whether another step was better."""
+    losses = trained.held_out
+    if losses.saved_step:
+        text = f"saved step {losses.saved_step} of {trained.steps}"
+    else:
+        text = "saved the untrained weights"
+    if losses.saved_step == losses.best_step:
+        return f"{text} (best)"
+    return f"{text}; step {losses.best_step} was best"
+
+
+def _cost_text(trained: "TrainResult") -> str:
+    """Return time, speed and, if it is known, peak memory."""
+    cost = trained.cost
+    text = f"{time_text(cost.seconds)}, {trained.tokens_per_second:,.0f} tokens/s"
+    if cost.peak_bytes:
+        text += f", peak memory {size_text(cost.peak_bytes)}"
+    return text
+
+
+def push(console: Console, folder: Path | None, repo: str | None) -> dict[str, str]:
+    """Upload an output if a repository is given, and return its URL.
+
+    Local paths in it are shortened to names.
+
+    Raises:
+        OutputError: The upload failed.
+    """
+    if repo is None or folder is None or console.silent:
+        return {}
+    from ctxextend.checkpoints.hub import LOGS, push_folder
+    from ctxextend.recipe import RECIPE_FILE
+    from ctxextend.recipe_file import texts_without_folders
+
+    texts = texts_without_folders(folder)
+    for name in texts:
+        kept = "; fingerprints are kept" if name == RECIPE_FILE else ""
+        console.note(f"{name} is uploaded with local paths shortened to names{kept}.")
+    if (folder / LOGS).is_dir():
+        console.note(f"{LOGS}/ is not uploaded: logs contain the host name and local paths.")
+    url = push_folder(folder, repo, texts)
+    console.note(f"pushed to {url}")
+    return {"pushed_to": url}

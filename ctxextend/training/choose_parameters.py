@@ -1,0 +1,187 @@
+"""Choose the parameters to train, and their default learning rate."""
+
+import math
+
+import torch
+
+from ctxextend.errors import CheckpointError, TrainingError
+from ctxextend.evaluation.eval_model import CAUSAL, ENCODER, EvalModel
+from ctxextend.recipe import FROZEN, Train
+from ctxextend.training.memory import checkpoint_activations, disable_dropout
+from ctxextend.training.task import LoadedTask, TrainingTask
+from ctxextend.training.trainable import Names, TrainableParameters
+
+# Peak learning rate of a position table, relative to the root mean square of its values. On
+# tiny-gpt2 and a byte-level GPT-2 (200 steps at 4 times the length), 0.2 is better than 0.05; on a
+# distilled MiniLM, it is worse.
+TABLE_RATE = 0.05
+CAUSAL_TABLE_RATE = 0.2
+# Peak learning rate of all weights at GPT-2 small's width; narrower models tolerate more.
+DECODER_RATE = 3e-4
+DECODER_WIDTH = 768
+# The same of an encoder, whose embeddings should change little; in contrastive training, measured
+# on MiniLM.
+ENCODER_RATE = 2e-5
+CONTRASTIVE_RATE = 5e-5
+# Adapters learn best at so many times that rate (Schulman et al. 2025, "LoRA Without Regret").
+ADAPTER_FACTOR = 10
+LONG_SEQUENCE = 1024  # tokens above which activations are recomputed to save memory
+POOLER = "pooler."  # in the names of parameters that no objective uses
+
+
+def choose_parameters(loaded: LoadedTask) -> TrainableParameters:
+    """Freeze all but the parameters to train, and disable dropout, in place.
+
+    Raises:
+        TrainingError: No sequence reaches a new row, or an adapter cannot contain the table.
+        CheckpointError: Weights to train are not in the files of the checkpoint.
+        MethodError: The rank of adapters is above the width of the model.
+    """
+    task = loaded.task
+    network = loaded.model.model
+    _check_reach(task, loaded.model)
+    adapters = dict[str, str]()
+    if task.settings.lora is None:
+        trained = _weights_to_train(loaded)
+    else:
+        from ctxextend.training.adapters import add_adapters
+
+        adapters = add_adapters(loaded.model, loaded.names, task.settings)
+        trained = _adapters_to_train(loaded)
+    if task.settings.trainable in FROZEN:
+        trained = _without_tables(loaded, trained)
+    table = loaded.names.get(task.files.table, "")
+    trainable = TrainableParameters(network, trained, table, task.rows, adapters)
+    disable_dropout(network)
+    if task.length > LONG_SEQUENCE:
+        checkpoint_activations(network)
+    return trainable
+
+
+def _check_reach(task: TrainingTask, model: EvalModel) -> None:
+    """Raise TrainingError if no sequence reaches a new row."""
+    if task.rows is None:
+        return
+    # A causal model predicts nothing from its last position.
+    unused = 1 if model.kind == CAUSAL else 0
+    reachable = task.span - unused
+    if task.rows[model.reserved_rows :][:reachable].any():
+        return
+    first = int(task.rows.argmax()) - model.reserved_rows
+    message = f"--seq-len {task.span} does not reach any new row: the first is at position {first}."
+    raise TrainingError(message, f"Use a --seq-len above {first + unused}, or remove it.")
+
+
+def _weights_to_train(loaded: LoadedTask) -> Names:
+    """Return the parameters to train by tensor, without adapters."""
+    settings = loaded.task.settings
+    if settings.trains_weights:
+        return _all_weights(loaded.model, loaded.names, settings)
+    table = loaded.task.files.table
+    return {table: loaded.names[table]}
+
+
+def _all_weights(model: EvalModel, names: Names, settings: Train) -> Names:
+    """Return all parameters by tensor, except a pooler, which no objective uses.
+
+    Raises:
+        CheckpointError: The files do not contain all parameters.
+    """
+    names = {tensor: parameter for tensor, parameter in names.items() if POOLER not in parameter}
+    known = {id(model.model.get_parameter(parameter)) for parameter in names.values()}
+    missing = list[str]()
+    for name, value in model.model.named_parameters():
+        if POOLER not in name and id(value) not in known:
+            missing.append(name)
+    if missing:
+        message = (
+            f"{', '.join(missing[:3])} of {model.name} cannot be trained: its weights files do "
+            "not contain them."
+        )
+        hint = None
+        if settings.trainable == "all":
+            hint = "Train only the table with --trainable positions."
+        raise CheckpointError(message, hint)
+    return names
+
+
+def _adapters_to_train(loaded: LoadedTask) -> Names:
+    """Return the parameters of adapters, by their names, and the table.
+
+    Raises:
+        TrainingError: The table is not the weight of a module, which an adapter could contain.
+    """
+    settings = loaded.task.settings
+    table = loaded.task.files.table
+    trained = dict[str, str]()
+    for name, value in loaded.model.model.named_parameters():
+        if value.requires_grad:
+            trained[name] = name
+    if settings.trainable in FROZEN:
+        return trained
+    if settings.save_adapter and not loaded.names[table].endswith(".weight"):
+        message = f"{table} is not the weight of a module, so a PEFT adapter cannot contain it."
+        raise TrainingError(message, "Save merged weights: remove --save-adapter.")
+    trained[table] = loaded.names[table]
+    return trained
+
+
+def _without_tables(loaded: LoadedTask, trained: Names) -> Names:
+    """Return the parameters that are not position tables; a table may have several names."""
+    parameter = loaded.model.model.get_parameter
+    tables = set[int]()
+    for _, name in loaded.task.files.tables:
+        if name in loaded.names:
+            tables.add(id(parameter(loaded.names[name])))
+    return {name: value for name, value in trained.items() if id(parameter(value)) not in tables}
+
+
+def default_learning_rate(
+    trainable: TrainableParameters, settings: Train, model: EvalModel
+) -> float:
+    """Return the default peak learning rate.
+
+    Adam changes a value by about the rate per step, so a table's scales with its values.
+
+    Raises:
+        TrainingError: The table contains NaN or infinity.
+    """
+    # A frozen table may have no parameter, or the width of one head.
+    if settings.trainable in FROZEN or not trainable.table:
+        return _rate_of_weights(settings, model, model.model.get_input_embeddings().weight)
+    table = model.model.get_parameter(trainable.table)
+    rate = _rate_of_table(table, model)
+    if rate == 0:  # all of its values are
+        return _rate_of_weights(settings, model, table)
+    if not settings.trains_weights:
+        return rate
+    of_weights = _rate_of_weights(settings, model, table)
+    if settings.lora is None:
+        return of_weights
+    return min(of_weights, rate)
+
+
+def _rate_of_table(table: torch.Tensor, model: EvalModel) -> float:
+    """Return the rate of a position table.
+
+    Raises:
+        TrainingError: It contains NaN or infinity.
+    """
+    share = CAUSAL_TABLE_RATE if model.kind == CAUSAL else TABLE_RATE
+    rate = float(share * table.detach().float().square().mean().sqrt())
+    if not math.isfinite(rate):
+        message = "The position table contains NaN or infinity."
+        raise TrainingError(message, "Find the rows with ctxextend inspect.")
+    return rate
+
+
+def _rate_of_weights(settings: Train, model: EvalModel, weight: torch.Tensor) -> float:
+    """Return the rate of all weights, or of adapters; `weight` has the width of the model."""
+    rate: float
+    if model.kind != ENCODER:
+        rate = DECODER_RATE * (DECODER_WIDTH / weight.shape[1]) ** 0.5
+    elif settings.contrastive:
+        rate = CONTRASTIVE_RATE
+    else:
+        rate = ENCODER_RATE
+    return rate if settings.lora is None else ADAPTER_FACTOR * rate

@@ -1,0 +1,32 @@
+"""A finished training run, from which recipe, card and output are created."""
+
+from dataclasses import dataclass, replace
+
+from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.recipe import Recipe, Train
+from ctxextend.training.task import TrainingTask
+from ctxextend.training.train_result import TrainResult
+from ctxextend.training.trained_weights import TrainedWeights
+from ctxextend.training.training_run import RunFolder
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished training run, whose output is to be written."""
+
+    recipe: Recipe  # as the user gave it
+    source: OpenedModel  # the checkpoint that it started from, before a resize or conversion
+    source_sha256: str | None  # of the source's first table; None if it has no rows
+    task: TrainingTask
+    weights: TrainedWeights
+    folder: RunFolder
+    result: TrainResult
+
+    @property
+    def settings(self) -> Train:
+        """The settings of training with all defaults filled in."""
+        return replace(
+            self.task.settings,
+            lr=self.result.run.lr,
+            per_device_batch_size=self.result.run.per_device_batch_size,
+        )

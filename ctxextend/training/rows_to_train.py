@@ -1,0 +1,119 @@
+"""Which rows of a position table are new, according to recipes or the base checkpoint."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctxextend.errors import CheckpointError, CtxextendError, TrainingError, counted
+from ctxextend.evaluation import eval_model
+from ctxextend.evaluation.eval_model import ModelFiles
+from ctxextend.plan.find_tables import describe_table, open_model
+from ctxextend.recipe import FROZEN, Train
+from ctxextend.recipe_file import BaseCheckpoint, Provenance, learned_before
+from ctxextend.tables.apply import learned_rows
+
+BoolRows = NDArray[np.bool_]  # one value per row or position
+
+
+def new_rows(files: ModelFiles, base: BaseCheckpoint | None) -> BoolRows:
+    """Return a mask of new rows, shape (rows,); reserved rows are False.
+
+    Raises:
+        TrainingError: It is not known which rows are new, or none are.
+    """
+    name = files.ref.source
+    try:
+        learned = _learned_rows(files, base)
+    except CtxextendError as error:
+        message = f"Cannot determine which rows of {name} are new: {error.message}"
+        hint = (
+            "Pass its base checkpoint with --base, or train the whole table with --trainable "
+            "positions."
+        )
+        raise TrainingError(message, hint) from error
+    if learned.all():
+        message = f"{name} has no new rows: all are learned rows."
+        raise TrainingError(message, "Train them with --trainable positions.")
+    return np.concatenate([np.zeros(files.reserved_rows, np.bool_), ~learned])
+
+
+def _learned_rows(files: ModelFiles, base: BaseCheckpoint | None) -> BoolRows:
+    """Return a mask of learned rows, shape (positions,).
+
+    It is computed from recipes or, if they do not tell, by comparing with the base.
+
+    Raises:
+        CheckpointError: The base is unknown, or its table has another width or dtype.
+        CtxextendError: The base cannot be opened.
+    """
+    reserved = files.reserved_rows
+    if base is None:
+        raise CheckpointError("no recipe names its base checkpoint.")
+    learned = learned_before(base.chain, files.table, reserved, files.rows)
+    if learned is not None and len(learned) == files.max_len:
+        return learned
+    opened = open_model(base.ref)
+    eval_model.check_source(opened.checkpoint, base.ref, base.hashes)
+    before = opened.read_table()
+    after = files.read_table()
+    if before is None or after is None or not _is_comparable(before, after):
+        raise CheckpointError(f"The table of {base.ref.source} has another width or dtype.")
+    return learned_rows(before[reserved:], after[reserved:])
+
+
+def _is_comparable(before: NDArray[Any], after: NDArray[Any]) -> bool:
+    return before.shape[1:] == after.shape[1:] and before.dtype == after.dtype
+
+
+def untrained_row_warnings(
+    files: ModelFiles, settings: Train, provenance: Provenance | None
+) -> Iterator[str]:
+    """Yield a warning if no sequence reaches some new rows.
+
+    There is none if an earlier run may have trained them.
+    """
+    span = settings.seq_len or files.max_len
+    if span >= files.max_len or not files.has_rows or settings.trainable in FROZEN:
+        return
+    if provenance is None or provenance.trainable not in FROZEN:
+        return
+    learned = learned_before(provenance.chain, files.table, files.reserved_rows, files.rows)
+    if learned is None:
+        return
+    untrained = int((~learned[span:]).sum())
+    if untrained:
+        window = settings.window or span
+        yield (
+            f"--seq-len {span} leaves {counted(untrained, 'new row')} untrained, from position "
+            f"{span} on. Remove it, or use --window {window} instead, which trains all positions."
+        )
+
+
+def short_positions(files: ModelFiles, base: BaseCheckpoint | None, span: int) -> int | None:
+    """Return the positions that the base has; None if unknown, or if sequences use no others.
+
+    They are stated by recipes or, of a base that the user named, by its files.
+    """
+    if base is None:
+        return None
+    length: Any
+    if not base.chain:
+        opened = open_model(base.ref)
+        rows = describe_table(opened.checkpoint, opened.tables[0])[0][0]
+        length = opened.tables[0].location.positions(rows)
+    else:
+        length = _recorded_length(files, base.chain[-1])
+    if isinstance(length, int) and 0 < length < span:
+        return length
+    return None
+
+
+def _recorded_length(files: ModelFiles, oldest: Provenance) -> Any:
+    """Return the length of the base according to the oldest recipe, which is untrusted."""
+    rows = oldest.rows.get(files.table)
+    if rows is not None:
+        return rows[0] - files.reserved_rows
+    facts = oldest.values.get("provenance") or {}
+    return facts.get("max_len_before")  # of a conversion

@@ -1,0 +1,276 @@
+"""What a training run does: its settings, text and checkpoint, filled in step by step."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from ctxextend.errors import SourceError, TrainingError, install_command
+from ctxextend.evaluation import eval_model
+from ctxextend.evaluation.eval_model import ENCODER, EvalModel, ModelFiles
+from ctxextend.held_out import NO_HELD_OUT, trained_on_warnings
+from ctxextend.models.load import loads_from_folder, match_parameters
+from ctxextend.recipe import FROZEN, MIN_LENGTH, Train
+from ctxextend.recipe_file import BaseCheckpoint, Provenance, find_base, read_provenance
+from ctxextend.training.parallel import micro_batch_sizes
+from ctxextend.training.rows_to_train import (
+    BoolRows,
+    new_rows,
+    short_positions,
+    untrained_row_warnings,
+)
+from ctxextend.training.trainable import Names
+from ctxextend.training.trainable_setting import choose_trainable
+from ctxextend.training.training_run import RunFolder
+from ctxextend.training.training_text import SequenceLengths, TrainingText, read_training_text
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
+
+# Default weights of distillation. After a conversion, 4 is better than 1 after 100 steps on
+# gpt2-byte-128 and tiny-gpt2; in contrastive training, 5 is measured on MiniLM.
+CONVERTED_DISTILL = 4.0
+CONTRASTIVE_DISTILL = 5.0
+# Peak learning rate of an encoder after a conversion: better than 2e-5 and 2e-4 on MiniLM.
+CONVERTED_ENCODER_RATE = 1e-4
+
+
+@dataclass(frozen=True)
+class CheckpointOrigin:
+    """How a checkpoint was created, and from which base, as far as its recipe or the user says."""
+
+    provenance: Provenance | None = None
+    base: BaseCheckpoint | None = None
+
+    @classmethod
+    def of_checkpoint(cls, files: ModelFiles, named_base: str | None) -> "CheckpointOrigin":
+        """Return the origin of a checkpoint; `named_base` is the base that the user named."""
+        provenance = read_provenance(files.checkpoint)
+        return cls(provenance, find_base(provenance, named_base, files.ref.tokenizer))
+
+    @property
+    def was_converted(self) -> bool:
+        """Whether it was converted to another position scheme."""
+        if self.provenance is None:
+            return False
+        return any(step.convert for step in self.provenance.chain)
+
+
+@dataclass(frozen=True)
+class TrainingTask:
+    """The checkpoint, settings, devices and text of a run; the weights are not loaded yet."""
+
+    files: ModelFiles
+    settings: Train  # with sequence length and precision filled in
+    devices: "PartialState"
+    micro_batches: list[int]  # sizes to try, in sequences, largest first
+    text: TrainingText
+    origin: CheckpointOrigin
+    planned_steps: int  # the steps of the first start; a resumed run may have others
+    notes: tuple[str, ...]  # about what is trained
+    # If the held-out text was trained on before, or new rows stay untrained.
+    warnings: tuple[str, ...]
+    rows: BoolRows | None  # mask of the table's trainable rows, shape (rows,); None is all
+    # Positions that the base has; None if unknown, or if sequences use no others.
+    short_positions: int | None
+
+    @property
+    def lengths(self) -> SequenceLengths:
+        """The lengths of sequences."""
+        return SequenceLengths.of_run(self.files, self.settings)
+
+    @property
+    def span(self) -> int:
+        """Positions available to a sequence."""
+        return self.lengths.span
+
+    @property
+    def length(self) -> int:
+        """Tokens per sequence, special tokens included."""
+        return self.lengths.length
+
+    @property
+    def dtype(self) -> str:
+        """The precision of the parameters: half precision is kept if bf16 is used."""
+        is_half = self.settings.precision == "bf16" and self.files.checkpoint.is_half
+        return "bf16" if is_half else "fp32"
+
+
+@dataclass(frozen=True)
+class LoadedTask:
+    """A task with its loaded models."""
+
+    task: TrainingTask  # with settings filled in that depend on the kind of the model
+    model: EvalModel
+    names: Names  # parameter by tensor; see `match_parameters`
+    teacher: EvalModel | None
+
+
+def open_task(
+    files: ModelFiles,
+    settings: Train,
+    devices: "PartialState",
+    folder: RunFolder,
+    notify: Callable[[str], None] = lambda text: None,
+    *,
+    is_base: bool = False,
+) -> TrainingTask:
+    """Fill in unset settings, and tokenize the text into the run folder unless it is there already.
+
+    `is_base`: whether the checkpoint is the base, which gets other tables, so that no recipe
+    describes what to train.
+
+    Raises:
+        TrainingError: A setting does not fit the checkpoint or the devices, or a library that it
+            needs is not installed.
+        DataError: The text cannot be read, or is too short.
+        OutputError: The run folder cannot be written.
+        CtxextendError: The base checkpoint cannot be opened.
+    """
+    _check_libraries(settings)
+    _check_adapter(files, settings)
+    origin = CheckpointOrigin()
+    if not is_base:
+        origin = CheckpointOrigin.of_checkpoint(files, settings.base)
+    settings, notes = choose_trainable(files, settings)
+    rows = None
+    if settings.trainable == "new" and not is_base:
+        rows = new_rows(files, origin.base)
+    _check_lengths(files, settings)
+    settings = _fill_in(files, settings, devices)
+    lengths = SequenceLengths.of_run(files, settings)
+    micro_batches = micro_batch_sizes(devices, settings, lengths.length)
+    text = read_training_text(files, settings, devices, folder, notify)
+    warnings = [
+        *trained_on_warnings(files.ref.source, text.seen, f"{NO_HELD_OUT} text with --eval-data."),
+        *untrained_row_warnings(files, settings, origin.provenance),
+    ]
+    return TrainingTask(
+        files=files,
+        settings=settings,
+        devices=devices,
+        micro_batches=micro_batches,
+        text=text,
+        origin=origin,
+        planned_steps=folder.planned_steps or settings.steps,
+        notes=notes,
+        warnings=tuple(warnings),
+        rows=rows,
+        short_positions=short_positions(files, origin.base, lengths.span),
+    )
+
+
+def _check_libraries(settings: Train) -> None:
+    """Check, before text is read, that the libraries of some settings are installed.
+
+    Raises:
+        TrainingError: One is not.
+    """
+    needed = dict[str, str]()
+    if settings.lora is not None:
+        needed["peft"] = "--lora"
+    if settings.contrastive:
+        needed["sentence_transformers"] = "--contrastive"
+    for library, flag in needed.items():
+        if find_spec(library) is None:
+            name = library.replace("_", "-")
+            message = f"{flag} requires {name}, which is not installed."
+            raise TrainingError(message, install_command(library))
+
+
+def _check_adapter(files: ModelFiles, settings: Train) -> None:
+    """Raise TrainingError if an adapter is to be saved whose base transformers cannot load."""
+    if settings.save_adapter and not loads_from_folder(files.checkpoint):
+        message = (
+            f"transformers does not load the weights of {files.ref.source} by themselves, so an "
+            "adapter for them has no base."
+        )
+        raise TrainingError(message, "Save merged weights: remove --save-adapter.")
+
+
+def _check_lengths(files: ModelFiles, settings: Train) -> None:
+    """Raise TrainingError if a sequence needs more positions than the checkpoint has."""
+    source = files.ref.source
+    lengths = {
+        "--seq-len": settings.seq_len,
+        "--window": settings.window,
+        "A sequence of": max(MIN_LENGTH, files.tokenizer.num_special + 2),
+    }
+    for label, length in lengths.items():
+        if length is not None and length > files.max_len:
+            message = f"{label} {length} is more than the {files.max_len} positions of {source}."
+            hint = f"Resize it first: ctxextend resize {source} --to {length}"
+            raise TrainingError(message, hint)
+
+
+def _fill_in(files: ModelFiles, settings: Train, devices: "PartialState") -> Train:
+    """Return the settings with the sequence length and the precision.
+
+    Raises:
+        TrainingError: The device does not support the precision.
+    """
+    device = devices.device.type
+    precision = settings.precision
+    if device == "cpu" and precision == "fp16":
+        message = "Training in fp16 is not supported on a CPU."
+        raise TrainingError(message, "Use --precision bf16 or fp32.")
+    if precision == "auto":
+        precision = eval_model.auto_precision(device)
+    return replace(settings, seq_len=settings.seq_len or files.max_len, precision=precision)
+
+
+def load_task(task: TrainingTask) -> LoadedTask:
+    """Load the model, and the teacher if there is to be one; fill in what depends on their kind.
+
+    Raises:
+        CheckpointError: The weights cannot be loaded, or do not fit the config.
+        TrainingError: The base checkpoint, which is the teacher, cannot be opened.
+    """
+    files = task.files
+    # A sharded model is loaded on the CPU: none of the devices may hold all of it.
+    device = "cpu" if task.settings.fsdp else task.settings.device
+    model = eval_model.load_eval_model(files, task.dtype, device)
+    tables = list[str]()
+    if files.has_rows and task.settings.trainable not in FROZEN:
+        tables.append(files.table)
+    names = match_parameters(model.model, files.checkpoint, tables)
+    task = replace(task, settings=_with_defaults(task, model.kind))
+    teacher = _open_teacher(task, model.kind)
+    return LoadedTask(task=task, model=model, names=names, teacher=teacher)
+
+
+def _with_defaults(task: TrainingTask, kind: str) -> Train:
+    """Return the settings with defaults that depend on the kind of the model."""
+    settings = task.settings
+    was_converted = task.origin.was_converted
+    if settings.contrastive:
+        if settings.distill is None and task.origin.base is not None:
+            return replace(settings, distill=CONTRASTIVE_DISTILL)
+    elif was_converted and kind != ENCODER:
+        if settings.distill is None:
+            return replace(settings, distill=CONVERTED_DISTILL)
+    elif was_converted and settings.lora is None:
+        return replace(settings, lr=settings.lr or CONVERTED_ENCODER_RATE)
+    return settings
+
+
+def needs_teacher(settings: Train, kind: str) -> bool:
+    """Whether a model of a kind is distilled: only from it, or besides another objective."""
+    return bool(settings.distill) or (kind == ENCODER and not settings.contrastive)
+
+
+def _open_teacher(task: TrainingTask, kind: str) -> EvalModel | None:
+    """Load the base checkpoint if the model is distilled from it and it is known."""
+    base = task.origin.base
+    if base is None or not needs_teacher(task.settings, kind):
+        return None
+    device = task.settings.device
+    try:
+        return eval_model.open_eval_model(base.ref, task.dtype, base.hashes, device)
+    except SourceError as error:
+        source = task.files.ref.source
+        message = f"Cannot distil from the base checkpoint of {source}: {error.message}"
+        hint = "Pass it with --base, or train without: --distill 0."
+        if kind == ENCODER:
+            hint = "Pass it with --base."
+        raise TrainingError(message, hint) from error

@@ -1,0 +1,153 @@
+"""The result of a training run, and of its dry run."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ctxextend.errors import size_text
+from ctxextend.json_output import Result, fields_in_json, not_in_json
+
+
+@dataclass(frozen=True)
+class TrainedPart:
+    """What a run trained, and with which objective."""
+
+    objective: str  # ``causal``, ``masked``, ``distilled`` or ``contrastive``
+    distill: float  # weight of distillation next to another objective; 0 without
+    trainable: str  # one of `TRAINABLE`
+    lora: int | None  # rank of adapters, in addition to a table
+    parameters: int  # trainable parameters
+
+
+@dataclass(frozen=True)
+class TrainedSteps:
+    """The steps of a run, and the sequences of a step."""
+
+    steps: int  # optimizer steps
+    batch_size: int  # sequences per step, over all devices
+    per_device_batch_size: int  # the micro-batch
+    devices: int
+    sharding: str | None  # ``fsdp2`` with ``--fsdp``
+    seq_len: int  # positions available to a sequence
+    window: int  # tokens per sequence
+    lr: float  # peak learning rate
+    tokens: int  # trained on
+
+
+@dataclass(frozen=True)
+class HeldOutLosses:
+    """Mean losses of the held-out sequences, which are the same at each evaluation.
+
+    They are nats per token, or the distillation loss.
+    """
+
+    sequences: int = field(metadata={"json": "held_out_sequences"})
+    tokens: int = field(metadata={"json": "held_out_tokens"})  # predicted in these sequences
+    before: float = field(metadata={"json": "loss_before"})  # before the first step
+    after: float = field(metadata={"json": "loss_after"})  # of the saved weights
+    last: float = field(metadata={"json": "loss_last"})  # after the last step
+    best: float = field(metadata={"json": "loss_best"})  # the lowest measured
+    best_step: int  # its step; 0 is before the first step
+    saved_step: int  # the step of the saved weights
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """What a run took."""
+
+    # Wall clock of steps and evaluations, including those before an interruption.
+    seconds: float
+    # Peak memory of a process, or of its accelerator if it has one; None if unknown.
+    peak_bytes: int | None
+    precision: str  # of the computation
+
+
+@dataclass(frozen=True)
+class LossesByPosition:
+    """Held-out losses of language models at positions that the base has, and at longer ones.
+
+    Each is a pair of `HeldOutLosses.before` and `HeldOutLosses.after`; None for encoders.
+    """
+
+    # Positions that the base has; None if unknown, or if sequences use no others.
+    short_positions: int | None
+    short: tuple[float, float] | None = field(metadata={"json": "loss_short"})
+    long: tuple[float, float] | None = field(metadata={"json": "loss_long"})
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainResult(Result, shows="source output steps loss_before loss_after"):
+    """The result of a finished training run."""
+
+    output: Path  # the folder that was written
+    source: str  # the reference of the checkpoint, as the user passed it
+    trained: TrainedPart = field(metadata=fields_in_json)
+    run: TrainedSteps = field(metadata=fields_in_json)
+    held_out: HeldOutLosses = field(metadata=fields_in_json)
+    cost: TrainingCost = field(metadata=fields_in_json)
+    by_position: LossesByPosition = field(metadata=fields_in_json)
+    notes: tuple[str, ...] = ()  # how the reference was resolved, skipped files, …
+    # One mapping per logged step or evaluation.
+    log: tuple[Mapping[str, Any], ...] = field(default=(), metadata=not_in_json)
+    # Whether this process wrote the output.
+    is_first: bool = field(default=True, metadata=not_in_json)
+    warnings: tuple[str, ...] = field(default=(), metadata=not_in_json)
+
+    json_properties: ClassVar = ("tokens_per_second",)
+
+    @property
+    def steps(self) -> int:
+        """The number of optimizer steps."""
+        return self.run.steps
+
+    @property
+    def loss_before(self) -> float:
+        """The held-out loss before the first step."""
+        return self.held_out.before
+
+    @property
+    def loss_after(self) -> float:
+        """The held-out loss of the saved weights."""
+        return self.held_out.after
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens trained on per second, excluding evaluations; NaN if no time is left."""
+        evaluating = sum(line.get("eval_runtime", 0.0) for line in self.log)
+        training = self.cost.seconds - evaluating
+        return self.run.tokens / training if training > 0 else math.nan
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """The estimated peak memory of each of several devices."""
+
+    devices: int
+    per_device_batch_size: int  # the micro-batch
+    bytes: int
+    fsdp_bytes: int | None  # with ``--fsdp``; None for one device
+
+    def __str__(self) -> str:
+        text = size_text(self.bytes)
+        if self.fsdp_bytes:
+            text += f" each, {size_text(self.fsdp_bytes)} with --fsdp"
+        return text
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainingPlan(Result, shows="source parameters memory"):
+    """What a training run would train, and the memory that it would need."""
+
+    output: Path  # the folder that a run would write
+    source: str  # the reference of the checkpoint, as the user passed it
+    trainable: str  # one of `TRAINABLE`
+    parameters: int  # trainable parameters
+    model_parameters: int  # all parameters
+    precision: str  # of the computation
+    # One for each number of devices that the batch can be split across.
+    memory: tuple[DeviceMemory, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...] = field(metadata=not_in_json)
+    dry_run: bool = True

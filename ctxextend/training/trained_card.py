@@ -1,0 +1,78 @@
+"""The model card of a trained output: the source's card with a section about the training."""
+
+from ctxextend.checkpoints.source import public_name
+from ctxextend.errors import counted, printable
+from ctxextend.output import card as cards
+from ctxextend.recipe import Train
+from ctxextend.training.finished_run import FinishedRun
+from ctxextend.training.train_result import TrainResult
+from ctxextend.version import __version__
+
+# What each objective trains a model to do, for the card.
+OBJECTIVES = {
+    "causal": "to predict the next token",
+    "masked": "to predict masked tokens",
+    "contrastive": (
+        "to find the text of each pair, such as the document of a passage, among those of a batch"
+    ),
+    "distilled": (
+        "to reproduce, on long texts, the hidden states of its base checkpoint on windows that it "
+        "can read"
+    ),
+}
+# What contrastive training with distillation also does.
+KEEP_ANCHORS = "to keep its base checkpoint's embeddings of anchors"
+
+
+def trained_card(run: FinishedRun) -> str:
+    """Return the source's card with a section about the training."""
+    files = run.task.files
+    card = cards.read_card(files.checkpoint)
+    if card is not None:
+        card = cards.without_untrained_statements(card, files.max_len)
+    return cards.model_card(
+        card,
+        cards.known_base_model(files.checkpoint),
+        is_adapter=run.settings.save_adapter,
+        title=printable(run.result.output.name),
+        section=_section(run.settings, run.result),
+    )
+
+
+def _section(settings: Train, result: TrainResult) -> str:
+    """Return the section of the card about the training, as Markdown."""
+    run = result.run
+    sequences = (
+        f"{counted(run.steps, 'step')} of {counted(run.batch_size, 'sequence')} of "
+        f"{run.window:,} tokens"
+    )
+    if run.window < run.seq_len:
+        sequences += f" at random positions below {run.seq_len:,}"
+    data = ", ".join(f"`{printable(public_name(path))}`" for path in settings.data)
+    return (
+        f"## Trained at {run.seq_len}\n\n"
+        f"Trained with ctxextend {__version__} {_objective_text(result)}: {settings.trained_text} "
+        f"({counted(result.trained.parameters, 'parameter')}), {sequences}, on {data}; "
+        f"peak learning rate {run.lr:.3g}. {_losses_text(result)}"
+        f"{cards.LOG_POINTER}{cards.RECIPE_POINTER}\n"
+    )
+
+
+def _objective_text(result: TrainResult) -> str:
+    """Return what the model was trained to do, as a phrase."""
+    objective = result.trained.objective
+    weight = result.trained.distill
+    text = OBJECTIVES[objective]
+    if weight:
+        other = KEEP_ANCHORS if objective == "contrastive" else OBJECTIVES["distilled"]
+        text += f" and, with weight {weight:g}, {other}"
+    return text
+
+
+def _losses_text(result: TrainResult) -> str:
+    """Return the held-out losses before and after training, as a sentence."""
+    losses = result.held_out
+    text = f"Held-out loss: {losses.before:.4f} before training"
+    if losses.saved_step:
+        return f"{text}, {losses.after:.4f} after step {losses.saved_step} (these weights)."
+    return f"{text}; no later evaluation was lower, so these are the untrained weights."

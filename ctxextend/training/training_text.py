@@ -1,0 +1,241 @@
+"""The text of a training run: what to train on, and what to hold out."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ctxextend.checkpoints.atomic_output import atomic_file, os_errors_as_output_error
+from ctxextend.errors import DataError, flag_name
+from ctxextend.evaluation.eval_model import ModelFiles
+from ctxextend.evaluation.text_tokenizer import TextTokenizer
+from ctxextend.held_out import HeldOut, Ids, TextKey, TrainedText, read_ids, text_key, trained_texts
+from ctxextend.recipe import Train
+from ctxextend.training import train_data
+from ctxextend.training.train_data import Text, Tokens
+from ctxextend.training.training_run import RunFolder
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
+
+HELD_OUT_TOKENS = 32_768  # maximum size of the held-out set
+# Minimum tokens to read, if the text has as many: one in 20 of them is held out.
+MIN_READ = 20 * 65_536
+# Full-length windows are held out if the text is at least so many times as long.
+MIN_FULL_WINDOWS = 10
+TEXTS_FILE = "texts.json"
+Facts = dict[str, Any]  # what a recipe records about a text
+Rows = list[list[int]]
+
+
+class SequenceLengths(NamedTuple):
+    """Lengths of the sequences of a run, in tokens or positions."""
+
+    span: int  # positions available to a sequence
+    length: int  # tokens per sequence, special tokens included
+    special: int  # special tokens of a sequence
+
+    @classmethod
+    def of_run(cls, files: ModelFiles, settings: Train) -> "SequenceLengths":
+        """Return the lengths for a model and settings."""
+        span = settings.seq_len or files.max_len
+        return cls(
+            span=span,
+            length=settings.window or span,
+            special=files.tokenizer.num_special,
+        )
+
+    @property
+    def text(self) -> int:
+        """Tokens per sequence without special tokens."""
+        return self.length - self.special
+
+    @property
+    def whole(self) -> int:
+        """Tokens of the longest text that all positions can read, without special tokens."""
+        return self.span - self.special
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """The text of a training run as tokens."""
+
+    train: Text
+    held_out: Text
+    facts: Mapping[str, Any]  # for the recipe: files of ``data`` and ``eval_data``, ``held_out``
+    # Files of the held-out text that the model was trained on before.
+    seen: tuple[str, ...] = ()
+
+
+class _ReadText(NamedTuple):
+    """A text that is in the run folder."""
+
+    tokens: Tokens  # shape (tokens,)
+    files: list[Facts]  # that it was read from
+    pairs: Rows  # first token and end of each text of each pair; empty if there are no pairs
+
+
+def read_training_text(
+    files: ModelFiles,
+    settings: Train,
+    devices: "PartialState",
+    folder: RunFolder,
+    notify: Callable[[str], None],
+) -> TrainingText:
+    """Tokenize the text into the run folder unless it is there already, and hold out a part of it.
+
+    Raises:
+        DataError: The text cannot be read, or is too short.
+        OutputError: The run folder cannot be written.
+    """
+    lengths = SequenceLengths.of_run(files, settings)
+    if devices.is_main_process and not (folder.path / TEXTS_FILE).exists():
+        _tokenize(files.tokenizer, settings, lengths, folder, notify)
+    texts = _open_texts(folder)
+    facts: Facts = {name: text.files for name, text in texts.items()}
+    trained_before = trained_texts(files.trainings)
+    source_of_held_out = texts.get("eval_data", texts["data"])
+    seen = [file for file in source_of_held_out.files if text_key(file) in trained_before]
+    names = tuple(file["name"] for file in seen)
+    if settings.contrastive == "pairs":
+        train, held_out = _split_pairs(texts)
+        return TrainingText(train=train, held_out=held_out, facts=facts, seen=names)
+    _check_length(texts, lengths)
+    tokens = texts["data"].tokens
+    if "eval_data" in texts:
+        train = Text.whole(tokens)
+        held_out = Text.whole(texts["eval_data"].tokens)
+        return TrainingText(train=train, held_out=held_out, facts=facts, seen=names)
+    windows = _choose_windows(len(tokens), lengths)
+    earlier = _earlier_windows(seen, trained_before, len(tokens), settings.text_field)
+    if earlier is not None and _is_usable(earlier, lengths):
+        windows = earlier
+        names = ()
+    facts["held_out"] = asdict(windows)
+    train = Text(tokens, windows.trained_spans)
+    held_out = Text(tokens, windows.spans)
+    return TrainingText(train=train, held_out=held_out, facts=facts, seen=names)
+
+
+def _tokenize(
+    tokenizer: TextTokenizer,
+    settings: Train,
+    lengths: SequenceLengths,
+    folder: RunFolder,
+    notify: Callable[[str], None],
+) -> None:
+    """Write the tokens of each text into the run folder, then the names of the files read."""
+    read = dict[str, list[Facts]]()
+    pairs = dict[str, Rows]()
+    for name, (paths, maximum) in _texts_to_read(settings, lengths).items():
+        read[name] = []
+        pairs[name] = []
+        if settings.contrastive == "pairs":
+            ids = train_data.read_pairs(paths, tokenizer, pairs[name], read[name])
+        else:
+            ids = read_ids(
+                paths,
+                settings.text_field,
+                tokenizer.encode,
+                tokenizer.separator,
+                maximum,
+                read[name],
+            )
+        train_data.write_tokens(ids, folder.path / f"{name}.bin", notify)
+    texts_file = folder.path / TEXTS_FILE
+    with os_errors_as_output_error(texts_file), atomic_file(texts_file) as staged:
+        staged.write_text(json.dumps([read, pairs]), "utf-8")
+
+
+def _texts_to_read(
+    settings: Train, lengths: SequenceLengths
+) -> dict[str, tuple[tuple[str, ...], int]]:
+    """Return the paths and the maximum tokens of each text to read."""
+    trained = settings.steps * settings.batch_size * lengths.text
+    # Short runs read more text than they train on, so that enough is held out.
+    maximum = max(math.ceil(trained * 20 / 19), MIN_READ) + 2 * lengths.span
+    texts = {"data": (settings.data, maximum)}
+    if settings.eval_data:
+        texts["eval_data"] = (settings.eval_data, HELD_OUT_TOKENS + lengths.text)
+    return texts
+
+
+def _open_texts(folder: RunFolder) -> dict[str, _ReadText]:
+    """Return the texts in a run folder by name: ``data``, and ``eval_data`` if there is one."""
+    files, pairs = json.loads((folder.path / TEXTS_FILE).read_text("utf-8"))
+    texts = dict[str, _ReadText]()
+    for name in files:
+        tokens = train_data.open_tokens(folder.path / f"{name}.bin")
+        texts[name] = _ReadText(tokens=tokens, files=files[name], pairs=pairs[name])
+    return texts
+
+
+def _check_length(texts: Mapping[str, _ReadText], lengths: SequenceLengths) -> None:
+    """Raise DataError if a text is too short for the sequences that it is needed for."""
+    use = "one sequence to train on and one to hold out require"
+    required = 2 * lengths.text
+    if "eval_data" in texts:
+        use = "a sequence requires"
+        required = lengths.text
+    for name, text in texts.items():
+        tokens = len(text.tokens)
+        if tokens < required:
+            label = f"The text of {flag_name(name)}" if len(texts) > 1 else "The text"
+            hint = (
+                "Pass more text with --data, held-out text with --eval-data, or use a shorter "
+                "--seq-len or --window."
+            )
+            raise DataError(f"{label} has {tokens:,} tokens, but {use} {required:,}.", hint)
+
+
+def _split_pairs(texts: Mapping[str, _ReadText]) -> tuple[Text, Text]:
+    """Return the pairs to train on, and those to hold out: all pairs of one positive in 20."""
+    tokens = texts["data"].tokens
+    spans: Ids = np.array(texts["data"].pairs)
+    if "eval_data" in texts:
+        others = texts["eval_data"]
+        return Text(tokens, spans), Text(others.tokens, np.array(others.pairs))
+    positives = np.unique(spans[:, 2], return_inverse=True)[1]
+    chosen = HeldOut.for_text(int(positives.max()) + 1, 1).spans[:, 0]
+    is_held_out = np.isin(positives, chosen)
+    return Text(tokens, spans[~is_held_out]), Text(tokens, spans[is_held_out])
+
+
+def _choose_windows(tokens: int, lengths: SequenceLengths) -> HeldOut:
+    """Return the windows of a text to hold out.
+
+    If there is enough text, they have full length, so that `evaluate` can use them too.
+    """
+    if tokens >= MIN_FULL_WINDOWS * lengths.whole:
+        return HeldOut.for_text(tokens, lengths.whole)
+    return HeldOut.for_text(tokens, lengths.text)
+
+
+def _earlier_windows(
+    seen: Sequence[Facts],
+    trained_before: Mapping[TextKey, set[TrainedText]],
+    tokens: int,
+    text_field: str,
+) -> HeldOut | None:
+    """Return what all earlier runs held out of this text; None if they differ or it is not known.
+
+    The rest of the text was trained on.
+    """
+    found = set[HeldOut | None]()
+    for file in seen:
+        place = (file["first_token"], text_field)
+        for windows, *recorded in trained_before[text_key(file)]:
+            if windows is None or tuple(recorded) != place:
+                return None
+            found.add(replace(windows, tokens=tokens))
+    if len(found) != 1:
+        return None
+    return found.pop()
+
+
+def _is_usable(windows: HeldOut, lengths: SequenceLengths) -> bool:
+    """Whether a sequence fits into the windows, and there is text before the first one."""
+    return windows.window >= lengths.text and bool(windows.spans[:1, 0].any())
