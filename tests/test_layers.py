@@ -17,7 +17,16 @@ PACKAGE = Path(__file__).parents[1] / "ctxextend"
 
 # Each package or module may import only from itself and those before it.
 LAYERS = [
-    *("errors", "version", "progress", "json_output", "tables", "families", "checkpoints"),
+    *(
+        "errors",
+        "version",
+        "progress",
+        "json_output",
+        "tables",
+        "families",
+        "checkpoints",
+        "limits",
+    ),
     *(
         "recipe",
         "recipe_file",

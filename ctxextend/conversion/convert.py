@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.filenames import SINGLE_FILE, with_variant
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.generation_limits import is_raised
 from ctxextend.checkpoints.json_edit import edit, load_object
 from ctxextend.checkpoints.safetensors_file import (
     TensorFile,
@@ -30,8 +29,9 @@ from ctxextend.conversion import twins
 from ctxextend.conversion.twins import COPIED, SOURCE_TYPES, Array, Rule, SourceType, Twin
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError, counted, printable
 from ctxextend.families.schema import ALIBI, ROTARY
-from ctxextend.inspection.stated_limits import TOKENIZER_FILES
 from ctxextend.json_output import not_in_json
+from ctxextend.limits.length_edits import is_raised
+from ctxextend.limits.side_files import TOKENIZER_FILES
 from ctxextend.plan import output_files
 from ctxextend.plan.edits import TablePlan
 from ctxextend.plan.find_tables import (

@@ -24,7 +24,7 @@ from ctxextend.errors import (
     one_line,
 )
 from ctxextend.held_out import Ids
-from ctxextend.inspection.stated_limits import TOKENIZER_FILES
+from ctxextend.limits.side_files import TOKENIZER_FILES
 from ctxextend.models.devices import open_device
 from ctxextend.models.load import LoadedModel, check_loadable, load
 from ctxextend.plan.find_tables import OpenedModel, check_rows, describe_table, open_model

@@ -9,55 +9,42 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.generation_limits import (
-    MAX_NEW_TOKENS,
-    GenerationLimit,
-    deciding_limit,
-    generation_limits,
-)
 from ctxextend.checkpoints.json_edit import load_object
-from ctxextend.checkpoints.length_limits import StatedLimit, stated_limits
-from ctxextend.families.length_keys import (
-    config_length_keys,
-    generating_table,
-    may_take,
-    readers,
-    runs_beyond,
-)
 from ctxextend.families.lookup import nested
 from ctxextend.families.schema import ALIBI, RELATIVE, ROTARY
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.table_report import LibraryLimit, Limit, TableReport
+from ctxextend.limits.config_keys import config_length_keys, readers
+from ctxextend.limits.generation import (
+    GenerationLimit,
+    deciding_limit,
+    generating_table,
+    generation_limits,
+    runs_beyond,
+)
+from ctxextend.limits.side_files import (
+    TOKENIZER_FILES,
+    StatedLimit,
+    sentence_config,
+    stated_limits,
+)
+from ctxextend.limits.statements import (
+    GENERATE,
+    MAX_NEW_TOKENS,
+    OLD_PIPELINES,
+    SENTENCE_TRANSFORMERS,
+    TOKENIZERS,
+    TRANSFORMERS,
+)
 from ctxextend.plan.find_tables import OpenedModel, resizable_ref, stated_width
+from ctxextend.plan.length_notes import may_take
 
-TRANSFORMERS = "transformers"
-SENTENCE_TRANSFORMERS = "sentence-transformers"
-TOKENIZERS = "tokenizers"
 UNUSED = "none"
-# The libraries that use each kind of limit in side files.
-LIBRARIES = {"tokenizer": TRANSFORMERS, "sentence": SENTENCE_TRANSFORMERS}
-LIBRARIES |= {"truncation": TOKENIZERS, "padding": TOKENIZERS}
-GENERATE, OLD_PIPELINES = "transformers generate", "pipelines of transformers 4"
 TRUNCATION_KEYS = (
     "model_max_length",
     "max_len",
     "max_seq_length",
 )  # of transformers and sentence-transformers
-SENTENCE_CONFIGS = tuple(  # of sentence-transformers in lookup order; it uses the first
-    f"sentence_{name}_config.json"
-    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
-TOKENIZER_FILES = {  # that AutoTokenizer can load
-    *(
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "vocab.txt",
-        "vocab.json",
-        "spiece.model",
-        "tokenizer.model",
-    ),
-    "sentencepiece.bpe.model",
-}
 # sentence-transformers reads config.max_position_embeddings; transformers configs map these keys to
 # it.
 MAX_POSITION_KEYS = ("max_position_embeddings", "n_positions")
@@ -265,19 +252,20 @@ def _buffer_limits(checkpoint: Checkpoint, table: PositionReport) -> Iterator[Li
 
 
 def _side_file_limit(checkpoint: Checkpoint, stated: StatedLimit, table: PositionReport) -> Limit:
-    library = LIBRARIES[stated.kind]
+    library = ", ".join(stated.statement.read_by)
+    is_padding = stated.statement.meaning == "padding"
     tokens = stated.tokens
     positions = table.positions
-    if library == SENTENCE_TRANSFORMERS and stated.file != _sentence_config(checkpoint):
+    if library == SENTENCE_TRANSFORMERS and stated.file != sentence_config(checkpoint):
         library = UNUSED
     reason = _consequence(tokens, table)
-    if stated.kind == "padding" and (tokens is None or tokens < positions):
+    if is_padding and (tokens is None or tokens < positions):
         reason = ""
     elif table.location.family.padding_effect and tokens is not None and tokens < positions:
         reason = ""  # it is the padding length too, and so stays the old one
     elif reason and library == UNUSED:
         reason = "not used by any library"
-    elif reason and stated.kind == "padding":
+    elif reason and is_padding:
         reason = f"all inputs are padded to {tokens} tokens: {reason}"
     return Limit(
         stated.file, ".".join(stated.path), stated.value, tokens, library, table.name, reason
@@ -319,23 +307,6 @@ def _beyond(table: PositionReport) -> str:
     entry = table.location.table
     by_table = "last position" if entry.clamps else "more rows" if entry.grows else "fails"
     return by_table if entry.fails else SCHEMES.get(entry.scheme, by_table)
-
-
-def _sentence_config(checkpoint: Checkpoint) -> str | None:
-    """Return the config that sentence-transformers uses, its first non-empty one; None without
-    modules.json.
-    """
-    if "modules.json" not in checkpoint.copied:
-        return None
-    paths = ((checkpoint.model / name).as_posix() for name in SENTENCE_CONFIGS)
-    return next(
-        (
-            path
-            for path in paths
-            if path in checkpoint.copied and load_object(checkpoint.root / path)
-        ),
-        None,
-    )
 
 
 def library_limits(

@@ -10,11 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.generation_limits import generation_edits
-from ctxextend.checkpoints.length_limits import Edit, limit_edits
 from ctxextend.checkpoints.safetensors_file import NUMPY_DTYPES, numpy_dtype
 from ctxextend.errors import CheckpointError, MethodError, ResizeError, flag_name
-from ctxextend.families.length_keys import LengthChange, generating_table, length_key_changes
 from ctxextend.families.lengths import PositionLengths, layer_lengths, position_lengths
 from ctxextend.families.lookup import Architecture, TableLocation, nested
 from ctxextend.families.rope import (
@@ -25,6 +22,14 @@ from ctxextend.families.rope import (
     rotary_dim,
 )
 from ctxextend.json_output import not_in_json
+from ctxextend.limits.generation import generating_table
+from ctxextend.limits.length_edits import (
+    Edit,
+    LengthChange,
+    generation_edits,
+    length_key_changes,
+    limit_edits,
+)
 from ctxextend.plan.find_tables import (
     Describe,
     FoundTable,

@@ -2,23 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from ctxextend.checkpoints.generation_limits import (
-    MAX_NEW_TOKENS,
-    TASKS,
-    deciding_limit,
-    generation_limits,
-    is_of_generation,
-    is_raised,
-)
-from ctxextend.checkpoints.length_limits import Edit
-from ctxextend.families.length_keys import (
-    agreeing_values,
-    config_length_keys,
-    generating_table,
-    may_take,
-    readers,
-)
+from ctxextend.errors import joined
 from ctxextend.families.lookup import Keys
+from ctxextend.limits.config_keys import agreeing_values, config_length_keys, readers
+from ctxextend.limits.generation import TASKS, deciding_limit, generating_table, generation_limits
+from ctxextend.limits.length_edits import Edit, is_of_generation, is_raised
+from ctxextend.limits.statements import MAX_NEW_TOKENS
 from ctxextend.plan.edits import TablePlan, length_changes
 from ctxextend.plan.find_tables import OpenedModel
 from ctxextend.recipe import Resize
@@ -109,3 +98,10 @@ def _longer_training(name: str, value: int, other: str, after: int) -> str:
         advice = "use --method limits, which raises the limits and scales nothing"
     stated = f"{name} {is_now} {value}, but {other}"
     return f"{stated}: if the model was trained at {value} tokens, {advice}."
+
+
+def may_take(programs: Sequence[str], value: int) -> str:
+    """Say that programs may take a value that disagrees, as a clause; empty without programs."""
+    if not programs:
+        return ""
+    return f"{joined(programs)} may take {value} instead"

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
 from ctxextend.checkpoints.folder import MODULES, Checkpoint
 from ctxextend.checkpoints.json_edit import edit
-from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES, read_floats
 from ctxextend.errors import MethodError, ResizeError, printable
 from ctxextend.families.rope import read_rope
 from ctxextend.families.schema import BEYOND
 from ctxextend.json_output import Result, not_in_json
+from ctxextend.limits.length_edits import Edit
 from ctxextend.plan import length_notes, output_files
 from ctxextend.plan.edits import (
     BufferPlan,

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.copy import open_source, reading
 from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.generation_limits import GENERATION_CONFIG
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes
 from ctxextend.checkpoints.safetensors_file import (
     METADATA,
@@ -31,6 +30,7 @@ from ctxextend.conversion.convert import ConversionPlan
 from ctxextend.errors import CheckpointError, counted
 from ctxextend.families.lookup import Keys, TableLocation, nested
 from ctxextend.families.rope import NEW, OLD, read_rope, rotary_dim
+from ctxextend.limits.statements import GENERATION_CONFIG
 from ctxextend.plan.edits import BUFFER_AXES, BufferPlan, TablePlan, new_buffer
 from ctxextend.plan.find_tables import computed_shape, width_fault
 from ctxextend.plan.output_files import CARD_FILE
