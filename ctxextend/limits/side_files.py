@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any
 
+from ctxextend.checkpoints.filenames import matches
 from ctxextend.checkpoints.folder import MODULES, Checkpoint
 from ctxextend.families.lookup import Keys, nested
 from ctxextend.limits.statements import NO_LIMIT, STATEMENTS, LengthStatement
@@ -68,7 +68,7 @@ def stated_limits(checkpoint: Checkpoint, tokenizer: str = "") -> Iterator[State
         if path.parent not in folders:
             continue
         for statement in INPUT_LIMITS:
-            if fnmatchcase(path.name, statement.file):
+            if matches(path.name, statement.file):
                 yield from _stated_limit(checkpoint, file, statement)
 
 
