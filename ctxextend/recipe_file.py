@@ -72,7 +72,7 @@ TYPE_NAMES: dict[Any, str] = {
 MENTIONED = re.compile(
     r"(?:--|Unknown )([a-z][a-z-]*)"
 )  # finds the setting that an error message is about
-FINGERPRINT = "source_fingerprint"  # of all weights; see `Checkpoint.weights_fingerprint`
+FINGERPRINT = "source_fingerprint"  # of all weights; see `Weights.fingerprint`
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MAX_CHARACTERS = 200_000  # of an untrusted recipe, which could otherwise take minutes to parse
 # Replace invalid or missing values, so that the remaining ones are checked too.

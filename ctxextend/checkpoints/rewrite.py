@@ -95,7 +95,7 @@ def plan_layouts(
     `shapes` and `dtypes` are those of changed tensors, by name; `dropped` tensors are omitted.
     """
     layouts = {}
-    for name, file in checkpoint.weights.items():
+    for name, file in checkpoint.weights.files.items():
         new = {tensor: shape for tensor, shape in shapes.items() if tensor in file.entries}
         is_computed = any(file.offset(tensor) is None for tensor in file.entries)
         is_renamed = bool(file.stored_names) or name != checkpoint.relative(file)
@@ -215,7 +215,7 @@ def write_files(
                 os.posix_fadvise(file.fileno(), file.tell() - count, count, os.POSIX_FADV_DONTNEED)
         on_write(count)
 
-    for name, file in checkpoint.weights.items():
+    for name, file in checkpoint.weights.files.items():
         if name in layouts:
             rewrite(file, layouts[name], tensor_of, folder / name, written)
     for name in sorted(checkpoint.files - layouts.keys() - texts.keys()):

@@ -294,8 +294,8 @@ def _plan_items(plan: "ResizePlan", output: Path) -> Iterator[tuple[str, str]]:
             f"{edit.file}: {edit.key} {before} -> {edit.after}"
             + (f" ({edit.reason})" if edit.reason else ""),
         )
-    if plan.checkpoint.index_file in plan.texts:
-        yield "edit", f"{plan.checkpoint.index_file}: totals and names"
+    if plan.checkpoint.weights.index_file in plan.texts:
+        yield "edit", f"{plan.checkpoint.weights.index_file}: totals and names"
     names = {
         "drop": [
             f"{name} (a position buffer that transformers creates itself)" for name in plan.dropped

@@ -269,7 +269,7 @@ def _common_base(opened: Sequence[ModelFiles], settings: Evaluate) -> BaseCheckp
     for files in opened:
         base = find_base(read_provenance(files.checkpoint), settings.base, files.ref.tokenizer)
         base = base or BaseCheckpoint(
-            files.ref, {FINGERPRINT: files.checkpoint.weights_fingerprint()}
+            files.ref, {FINGERPRINT: files.checkpoint.weights.fingerprint()}
         )
         bases[base.hashes.get(FINGERPRINT, base.ref.source)] = base
     return next(iter(bases.values())) if len(bases) == 1 and not settings.no_base else None

@@ -25,6 +25,7 @@ from ctxextend.checkpoints.safetensors_file import (
     numpy_dtype,
     read_floats,
 )
+from ctxextend.checkpoints.weights import Weights
 from ctxextend.conversion import twins
 from ctxextend.conversion.twins import COPIED, SOURCE_TYPES, Array, Rule, SourceType, Twin
 from ctxextend.errors import MethodError, ResizeError, UnsupportedModelError, counted, printable
@@ -186,8 +187,8 @@ class Conversion:
     def checkpoint(self) -> Checkpoint:
         """The twin as a checkpoint in memory, with the source's other files."""
         source = self.model.checkpoint
-        path = next(iter(source.weights.values())).path
-        name = (source.model / with_variant(SINGLE_FILE, source.variant)).as_posix()
+        path = source.weights.first_file.path
+        name = (source.model / with_variant(SINGLE_FILE, source.weights.variant)).as_posix()
         try:
             files = {name: ComputedFile(path, *describe_tensors(self.shapes), 0, self.tensor)}
         except ValueError:  # more than 2^63 bytes
@@ -207,9 +208,7 @@ class Conversion:
         return replace(
             source,
             config=self.config,
-            weights=files,
-            index=None,
-            index_file="",
+            weights=Weights(files=files),
             generated=generated,
         )
 
@@ -489,7 +488,7 @@ class ConversionPlan(ResizePlan, shows="summary max_len_before max_len_after"):
         }
 
     def _fingerprint(self) -> str:
-        return self.conversion.model.checkpoint.weights_fingerprint()
+        return self.conversion.model.checkpoint.weights.fingerprint()
 
     def _card(self) -> str:
         source, conversion = self.checkpoint.source, self.conversion

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.folder import MODULES, Checkpoint
+from ctxextend.checkpoints.folder import MODULES, Checkpoint, source_notes
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.errors import (
@@ -345,7 +345,7 @@ def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str
     """
     for name, expected in hashes.items():
         if name == FINGERPRINT:
-            actual = checkpoint.weights_fingerprint()
+            actual = checkpoint.weights.fingerprint()
             change = "its tables are the same, but other weights or a header changed"
         else:
             file = checkpoint.names.get(name)
@@ -410,7 +410,7 @@ def load_eval_model(
         raise CheckpointError(
             f"The tokenizer of {name} has no mask token.", "Use the model's own tokenizer."
         )
-    notes, stated = checkpoint.notes, checkpoint.model_class
+    notes, stated = source_notes(checkpoint), checkpoint.model_class
     if (
         kind == ENCODER
         and stated is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.folder import Checkpoint, source_notes
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport, report_scheme
@@ -66,7 +66,7 @@ def inspect_model(model: OpenedModel, part: str | None = None) -> Inspection:
     """Inspect an open checkpoint; see `inspect`."""
     checkpoint = model.checkpoint
     provenance = read_provenance(checkpoint)
-    notes = [*checkpoint.notes]
+    notes = [*source_notes(checkpoint)]
     recipe = provenance.chain[-1] if provenance else None
     if provenance is None and RECIPE_FILE in checkpoint.copied:
         notes.append(f"{RECIPE_FILE} is not a resize recipe.")

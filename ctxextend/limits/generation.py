@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from ctxextend.checkpoints.folder import MODULES, Checkpoint
+from ctxextend.checkpoints.folder import MODULES, Checkpoint, no_lm
 from ctxextend.families.lookup import MAX_DEPTH, Keys, TableLocation, whole_number
 from ctxextend.families.schema import ALIBI, RELATIVE
 from ctxextend.limits.statements import GENERATION_CONFIG, MAX_LENGTH, NO_LIMIT, STATEMENTS
@@ -164,7 +164,7 @@ def _generates(checkpoint: Checkpoint) -> bool:
     if MODULES in checkpoint.copied:
         return False
     is_decoder = checkpoint.config.get("is_encoder_decoder") or checkpoint.config.get("is_decoder")
-    return bool(is_decoder) or not checkpoint.no_lm
+    return bool(is_decoder) or not no_lm(checkpoint)
 
 
 class HasLocation(Protocol):

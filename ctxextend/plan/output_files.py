@@ -51,9 +51,12 @@ def index_text(
     """Return the shard index with updated totals and without `dropped` tensors; `added` parameters
     are new.
     """
-    text, metadata = source.text(source.index_file), (source.index or {}).get("metadata")
+    text, metadata = (
+        source.text(source.weights.index_file),
+        (source.weights.index or {}).get("metadata"),
+    )
     if isinstance(metadata, Mapping):
-        sizes = {name: file.tensor_bytes for name, file in source.weights.items()}
+        sizes = {name: file.tensor_bytes for name, file in source.weights.files.items()}
         sizes |= {name: layout.tensor_bytes for name, layout in layouts.items()}
         totals = {"total_size": sum(sizes.values())}
         if isinstance(metadata.get("total_parameters"), int | float):

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.atomic_output import atomic_folder, check_output
-from ctxextend.checkpoints.folder import MODULES, Checkpoint
+from ctxextend.checkpoints.folder import MODULES, Checkpoint, no_lm, source_notes
 from ctxextend.checkpoints.json_edit import edit
 from ctxextend.checkpoints.rewrite import Layout, file_sizes, plan_layouts, write_files
 from ctxextend.checkpoints.safetensors_file import ML_DTYPES_NAMES, read_floats
+from ctxextend.checkpoints.weights import Weights
 from ctxextend.errors import MethodError, ResizeError, printable
 from ctxextend.families.rope import read_rope
 from ctxextend.families.schema import BEYOND
@@ -215,7 +216,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
             else np.zeros(0)
         )
         choice = choose_settings(
-            rows, table.rows_after - table.reserved_rows, options, layout, self.checkpoint.no_lm
+            rows, table.rows_after - table.reserved_rows, options, layout, no_lm(self.checkpoint)
         )
         if self._looks_untrained(table):
             return choice._replace(reason="")  # random rows are no reason for anything
@@ -421,7 +422,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         )
         ignored = ignored_tensors(self.checkpoint, self.model.tables)
         lengths = (*self._lengths(), *self._windows(), *self._generation())
-        return (*self.checkpoint.notes, *ignored, *family_notes, *lengths)
+        return (*source_notes(self.checkpoint), *ignored, *family_notes, *lengths)
 
     def _lengths(self) -> Iterator[str]:
         """Yield the three lengths of rotary positions whose config does not state the length that
@@ -588,11 +589,11 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         for name in dict.fromkeys(change.file for change in self.edits):
             values = {change.path: change.after for change in self.edits if change.file == name}
             texts[name] = edit(checkpoint.text(name), values)
-        if checkpoint.index is not None and self.layouts:
+        if checkpoint.weights.index is not None and self.layouts:
             added = sum(
                 (table.rows_after - table.rows_before) * table.hidden_size for table in self.stored
             )
-            texts[checkpoint.index_file] = output_files.index_text(
+            texts[checkpoint.weights.index_file] = output_files.index_text(
                 checkpoint, self.layouts, self.dropped, added
             )
         texts |= {
@@ -657,7 +658,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         }
 
     def _fingerprint(self) -> str:
-        return self.checkpoint.weights_fingerprint()
+        return self.checkpoint.weights.fingerprint()
 
     def _card(self) -> str:
         source, after = self.checkpoint.source, self.max_len_after
@@ -742,7 +743,7 @@ class ResizePlan(Result, shows="model_type method max_len_before max_len_after")
         """The source, restricted to the files that the output contains."""
         copied = tuple(name for name in self.checkpoint.copied if name in self.texts)
         return (
-            replace(self.checkpoint, weights={}, index=None, copied=copied)
+            replace(self.checkpoint, weights=Weights(files={}), copied=copied)
             if self.edit_only
             else self.checkpoint
         )
@@ -892,7 +893,7 @@ class ResizeResult(Result, shows="output seconds"):
         is_other_type = checkpoint.config.get("model_type", plan.model_type) != plan.model_type
         if is_custom or is_other_type or not checkpoint.has_config or plan.edit_only:
             return None
-        stored = checkpoint.variant
+        stored = checkpoint.weights.variant
         is_encoder = MODULES in checkpoint.copied
         name = json.dumps(str(self.output if is_encoder else self.output / checkpoint.model))
         if is_encoder:

@@ -247,7 +247,7 @@ def _tiled_rows(split: "BandSplit", rows: Indices) -> tuple[Indices, Indices, Ro
 
 def choose_auto(table: Rows, rows: int, *, keep: int = 0, no_lm: str = "") -> tuple[str, str]:
     """Choose `copy` or `bands`; returns the method as text, and the reason. `no_lm`: see
-    `Checkpoint.no_lm`.
+    `checkpoints.folder.no_lm`.
     """
     if no_lm or len(table) < MIN_ROWS:
         too_few = f"{len(table)} rows are too few to judge"

@@ -131,7 +131,7 @@ class TrainingTask:
         """
         return (
             "bf16"
-            if self.settings.precision == "bf16" and self.files.checkpoint.is_half
+            if self.settings.precision == "bf16" and self.files.checkpoint.weights.is_half
             else "fp32"
         )
 

@@ -201,7 +201,7 @@ def train_recipe(
                     for key, value in step.items()
                 }
                 named[f"sha256 of {source.tables[0].name}"] = hashes.get("sha256_before")
-                named["fingerprint of all weights"] = source.checkpoint.weights_fingerprint()
+                named["fingerprint of all weights"] = source.checkpoint.weights.fingerprint()
                 folder = stack.enter_context(
                     open_run_folder(path, named, resume=resume, force=force)
                 )
@@ -476,8 +476,8 @@ class TrainedWeights:
                 (key,): CONFIG_DTYPES[self.dtype] for key in keys
             }
             texts[checkpoint.config_file] = edit(checkpoint.text(checkpoint.config_file), changes)
-        if self.dtype is not None and checkpoint.index is not None:
-            texts[checkpoint.index_file] = output_files.index_text(checkpoint, self.layouts)
+        if self.dtype is not None and checkpoint.weights.index is not None:
+            texts[checkpoint.weights.index_file] = output_files.index_text(checkpoint, self.layouts)
         data = {name: text.encode() for name, text in texts.items()} | dict(others)
         checkpoint.check_unchanged()
         sizes = file_sizes(checkpoint, self.layouts, data)
@@ -518,7 +518,7 @@ def _recipe(
         "model_type": files.tables[0].location.family.model_type,
         "max_len": files.max_len,
         "revision": files.checkpoint.source.revision,
-        "source_fingerprint": files.checkpoint.weights_fingerprint(),
+        "source_fingerprint": files.checkpoint.weights.fingerprint(),
         "tables": [table | hashes.get(files.table, {})],
         "versions": {"ctxextend": __version__},
         **({"source_recipe": before} if before else {}),

@@ -164,7 +164,7 @@ def check_tensors(
     wrong = [mismatch for mismatch in mismatches.values() if mismatch]
     wrong += [
         f"names of tensors have {wrapper}, which transformers does not load"
-        for wrapper in resized.wrappers
+        for wrapper in resized.weights.wrappers
     ]
     added = [name for name in resized.names if name not in base.names]
     wrong += [
@@ -180,9 +180,12 @@ def check_tensors(
             mismatch = _mismatch(resized, buffer.name, buffer.dtype, buffer.shape)
             wrong.append(mismatch or f"{buffer.name} is not the position buffer for the new length")
     metadata = {
-        resized.relative(file): file.header.get(METADATA) for file in resized.weights.values()
+        resized.relative(file): file.header.get(METADATA) for file in resized.weights.files.values()
     }
-    for name, file in base.weights.items():  # transformers reads the tensors' framework from it
+    for (
+        name,
+        file,
+    ) in base.weights.files.items():  # transformers reads the tensors' framework from it
         expected = file.header.get(METADATA)
         if metadata.get(name, expected) != expected:
             wrong.append(f"{name} has __metadata__ {metadata[name]}, expected {expected}")
@@ -530,15 +533,17 @@ def check_files(plan: ResizePlan, resized: Checkpoint) -> Check:
     content.
     """
     base = plan.checkpoint
-    excluded = set(base.weights)
-    if {resized.relative(file) for file in resized.weights.values()} != excluded:
-        excluded.add(base.index_file)  # other shards need another index
+    excluded = set(base.weights.files)
+    if {resized.relative(file) for file in resized.weights.files.values()} != excluded:
+        excluded.add(base.weights.index_file)  # other shards need another index
     code = set(base.code) & set(resized.code)  # code files are optional in an output
     files = {*plan.texts, *plan.files["copied"], *code} - excluded
     compared = sorted(name for name in files if not _is_not_compared(name))
-    listed = resized.index["weight_map"] if resized.index else resized.names
+    listed = resized.weights.index["weight_map"] if resized.weights.index else resized.names
     wrong = [
-        f"{resized.index_file} does not list {name}" for name in resized.names if name not in listed
+        f"{resized.weights.index_file} does not list {name}"
+        for name in resized.names
+        if name not in listed
     ]
     wrong += _unexpected_files(plan, resized)
     wrong += (difference for name in compared for difference in _differences(plan, resized, name))
@@ -583,8 +588,8 @@ def _unexpected_files(plan: ResizePlan, resized: Checkpoint) -> Iterator[str]:
             and not _repeats_config(resized, name)
         ):
             yield f"{name} is not in the base"
-    if base.variant != resized.variant:
-        yield f"the weights are variant {resized.variant}, expected {base.variant or 'no variant'}"
+    if base.weights.variant != resized.weights.variant:
+        yield f"the weights are variant {resized.weights.variant}, expected {base.weights.variant or 'no variant'}"
 
 
 def _repeats_config(resized: Checkpoint, name: str) -> bool:

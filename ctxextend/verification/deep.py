@@ -169,7 +169,7 @@ def _check_plain_names(resized: Checkpoint) -> None:
     """Raise CheckpointError if names of tensors are those of a wrapper: read here, but not by
     transformers.
     """
-    if wrappers := ", ".join(resized.wrappers):
+    if wrappers := ", ".join(resized.weights.wrappers):
         raise CheckpointError(
             f"Tensor names in {resized.root} have {wrappers}, which transformers does not load."
         )

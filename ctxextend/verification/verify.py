@@ -286,7 +286,7 @@ def _open_resized(source: Source, base: Checkpoint) -> Checkpoint:
         else []
     )
     variants = {match["variant"] for path in files if (match := VARIANT_FILE.fullmatch(path.name))}
-    variant = base.variant if base.variant in variants else None
+    variant = base.weights.variant if base.weights.variant in variants else None
     if (
         variant is None
         and len(variants) == 1
