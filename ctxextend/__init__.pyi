@@ -25,7 +25,8 @@ from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.families.lookup import FamilyTable
 from ctxextend.inspection.scheme_report import RopeReport, SchemeReport
-from ctxextend.inspection.table_report import Inspection, LibraryLimit, Limit, TableReport
+from ctxextend.inspection.inspection_result import Inspection, LibraryLimit, Limit
+from ctxextend.inspection.table_report import TableReport
 from ctxextend.pipeline import RunInterrupted, RunResult
 from ctxextend.plan.edits import TablePlan
 from ctxextend.plan.plan import ResizePlan, ResizeResult

@@ -11,8 +11,9 @@ from ctxextend.cli.tables import MIN_WIDTH, Cell, Page
 from ctxextend.errors import ResizeError, counted, size_text
 
 if TYPE_CHECKING:
+    from ctxextend.inspection.inspection_result import Inspection, ModelTable
     from ctxextend.inspection.scheme_report import PositionReport, RopeReport
-    from ctxextend.inspection.table_report import Inspection, ModelTable, TableReport
+    from ctxextend.inspection.table_report import TableReport
 
 # The limit of a library, and what happens to longer inputs.
 BEYOND = {
@@ -114,7 +115,7 @@ def add_inspections(
     page: Page, inspections: Sequence["Inspection"], *, only_verdicts: bool = False
 ) -> None:
     """Add the verdicts, the tables (same parts side by side), and the length limits of each model."""
-    from ctxextend.inspection.table_report import short_names, tables_by_part
+    from ctxextend.inspection.inspection_result import short_names, tables_by_part
 
     names = short_names(inspections) if len(inspections) > 1 else {}
     for item in inspections:
@@ -339,12 +340,15 @@ def _add_rows(
     page: Page, inspection: "Inspection", table: "TableReport", rows: slice
 ) -> list[dict[str, Any]]:
     """Add statistics of some rows of a tensor (reserved rows included) as a table; return them as plain values."""
+    from ctxextend.inspection.table_report import report_rows
+    from ctxextend.json_output import to_json
+
     if not range(*rows.indices(table.rows)):
         raise ResizeError(
             f"--rows selects no row of {table.name}, which has rows 0 to {table.rows - 1}."
         )
     page.text(f"{inspection.source} {table.name}", "title")
-    statistics = [*table.row_statistics(rows)]
+    statistics = [to_json(row) for row in report_rows(table, rows)]
     cells = list[list[Cell]]()
     for row in statistics:
         remarks = "; ".join(row["remarks"])

@@ -26,7 +26,8 @@ from ctxextend.evaluation.evaluation_result import (
     Evaluation,
     Passkey,
 )
-from ctxextend.inspection.table_report import Inspection, TableReport, short_names, tables_by_part
+from ctxextend.inspection.inspection_result import Inspection, short_names, tables_by_part
+from ctxextend.inspection.table_report import TableReport
 from ctxextend.report.numbers import NumberFormat
 from ctxextend.tables.stats import describe_range, needs_log_scale
 
