@@ -24,9 +24,8 @@ READABLE = (
     ".pth",
     ".ckpt",
 )  # suffixes of weights files that can be read
-VARIANT_FILE = re.compile(
-    r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
-)
+# With a variant, such as ``model.fp16.safetensors``, compiled at use.
+VARIANT_FILE = r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
 
 STALE_KINDS = {  # files that contain the old position table or depend on its size
     "PyTorch weights": (
@@ -176,6 +175,12 @@ def first_weights(folder: Path, variant: str | None) -> str | None:
     if variant is None and not (folder / "config.json").is_file():
         names.append(NANOGPT_FILE)
     return next((name for name in names if os.path.lexists(folder / name)), None)
+
+
+def variant_of(name: str) -> str | None:
+    """Return the variant in the name of a weights file; None if it has none."""
+    match = re.fullmatch(VARIANT_FILE, name)
+    return match["variant"] if match else None
 
 
 def with_variant(name: str, variant: str | None) -> str:

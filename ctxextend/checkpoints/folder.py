@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ctxextend.checkpoints import filenames, missing_files
+from ctxextend.checkpoints import filenames
 from ctxextend.checkpoints.copy import Fingerprint, file_fingerprint, reading
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_text
 from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile
@@ -257,8 +257,10 @@ def _open_folder(source: Source, variant: str | None, check: ConfigCheck) -> Che
     path = _find_weights(source, root / model, variant)
     if path is None:
         check(config or {}, False)
+        from ctxextend.checkpoints.missing_files import no_weights
+
         class_name = _model_class(config or {})
-        raise missing_files.no_weights(root / model, class_name, variant, source)
+        raise no_weights(root / model, class_name, variant, source)
     ties = _ties_tensors(config or {})
     generated = dict[str, str]()
     if fnmatch(path.name, "*.index*.json"):
@@ -322,7 +324,9 @@ def _read_config(
         return {}  # the adapter's base model is elsewhere
     if _is_single_file(source) or has_file(source, root / filenames.NANOGPT_FILE):
         return None
-    raise missing_files.no_config(root)
+    from ctxextend.checkpoints.missing_files import no_config
+
+    raise no_config(root)
 
 
 def _find_weights(source: Source, folder: Path, variant: str | None) -> Path | None:

@@ -112,9 +112,9 @@ def _variants(names: Sequence[str]) -> list[str]:
     """Return the variants among names of weights files."""
     variants = dict[str, None]()
     for name in names:
-        match = filenames.VARIANT_FILE.fullmatch(name)
-        if match:
-            variants[match["variant"]] = None
+        variant = filenames.variant_of(name)
+        if variant is not None:
+            variants[variant] = None
     return list(variants)
 
 

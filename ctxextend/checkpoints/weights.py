@@ -50,8 +50,7 @@ class Weights:
     def variant(self) -> str | None:
         """The variant, such as ``fp16``; None for plain weights."""
         first_name = next(iter(self.files))
-        match = filenames.VARIANT_FILE.fullmatch(PurePosixPath(first_name).name)
-        return match["variant"] if match else None
+        return filenames.variant_of(PurePosixPath(first_name).name)
 
     @property
     def wrappers(self) -> list[str]:

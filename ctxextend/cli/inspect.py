@@ -88,14 +88,15 @@ def inspect(
     _write_files(inspections, report, plot)
     if row_range is None or check:
         add_inspections(page, inspections, only_verdicts=check)
-    values = list[dict[str, Any]]()
-    for inspection in inspections:
-        value = to_json(inspection)
-        if row_range is not None:
-            value["rows"] = _add_rows_of_tables(page, inspection, row_range)
-        values.append(value)
+    rows_of_models = list[dict[str, Any]]()
+    if row_range is not None:
+        rows_of_models = [_add_rows_of_tables(page, item, row_range) for item in inspections]
     console.screen(page.lines)
-    console.result("inspect", {"models": values})
+    if as_json:
+        values = [to_json(inspection) for inspection in inspections]
+        for value, found in zip(values, rows_of_models, strict=False):
+            value["rows"] = found
+        console.result("inspect", {"models": values})
     if check and not all(inspection.agrees for inspection in inspections):
         raise typer.Exit(FAILED_CHECK)
 

@@ -24,7 +24,7 @@ DEFAULT_MAX_LENGTH = 20
 # Without a generation_config.json, transformers completes the outer config by the first of these.
 DECODER_CONFIGS = ("decoder", "generator", "text_config")
 # Nested configs of other inputs, whose ``max_length`` counts other things, by name or by a key.
-NOT_TEXT = re.compile("vision|visual|image|video|audio|speech|quantization")
+NOT_TEXT = "vision|visual|image|video|audio|speech|quantization"
 NOT_TEXT_KEYS = {
     "patch_size",
     "image_size",
@@ -143,7 +143,7 @@ def _is_text_config(name: str, part: Mapping[str, Any]) -> bool:
     """Whether a nested object is the config of a model that reads or writes text."""
     is_named = name in ("decoder", "encoder", "generator") or name.endswith("_config")
     is_config = is_named or "model_type" in part
-    return is_config and not NOT_TEXT.search(name) and NOT_TEXT_KEYS.isdisjoint(part)
+    return is_config and not re.search(NOT_TEXT, name) and NOT_TEXT_KEYS.isdisjoint(part)
 
 
 def _used_paths(config: Mapping[str, Any]) -> set[Keys]:

@@ -12,7 +12,7 @@ from ctxextend.checkpoints.filenames import is_code
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import delete, edit, load_object, read_bytes
 from ctxextend.checkpoints.rewrite import Layout
-from ctxextend.checkpoints.source import HUB_ID, OUTSIDE, dereference_hint
+from ctxextend.checkpoints.source import OUTSIDE, dereference_hint, is_hub_id
 from ctxextend.errors import CheckpointError
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.recipe_file import read_provenance
@@ -89,7 +89,7 @@ def known_base_model(checkpoint: Checkpoint) -> str | None:
     bases = (
         step.base.source for step in (provenance.chain if provenance else ()) if step.base.revision
     )
-    return checkpoint.source.hub_id or next(filter(HUB_ID.fullmatch, bases), None)
+    return checkpoint.source.hub_id or next(filter(is_hub_id, bases), None)
 
 
 def model_card(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ctxextend import errors
-from ctxextend.checkpoints.filenames import READABLE, VARIANT_FILE
+from ctxextend.checkpoints.filenames import READABLE, variant_of
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.json_edit import read_text
 from ctxextend.checkpoints.source import Source, has_file, resolve_source
@@ -285,12 +285,12 @@ def _open_resized(source: Source, base: Checkpoint) -> Checkpoint:
         if source.file is None
         else []
     )
-    variants = {match["variant"] for path in files if (match := VARIANT_FILE.fullmatch(path.name))}
+    variants = {name for path in files if (name := variant_of(path.name)) is not None}
     variant = base.weights.variant if base.weights.variant in variants else None
     if (
         variant is None
         and len(variants) == 1
-        and all(VARIANT_FILE.fullmatch(path.name) for path in files)
+        and all(variant_of(path.name) is not None for path in files)
     ):
         variant = variants.pop()
     if len(files) == 1 and not base.has_config and not base.adapter_of:
