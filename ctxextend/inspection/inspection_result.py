@@ -1,4 +1,4 @@
-"""Results of `inspect`: position tables and other schemes, and all length limits of a checkpoint."""
+"""Results of `inspect`: position tables, other schemes, and all length limits of a checkpoint."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

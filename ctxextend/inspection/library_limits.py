@@ -24,6 +24,8 @@ from ctxextend.limits.statements import (
 
 # Of transformers and sentence-transformers.
 TRUNCATION_KEYS = ("model_max_length", "max_len", "max_seq_length")
+# Files that may state a padding token.
+PAD_TOKEN_FILES = (TOKENIZER_CONFIG, "special_tokens_map.json")
 # sentence-transformers reads config.max_position_embeddings; transformers configs map these keys to
 # it.
 MAX_POSITION_KEYS = ("max_position_embeddings", "n_positions")
@@ -114,10 +116,10 @@ def _can_pad(checkpoint: Checkpoint, folders: set[PurePosixPath]) -> bool:
         return True
     for name in checkpoint.copied:
         path = PurePosixPath(name)
-        is_stated = path.name in (TOKENIZER_CONFIG, "special_tokens_map.json")
-        if is_stated and path.parent in folders:
-            if checkpoint.read_object(name).get("pad_token") is not None:
-                return True
+        if path.parent not in folders or path.name not in PAD_TOKEN_FILES:
+            continue
+        if checkpoint.read_object(name).get("pad_token") is not None:
+            return True
     return False
 
 

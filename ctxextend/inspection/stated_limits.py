@@ -11,7 +11,7 @@ from ctxextend.families.schema import ALIBI, RELATIVE, ROTARY
 from ctxextend.inspection.inspection_result import Limit
 from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
 from ctxextend.inspection.table_report import TableReport
-from ctxextend.limits.config_keys import config_length_keys, readers
+from ctxextend.limits.config_keys import config_length_keys, may_take, readers
 from ctxextend.limits.generation import (
     GenerationLimit,
     deciding_limit,
@@ -28,7 +28,6 @@ from ctxextend.limits.statements import (
     TRANSFORMERS,
 )
 from ctxextend.plan.find_tables import OpenedModel, resizable_ref, stated_width
-from ctxextend.plan.length_notes import may_take
 
 UNUSED = "none"  # no library uses a limit
 

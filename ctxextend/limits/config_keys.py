@@ -1,5 +1,8 @@
 """Find the keys of config.json that state the context length next to a model type's own key."""
 
+from collections.abc import Sequence
+
+from ctxextend.errors import joined
 from ctxextend.families.lookup import Keys, TableLocation, around, nested, whole_number
 from ctxextend.limits.statements import LLAVA, NO_LIMIT, STATEMENTS
 
@@ -50,6 +53,13 @@ def readers(location: TableLocation, path: Keys) -> tuple[str, ...]:
     if path[:-1] in _own_paths(location):
         return names
     return tuple(name for name in names if name == LLAVA)
+
+
+def may_take(programs: Sequence[str], value: int) -> str:
+    """Say that programs may take a value that disagrees, as a clause; empty without programs."""
+    if not programs:
+        return ""
+    return f"{joined(programs)} may take {value} instead"
 
 
 def agreeing_values(location: TableLocation, positions: int) -> tuple[int, ...]:

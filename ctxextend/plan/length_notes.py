@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from ctxextend.errors import joined
 from ctxextend.families.lookup import Keys
-from ctxextend.limits.config_keys import agreeing_values, config_length_keys, readers
+from ctxextend.limits.config_keys import agreeing_values, config_length_keys, may_take, readers
 from ctxextend.limits.generation import TASKS, deciding_limit, generating_table, generation_limits
 from ctxextend.limits.length_edits import Edit, is_of_generation, is_raised
 from ctxextend.limits.statements import MAX_NEW_TOKENS
@@ -98,10 +97,3 @@ def _longer_training(name: str, value: int, other: str, after: int) -> str:
         advice = "use --method limits, which raises the limits and scales nothing"
     stated = f"{name} {is_now} {value}, but {other}"
     return f"{stated}: if the model was trained at {value} tokens, {advice}."
-
-
-def may_take(programs: Sequence[str], value: int) -> str:
-    """Say that programs may take a value that disagrees, as a clause; empty without programs."""
-    if not programs:
-        return ""
-    return f"{joined(programs)} may take {value} instead"
