@@ -6,16 +6,19 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from functools import wraps
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cached_property, wraps
 from typing import Any, get_origin
+
+import numpy as np
 
 from ctxextend.checkpoints.filenames import stays_inside
 from ctxextend.errors import ResizeError, did_you_mean, flag_name, raise_first
 from ctxextend.families.registry import FAMILIES
 from ctxextend.families.unsupported import POSITION_SCHEMES
-from ctxextend.tables.apply import COUNTS, MethodOptions
-from ctxextend.tables.method_facts import TRUNCATE, Function
+from ctxextend.tables.choice import MethodChoice
+from ctxextend.tables.method_facts import COUNTS, TRUNCATE, Function, method_text
+from ctxextend.tables.method_parser import method_errors, read_choice, split_counts
 
 HUB_PREFIX = "hf:"  # of datasets on the Hub
 RECIPE_FILE = "ctxextend.yaml"  # in every output
@@ -141,26 +144,48 @@ def _length_errors(settings: "Convert | Resize") -> Iterator[ResizeError]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resize(MethodOptions):
+class Resize:
     """How to resize a position table."""
 
     # New context length in usable positions, ≥ 1, without reserved rows. ``4k`` is 4,096; ``4x`` is
     # four times the current length, which `ResizePlan.settings` contains as a number.
     to: int | str = field(kw_only=False)
+    # A method with settings, such as ``bands:sigma=4,gain=1.2``, or `TRUNCATE`, which creates no
+    # rows. None is `DEFAULT_METHOD` for a longer table; for a shorter one, only None and `TRUNCATE`
+    # are allowed.
+    method: str | None = None
+    # Positions at the start that the method does not change; None is the method's default.
+    keep_first: int | None = None
+    drop_last: int = 0  # positions at the end that are not used to create new rows
     part: str | None = None  # resize only this table (encoder, text, …); defaults to all
-    fix_limits: bool = (
-        False  # make all length limits in config and tokenizer files agree with the table
-    )
+    # Make all length limits in config and tokenizer files agree with the table.
+    fix_limits: bool = False
     copy_code: bool = False  # also copy code files (*.py, …); they are never run
 
     def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if isinstance(value, np.generic):
+                object.__setattr__(self, setting.name, value.item())
         object.__setattr__(self, "to", parse_length(self.to))
-        super().__post_init__()
+        errors = list(_length_errors(self))
+        errors += method_errors(self.method, self.keep_first, self.drop_last)
+        raise_first(errors)
+        if self.method is not None:
+            method, counts = split_counts(self.method)
+            object.__setattr__(self, "method", method)
+            for key, count in counts.items():
+                object.__setattr__(self, key, count)
 
-    def errors(self) -> Iterator[ResizeError]:
-        """Yield an error for every invalid setting."""
-        yield from _length_errors(self)
-        yield from super().errors()
+    @cached_property
+    def choice(self) -> MethodChoice:
+        """The requested method with all of its settings."""
+        return read_choice(self.method, self.keep_first, self.drop_last)
+
+    def with_settings(self, **changes: Any) -> "Resize":
+        """Return a copy with changed settings of the method; None unsets one."""
+        settings = {**self.choice.settings, **changes}
+        return replace(self, method=method_text(self.choice.name, settings))
 
     @property
     def positions(self) -> int:
@@ -171,10 +196,11 @@ class Resize(MethodOptions):
     @property
     def method_flags(self) -> tuple[str, ...]:
         """Flags that were passed and apply only when new rows are created."""
-        given = {"method": self.method != TRUNCATE and self.method} | {
-            name: getattr(self, name) for name in COUNTS
-        }
-        return tuple(flag_name(name) for name, value in given.items() if value)
+        flags = []
+        if self.method is not None and self.method != TRUNCATE:
+            flags.append("--method")
+        flags += [flag_name(key) for key in COUNTS if getattr(self, key)]
+        return tuple(flags)
 
 
 REF_KEYS = tuple(setting.name for setting in fields(CheckpointRef) if setting.name != "source")

@@ -729,7 +729,7 @@ def table_methods(file: RecipeFile) -> dict[str, str]:
     methods = {
         name: str(table["method"]) for name, table in _tables(facts).items() if "method" in table
     }
-    return {name: replace(resize, method=method).full_method for name, method in methods.items()}
+    return {name: replace(resize, method=method).choice.text for name, method in methods.items()}
 
 
 def learned_before(
@@ -747,7 +747,9 @@ def learned_before(
         steps = [
             (
                 after - reserved,
-                replace(resize.settings, method=resize.methods.get(table, resize.settings.method)),
+                replace(
+                    resize.settings, method=resize.methods.get(table, resize.settings.method)
+                ).choice,
             )
             for (_, after), resize in zip(rows, oldest_first, strict=True)
         ]

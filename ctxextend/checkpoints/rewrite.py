@@ -37,7 +37,7 @@ EARLY_BYTES = 1 << 30
 
 
 class TensorRange(NamedTuple):
-    """A byte range of the new file: one tensor, or unchanged ones that follow in the old file too."""
+    """A byte range of the new file: one tensor, or unchanged ones that follow in the old file."""
 
     name: str  # of the first tensor
     size: int  # bytes of all its tensors

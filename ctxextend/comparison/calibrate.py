@@ -28,7 +28,7 @@ from ctxextend.evaluation.evaluation_result import (
 from ctxextend.evaluation.retrieval import RetrievalTask
 from ctxextend.models.devices import torch_threads
 from ctxextend.plan.find_tables import OpenedModel, open_model
-from ctxextend.plan.plan import plan_model
+from ctxextend.plan.plan import plan_model, with_settings
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import (
     MIN_LENGTH,
@@ -117,11 +117,11 @@ def calibrate_model(
     """
     started = time.perf_counter()
     settings = (
-        replace(settings, method="bands") if settings.facts.name == DEFAULT_METHOD else settings
+        replace(settings, method="bands") if settings.choice.name == DEFAULT_METHOD else settings
     )
-    if settings.facts.name != "bands":
-        raise ResizeError(f"Only bands can be tuned on a text, got --method {settings.facts.name}.")
-    if not has_free_settings(**settings.settings):
+    if (name := settings.choice.name) != "bands":
+        raise ResizeError(f"Only bands can be tuned on a text, got --method {name}.")
+    if not has_free_settings(settings.choice.settings):
         raise ResizeError(
             "All settings of bands are given, so there is nothing to tune.", "Remove at least one."
         )
@@ -147,7 +147,7 @@ def calibrate_model(
         progress(tokens, run.base_tokens + MAX_TRIALS * run.tokens)
 
     def measure(candidate: Resize) -> tuple[Values, ...]:
-        resized.set_positions(replace(plan, settings=candidate))
+        resized.set_positions(with_settings(plan, candidate))
         run.measure(advance)
         return run.scores
 
@@ -162,7 +162,7 @@ def calibrate_model(
     with torch_threads(base.model, text.threads):
         best = search.run()
     trials = {
-        candidate: Trial(candidate.settings, mean(scores))
+        candidate: Trial(candidate.choice.settings, mean(scores))
         for candidate, scores in search.scores.items()
     }
     first = next(iter(trials))
@@ -226,13 +226,13 @@ class Search:
         """
         # The best of about twenty trials is ahead partly by chance: a lead of a standard error or
         # less does not count.
-        current = self._complete(self.requested.settings["sigma"])
+        current = self._complete(self.requested.choice.settings["sigma"])
         self.scores[current] = self.measure(current)
         for name in ("sigma", "repeat", "gain", "high_gain"):
             best = current
             lead = 0.0
             for other in (
-                self._others(name, current) if self.requested.settings[name] is None else ()
+                self._others(name, current) if self.requested.choice.settings[name] is None else ()
             ):
                 if other not in self.scores:
                     self.scores[other] = self.measure(other)
@@ -259,27 +259,30 @@ class Search:
         """Yield candidates with other values of one setting; with another sigma, the others are
         estimated again.
         """
-        sigma = current.settings["sigma"]
+        sigma = current.choice.settings["sigma"]
         if name == "gain":
             yield from (current.with_settings(gain=other) for other in GAINS)
         elif name == "high_gain":
             others = (
-                HIGH_GAINS if current.settings[name] else ()
+                HIGH_GAINS if current.choice.settings[name] else ()
             )  # None if it equals a gain that was given
             yield from (current.with_settings(high_gain=other) for other in others)
         elif name == "sigma":
             for other in (
-                SIGMAS if self.requested.settings["repeat"] else (0.0, *SIGMAS)
+                SIGMAS if self.requested.choice.settings["repeat"] else (0.0, *SIGMAS)
             ):  # at 0, nothing is tiled
                 if other <= MAX_SHARE * len(self.table) and abs(other - sigma) > MIN_CHANGE * other:
                     yield self._complete(other)
         elif sigma:
-            for repeat in find_repeats(self.table, sigma, REPEATS, keep=self.requested.kept_first):
+            for repeat in find_repeats(
+                self.table, sigma, REPEATS, keep=self.requested.choice.keep_first
+            ):
                 yield current.with_settings(repeat=repeat)
 
     def _complete(self, sigma: float | None) -> Resize:
         """Return a candidate with the settings that are None estimated from the table."""
-        values = self.requested.settings | {"sigma": sigma}
-        method, _ = choose_bands(self.table, self.rows, keep=self.requested.kept_first, **values)
-        candidate = replace(self.requested, method=method)
-        return candidate if self.is_only else candidate.with_settings(within=values["within"])
+        settings = {**self.requested.choice.settings, "sigma": sigma}
+        requested = replace(self.requested.choice, settings=settings)
+        chosen = choose_bands(self.table, self.rows, requested)
+        candidate = replace(self.requested, method=chosen.text)
+        return candidate if self.is_only else candidate.with_settings(within=settings["within"])

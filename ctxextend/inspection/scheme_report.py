@@ -14,6 +14,7 @@ from ctxextend.families.rope import RopeLayers, read_rope, rotary_dim
 from ctxextend.json_output import Result, not_in_json
 from ctxextend.plan.find_tables import FoundTable
 from ctxextend.recipe_file import Provenance
+from ctxextend.tables.method_parser import parse_method
 from ctxextend.tables.rotary import NTK_ALPHA, Parameters, frequencies, ntk_base
 
 ROUNDING = 1e-9  # relative
@@ -185,7 +186,5 @@ def _report_layers(
 
 def _theta_factor(method: str | None) -> float | None:
     """Return the factor of method ``theta``, which leaves no trace in settings; None of others."""
-    from ctxextend.tables.apply import read_method  # imported at use: tables of rows do not need it
-
-    name, given, _ = read_method(method)
-    return float(given["factor"]) if name == "theta" else None
+    resized_by, given = parse_method(method)
+    return float(given["factor"]) if resized_by.name == "theta" else None

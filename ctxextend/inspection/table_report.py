@@ -352,5 +352,5 @@ def _resized_rows(
     if after <= before:
         return (), None
     settings = replace(recipe.settings, method=recipe.methods.get(name, recipe.settings.method))
-    kept = settings.kept_rows(before - first)
+    kept = settings.choice.kept_rows(before - first)
     return ((first + kept, rows),), location.positions(before)

@@ -13,7 +13,7 @@ from ctxextend.errors import CheckpointError, ResizeError
 from ctxextend.families.lookup import Keys, find_architecture
 from ctxextend.limits.generation import generating_table, stated_in
 from ctxextend.limits.length_edits import lowered_limits
-from ctxextend.plan.edits import TablePlan, config_changes, plan_tables, with_length
+from ctxextend.plan.edits import config_changes
 from ctxextend.plan.find_tables import (
     FoundTable,
     TableShape,
@@ -21,9 +21,11 @@ from ctxextend.plan.find_tables import (
     computed_shape,
     find_tables,
 )
+from ctxextend.plan.table_plan import TablePlan
+from ctxextend.plan.table_plans import plan_tables, with_length
 from ctxextend.plan.trained_length import state_trained_length, with_config_lengths
 from ctxextend.recipe import CheckpointRef, Resize, accepts_settings
-from ctxextend.tables.apply import choose_settings, resize_with_reserved
+from ctxextend.tables.apply import choose_method, resize_with_reserved
 
 if TYPE_CHECKING:
     import torch
@@ -107,12 +109,16 @@ def extend_model(
         values = _to_numpy(weight.detach())
         positions = table.rows_after - reserved
         layout = table.location.layout
-        chosen = choose_settings(
-            values[reserved:], positions, requested, layout, no_lm_head(type(model).__name__)
+        chosen = choose_method(
+            values[reserved:], positions, requested.choice, layout, no_lm_head(type(model).__name__)
         )
-        resized = resize_with_reserved(values, reserved, positions, chosen.options)
+        resized = resize_with_reserved(values, reserved, positions, chosen)
         weights[table.name] = to_tensor(resized).to(weight.device)
-    set_length(model, weights, config_changes(config, architecture, tables))
+    set_length(
+        model,
+        weights,
+        config_changes(config, architecture, tables, fix_limits=requested.fix_limits),
+    )
     generating = generating_table(found_tables)
     for table in tables:
         if generating is not None and table.name == generating.name and table.is_changed:

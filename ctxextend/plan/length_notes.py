@@ -4,11 +4,17 @@ from collections.abc import Iterator, Sequence
 
 from ctxextend.families.lookup import Keys
 from ctxextend.limits.config_keys import agreeing_values, config_length_keys, may_take, readers
-from ctxextend.limits.generation import TASKS, deciding_limit, generating_table, generation_limits
+from ctxextend.limits.generation import (
+    TASKS,
+    deciding_limit,
+    generating_table,
+    generation_limits,
+)
 from ctxextend.limits.length_edits import Edit, is_of_generation, is_raised
 from ctxextend.limits.statements import MAX_NEW_TOKENS
-from ctxextend.plan.edits import TablePlan, length_changes
+from ctxextend.plan.edits import length_changes
 from ctxextend.plan.find_tables import OpenedModel
+from ctxextend.plan.table_plan import TablePlan, stated_length
 from ctxextend.recipe import Resize
 from ctxextend.tables.method_facts import LIMITS
 
@@ -75,9 +81,11 @@ def length_key_warnings(
         name = f"{model.checkpoint.config_file} {'.'.join(path)}"
         before = table.max_len_before
         after = table.max_len_after
-        is_scaled = any(plan.after.method != LIMITS for plan in table.rope)
+        is_scaled = any(plan.choice.name != LIMITS for plan in table.rope)
         if is_scaled and value > before and table.location.trained_length is None:
-            yield _longer_training(name, value, f"{table.config_key} is {table.stated}", after)
+            yield _longer_training(
+                name, value, f"{table.config_key} is {stated_length(table)}", after
+            )
         elif not settings.fix_limits and value not in agreeing_values(table.location, after):
             effect = may_take(readers(table.location, path), value)
             stays = f"{name} is {value}, not {before}, and stays {value}"

@@ -7,20 +7,21 @@ attention heads use to find the previous token; tiling keeps the latter but brea
 every seam. `bands` interpolates the former, tiles the latter.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import (
     COPY,
+    FACTS,
     POSITIVE,
     TOLERANCE,
     Setting,
     method,
-    method_text,
     read_rows,
 )
 from ctxextend.tables.sinusoids import BLOCK_ROWS
@@ -81,48 +82,58 @@ SIGMA: tuple[str, None, Any, Any] = (
 SIMILAR = "order is kept, but rows are more similar to each other than learned ones"
 
 
-def has_free_settings(*, sigma: Any = None, repeat: Any = None, gain: Any = None, **_: Any) -> bool:
-    """Whether settings of `bands` are unset that others do not determine; at sigma 0, `repeat` is
-    not used.
-    """
-    return gain is None or (sigma != 0 and None in (sigma, repeat))
+def has_free_settings(settings: Mapping[str, Any]) -> bool:
+    """Whether settings of `bands` are unset that others do not determine."""
+    if settings["gain"] is None:
+        return True
+    if settings["sigma"] == 0:  # nothing is repeated
+        return False
+    return settings["sigma"] is None or settings["repeat"] is None
 
 
-def choose_bands(
-    table: Rows,
-    rows: int,
-    *,
-    keep: int = 0,
-    gain: float | None = None,
-    high_gain: float | None = None,
-    **given: Any,
-) -> tuple[str, str]:
-    """Choose the unset settings of `bands` for a table; returns the method as text, and the
-    reason.
+def choose_bands(table: Rows, rows: int, choice: MethodChoice, no_lm: str = "") -> MethodChoice:
+    """Choose the unset settings of `bands` for a table; see `choose_split` and `default_gains`.
+
+    Args:
+        table: The learned rows, shape (n, d), float64, also those that are kept.
+        rows: The new number of rows.
+        choice: The method `bands`; settings that are None are chosen.
+        no_lm: Not used.
     """
-    split = choose_split(table, keep=keep, **given)
-    low, high = (
-        (gain, high_gain) if gain is not None else default_gains(split, len(table), rows, keep)
+    given = choice.settings
+    keep = choice.keep_first
+    split = choose_split(
+        table, keep=keep, sigma=given["sigma"], repeat=given["repeat"], within=given["within"]
     )
-    chosen = {
+    if given["gain"] is None:
+        gain, high_gain = default_gains(split, len(table), rows, keep)
+    else:
+        gain, high_gain = given["gain"], given["high_gain"]
+    chosen: dict[str, Any] = {
         "sigma": split.sigma,
-        "repeat": (given.get("repeat") or split.repeat) if split.sigma else None,
-        "gain": low,
-        "high_gain": (high if high_gain is None else high_gain) if split.sigma else None,
+        "repeat": None,
+        "gain": gain,
+        "high_gain": None,
         "within": (split.head, split.stop),
     }
-    if not has_free_settings(gain=gain, **given):
-        return method_text("bands", chosen), ""
-    gains = f"gain {low:.3g}" + (
-        f", high-gain {chosen['high_gain']:.3g}" if chosen["high_gain"] else ""
-    )
-    reason = f"bands, as interpolation with {gains}: the table has no high-frequency part"
     if split.sigma:
-        reason = (
-            f"bands with sigma {split.sigma:.3g}, repeat {split.repeat[0]}:{split.repeat[1]}, "
-            f"{gains}"
-        )
-    return method_text("bands", chosen), reason
+        chosen["repeat"] = given["repeat"] or split.repeat
+        chosen["high_gain"] = given["high_gain"] or high_gain
+    reason = ""
+    if has_free_settings(given):
+        reason = _reason(split, gain, chosen["high_gain"])
+    return replace(choice, settings=chosen, reason=reason)
+
+
+def _reason(split: "BandSplit", gain: float, high_gain: float | None) -> str:
+    """Say which settings were chosen."""
+    gains = f"gain {gain:.3g}"
+    if high_gain:
+        gains += f", high-gain {high_gain:.3g}"
+    if not split.sigma:
+        return f"bands, as interpolation with {gains}: the table has no high-frequency part"
+    start, stop = split.repeat
+    return f"bands with sigma {split.sigma:.3g}, repeat {start}:{stop}, {gains}"
 
 
 @method(
@@ -245,15 +256,23 @@ def _tiled_rows(split: "BandSplit", rows: Indices) -> tuple[Indices, Indices, Ro
     return before.clip(0, last), after.clip(0, last), share
 
 
-def choose_auto(table: Rows, rows: int, *, keep: int = 0, no_lm: str = "") -> tuple[str, str]:
-    """Choose `copy` or `bands`; returns the method as text, and the reason. `no_lm`: see
-    `checkpoints.folder.no_lm`.
+def choose_auto(table: Rows, rows: int, choice: MethodChoice, no_lm: str = "") -> MethodChoice:
+    """Choose `copy` or `bands` for a table.
+
+    Args:
+        table: The learned rows, shape (n, d), float64, also those that are kept.
+        rows: The new number of rows.
+        choice: The method `auto`.
+        no_lm: Why the checkpoint is not a language model; see `checkpoints.folder.no_lm`.
     """
     if no_lm or len(table) < MIN_ROWS:
-        too_few = f"{len(table)} rows are too few to judge"
-        return COPY, f"auto chose copy, which keeps the learned rows: {no_lm or too_few}"
-    method, reason = choose_bands(table, rows, keep=keep)
-    return method, f"auto chose {reason}"
+        why = no_lm or f"{len(table)} rows are too few to judge"
+        reason = f"auto chose copy, which keeps the learned rows: {why}"
+        return replace(choice, facts=FACTS[COPY], settings={}, reason=reason)
+    facts = FACTS["bands"]
+    choice = replace(choice, facts=facts, settings=dict.fromkeys(facts.settings))
+    chosen = choose_bands(table, rows, choice)
+    return replace(chosen, reason=f"auto chose {chosen.reason}")
 
 
 @method(

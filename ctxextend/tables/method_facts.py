@@ -44,6 +44,13 @@ class Setting:
     read: Callable[[str], Any] = field(metadata=not_in_json)  # raises ValueError for invalid text
     allows: Callable[[Any], bool] = field(default=lambda value: True, metadata=not_in_json)
 
+    def parse(self, text: str) -> Any:
+        """Return the value that a text gives; raises ValueError if it is not allowed."""
+        value = self.read(text)
+        if not self.allows(value):
+            raise ValueError
+        return value
+
 
 # The last four fields of an integer `Setting` and of a positive one.
 INTEGER: tuple[str, int, Any, Any] = (
@@ -53,6 +60,11 @@ INTEGER: tuple[str, int, Any, Any] = (
     lambda number: 0 <= number < 2**63,
 )
 POSITIVE: tuple[str, None, Any, Any] = "above 0", None, float, lambda number: 0 < number < math.inf
+
+# Settings of most methods, which exclude rows. A method whose default `keep_first` is None does not
+# accept that one.
+COUNTS = ("keep_first", "drop_last")
+COUNT = Setting("", *INTEGER)
 
 
 def read_rows(text: str) -> tuple[int, int]:
@@ -128,9 +140,9 @@ class Method:
     max_rows: Callable[[int], int] | None = field(
         default=None, metadata=not_in_json
     )  # of a number of source rows
-    # Chooses unset settings from a table, with the arguments of `function`; returns the method's
-    # text and the reason.
-    choose: Callable[..., tuple[str, str]] | None = field(default=None, metadata=not_in_json)
+    # ``choose(table, rows, choice, no_lm) -> choice``: chooses the method, or its unset settings,
+    # from the learned rows; ``no_lm`` says why the checkpoint is not a language model.
+    choose: Callable[..., Any] | None = field(default=None, metadata=not_in_json)
 
 
 FACTS: dict[str, Method] = {}  # by name; filled when the modules with the methods are imported

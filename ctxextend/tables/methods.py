@@ -25,6 +25,7 @@ from ctxextend.tables.method_facts import (
     ROTARY_METHODS,
     TOLERANCE,
     TRUNCATE,
+    UNCHANGED,
     Method,
     Setting,
     method,
@@ -511,6 +512,18 @@ def _interpolated(
 
 
 METHODS: dict[str, Method] = {name: method_facts.FACTS[name] for name in method_facts.METHOD_NAMES}
+
+# The method of a shorter table. It is not listed, because no other one applies.
+TRUNCATION = Method(
+    name=TRUNCATE,
+    summary="keep the first rows",
+    when="the table becomes shorter",
+    source="ctxextend",
+    convention="row t is source row t",
+    short_inputs=UNCHANGED,
+    long_inputs="there are none",
+    function=lambda table, rows: table[:rows],
+)
 
 
 def find_methods(name: str) -> list[Method]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.errors import MethodError, ResizeError
+from ctxextend.tables.choice import MethodChoice
 from ctxextend.tables.method_facts import (
     DEFAULT_METHOD,
     LIMITS,
@@ -22,7 +23,6 @@ from ctxextend.tables.method_facts import (
     SCALING_METHODS,
     Setting,
     method,
-    method_text,
 )
 
 Parameters = Mapping[
@@ -323,123 +323,114 @@ def limits(rope: Parameters, lengths: Lengths, dim: int) -> Parameters:
     return rope
 
 
-class RopeChange(NamedTuple):
-    """New rotary settings of one type of layers."""
-
-    parameters: Parameters
-    method: str  # the method with all of its settings, which reproduces them
-    reason: str = ""  # what was chosen and why, as text; empty if nothing was chosen
-    keeps_max_len: bool = (
-        False  # whether max_position_embeddings must state the first trained length
-    )
-
-
 def resize_rope(
     rope: Parameters,
     lengths: Lengths,
     dim: int,
-    method: str | None = None,
+    name: str = DEFAULT_METHOD,
+    factor: float | None = None,
+    *,
     methods: Sequence[str] = SCALING_METHODS,
     first_trained: int | None = None,
-    *,
     is_corrected: bool = False,
-) -> RopeChange:
-    """Return rotary settings of one type of layers that serve longer inputs; see `frequencies` for
-    `rope` and `dim`.
+) -> tuple[Parameters, MethodChoice]:
+    """Return rotary settings of one type of layers that serve longer inputs, and their method.
+
+    Settings of another type than ``default`` keep their type, and stay as they are if they already
+    serve the length.
 
     Args:
-        rope: The settings before, complete and valid.
+        rope: The settings before, complete and valid; see `frequencies`.
         lengths: The length that they serve, and the one that the new settings must serve, in
             tokens.
-        dim: The number of rotated values per head.
-        method: A name of `ROTARY_METHODS`, with a factor if it is not to be chosen:
-            ``yarn:factor=4``, as `read_method` accepts it. None and `DEFAULT_METHOD` choose the
-            first of `methods`; settings of another type than ``default`` keep their type, and stay
-            as they are if they already serve the length.
+        dim: The number of rotated values per head; see `frequencies`.
+        name: A name of `ROTARY_METHODS`, or `DEFAULT_METHOD` to choose the first one that applies.
+        factor: The factor of the method; None chooses the smallest one that serves the length.
         methods: Those that the model type applies to settings of type ``default``.
         first_trained: The length of the first training, in tokens; by default, what the settings
             state.
         is_corrected: Whether the settings misstate it, so that they change at the length that they
             serve, too.
 
+    Returns:
+        The new settings, and the method with its factor, which reproduces them.
+
     Raises:
         MethodError: The method does not apply to the rope type.
         ResizeError: The factor is invalid, or the settings cannot serve the length.
     """
     before, after = lengths
-    if rope[TYPE] == NTK_ALPHA and method != LIMITS:
-        message = (
-            f"Rotary settings with {ALPHA} {rope[ALPHA]:g} cannot be scaled: transformers "
-            "computes one base from it"
-        )
-        hint = f"To raise only limits, use --method {LIMITS}."
-        raise MethodError(f"{message}, for inputs of every length, and reads no factor.", hint)
-    name, _, text = (method or DEFAULT_METHOD).partition(":")
-    is_scaled, is_chosen = rope[TYPE] != "default", name == DEFAULT_METHOD
-    applicable = (
-        (rope[TYPE],)
-        if is_scaled
-        else tuple(other for other in SCALING_METHODS if other in methods)
-    )
-    if is_chosen:
+    requested = name
+    if rope[TYPE] == NTK_ALPHA and requested != LIMITS:
+        raise _cannot_scale_alpha(rope)
+    applicable = _applicable_methods(rope, methods)
+    if requested == DEFAULT_METHOD:
         name = applicable[0]
-    if name not in (*applicable, LIMITS):
-        has = (
-            f"already has {rope[TYPE]} settings, which are kept"
-            if is_scaled
-            else f"has no {name} settings"
-        )
-        has = f"type does not apply {name}" if not is_scaled and name in SCALING_METHODS else has
-        hint = (
-            f"Remove --method, or use --method {applicable[0]}."
-            if is_scaled
-            else f"Use {', '.join(applicable)}."
-        )
-        raise MethodError(f"--method {name}: the model {has}.", hint)
-    serves = after <= before and name != LIMITS and not (text or is_corrected)
-    if serves:
+    elif requested not in (*applicable, LIMITS):
+        raise _does_not_apply(requested, rope, applicable)
+    changes_anyway = name == LIMITS or factor is not None or is_corrected
+    serves_already = after <= before and not changes_anyway
+    if serves_already:
         name = LIMITS
     facts = ROTARY_METHODS[name]
     settings = dict[str, float]()
-    if facts.settings:
-        settings[FACTOR] = (
-            float(text.removeprefix("factor=")) if text else _factor(rope, lengths, first_trained)
-        )
-        if not SCALE.allows(settings[FACTOR]):
-            message = f"--method {name}: factor must be {SCALE.must}, got {settings['factor']}."
-            raise ResizeError(message, f"State it, as in --method {name}:factor=4.")
+    if FACTOR in facts.settings:
+        if factor is None:
+            factor = _smallest_factor(rope, lengths, first_trained)
+        _check_factor(name, factor)
+        settings[FACTOR] = factor
     first = first_trained or trained_length(rope, before)
-    if name in STATES_TRAINED and TRAINED in rope:
+    if TRAINED in rope and name in STATES_TRAINED:
         rope = {**rope, TRAINED: first}
-    from_length = (
-        before if TRAINED in rope else first
-    )  # which methods state as the trained length if none is stated
+    # Methods state `from_length` as the trained length if the settings state none.
+    from_length = before if TRAINED in rope else first
     parameters = facts.function(rope, (from_length, after), dim, **settings)
+
     reasons = list[str]()
-    theta = rope[THETA]
-    if serves:
+    if serves_already:
         reasons.append(f"the settings already serve {before} tokens, so nothing scales")
-    elif is_chosen:
-        factor = f" with factor {settings['factor']:g}" if settings else ""
-        reasons.append(
-            f"auto kept the rope type, {name}{factor}"
-            if is_scaled
-            else f"auto chose {name}{factor}"
-        )
+    elif requested == DEFAULT_METHOD:
+        reasons.append(_reason_of_auto(rope, name, settings))
     elif name == LIMITS:
         reasons.append("only limits change: nothing scales")
-    if parameters[THETA] != theta:
-        reasons.append(f"rope_theta rises from {theta:,.1f} to {parameters[THETA]:,.1f}")
-    if settings and not is_scaled:
+    if parameters[THETA] != rope[THETA]:
+        reasons.append(f"rope_theta rises from {rope[THETA]:,.1f} to {parameters[THETA]:,.1f}")
+    if settings and rope[TYPE] == "default":
         served = round(settings[FACTOR] * first)
         if served < after:
             reasons.append(f"factor {settings[FACTOR]:g} serves only {served:,} tokens")
-    return RopeChange(
-        parameters, method_text(name, settings), "; ".join(reasons), facts.keeps_max_len
+    return parameters, MethodChoice(facts, settings, reason="; ".join(reasons))
+
+
+def _applicable_methods(rope: Parameters, methods: Sequence[str]) -> tuple[str, ...]:
+    """Return the methods that apply, the default first; scaled settings keep their type."""
+    if rope[TYPE] != "default":
+        return (rope[TYPE],)
+    return tuple(name for name in SCALING_METHODS if name in methods)
+
+
+def _cannot_scale_alpha(rope: Parameters) -> MethodError:
+    message = (
+        f"Rotary settings with {ALPHA} {rope[ALPHA]:g} cannot be scaled: transformers computes one "
+        "base from it, for inputs of every length, and reads no factor."
     )
+    return MethodError(message, f"To raise only limits, use --method {LIMITS}.")
 
 
-def _factor(rope: Parameters, lengths: Lengths, first_trained: int | None) -> float:
+def _does_not_apply(name: str, rope: Parameters, applicable: Sequence[str]) -> MethodError:
+    if rope[TYPE] != "default":
+        reason = f"the model already has {rope[TYPE]} settings, which are kept"
+        hint = f"Remove --method, or use --method {applicable[0]}."
+    elif name in SCALING_METHODS:
+        reason = f"the model type does not apply {name}"
+        hint = f"Use {', '.join(applicable)}."
+    else:
+        reason = f"the model has no {name} settings"
+        hint = f"Use {', '.join(applicable)}."
+    return MethodError(f"--method {name}: {reason}.", hint)
+
+
+def _smallest_factor(rope: Parameters, lengths: Lengths, first_trained: int | None) -> float:
     """Return the smallest factor that serves the second of two lengths."""
     before, after = lengths
     if first_trained is not None:
@@ -448,3 +439,16 @@ def _factor(rope: Parameters, lengths: Lengths, first_trained: int | None) -> fl
     if rope[TYPE] != "default" and stated:
         return float(stated * after / before)
     return after / trained_length(rope, before)
+
+
+def _check_factor(name: str, factor: float) -> None:
+    if not SCALE.allows(factor):
+        message = f"--method {name}: factor must be {SCALE.must}, got {factor}."
+        raise ResizeError(message, f"State it, as in --method {name}:factor=4.")
+
+
+def _reason_of_auto(rope: Parameters, name: str, settings: Mapping[str, float]) -> str:
+    factor = f" with factor {settings[FACTOR]:g}" if settings else ""
+    if rope[TYPE] != "default":
+        return f"auto kept the rope type, {name}{factor}"
+    return f"auto chose {name}{factor}"

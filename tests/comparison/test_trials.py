@@ -41,7 +41,7 @@ def search(
 
 
 def gain_of(settings: Resize) -> float:
-    return float(settings.settings["gain"])
+    return float(settings.choice.settings["gain"])
 
 
 def seed_of(settings: Resize) -> int:
@@ -50,18 +50,18 @@ def seed_of(settings: Resize) -> int:
 
 def test_search_returns_settings_with_lowest_loss() -> None:
     first, _, found = search(
-        lambda settings: windows(abs(log((settings.settings["sigma"] or 0.1) / 16.0)))
+        lambda settings: windows(abs(log((settings.choice.settings["sigma"] or 0.1) / 16.0)))
     )
-    tried = [candidate.settings for candidate in found.scores]
+    tried = [candidate.choice.settings for candidate in found.scores]
     others = [
         one["repeat"]
         for one in tried
-        if one["sigma"] == 16.0 and one["repeat"] != first.settings["repeat"]
+        if one["sigma"] == 16.0 and one["repeat"] != first.choice.settings["repeat"]
     ]
     expected = first.with_settings(sigma=16.0, gain=1.5, repeat=others[0])
 
     def measure(settings: Resize) -> tuple[Values, ...]:
-        sigma, repeat, gain, *_ = settings.settings.values()
+        sigma, repeat, gain, *_ = settings.choice.settings.values()
         distance = abs(log((sigma or 0.1) / 16.0)) + abs(gain - 1.5)
         return windows(distance + (repeat != others[0]), seed_of(settings), spread=0.01)
 
@@ -97,7 +97,7 @@ def test_search_returns_estimate_if_all_losses_are_equal() -> None:
     first, best, found = search()
     assert best == first
     assert len(found.scores) <= MAX_TRIALS
-    assert {settings.settings["sigma"] for settings in found.scores} > {0.0, 3.0, 24.0}
+    assert {settings.choice.settings["sigma"] for settings in found.scores} > {0.0, 3.0, 24.0}
     assert {gain_of(settings) for settings in found.scores} > set(GAINS)
 
 
@@ -119,5 +119,5 @@ def test_search_keeps_requested_settings(requested: str, dropped: int) -> None:
 def test_search_with_requested_range_splits_noise_table() -> None:
     noise = np.random.default_rng(0).normal(size=(128, 16))
     first, _, _ = search(requested=replace(REQUESTED, method="bands:repeat=20:80"), table=noise)
-    assert first.settings["repeat"] == (20, 80)
-    assert first.settings["sigma"]
+    assert first.choice.settings["repeat"] == (20, 80)
+    assert first.choice.settings["sigma"]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ctxextend.errors import ResizeError
 from ctxextend.tables import methods
-from ctxextend.tables.apply import MethodOptions, choose_settings, resize_table
+from ctxextend.tables.apply import choose_method, resize_table
 from ctxextend.tables.bands import (
     MIN_ROWS,
     BandSplit,
@@ -27,6 +27,7 @@ from ctxextend.tables.bands import (
     find_repeats,
     smoothed,
 )
+from ctxextend.tables.method_parser import read_choice
 
 Rows = NDArray[np.float64]
 
@@ -92,11 +93,11 @@ def test_choose_split_finds_no_high_frequency_part_in_noise_or_if_it_is_small(
         choose_split(table, repeat=(20, 90)).sigma > 0
     )  # a range that is passed is tiled nevertheless
     assert choose_split(table, repeat=(20, 90)).repeat == (20, 90)
-    _, reason = choose_bands(table, 512)
+    reason = choose_bands(table, 512, read_choice("bands")).reason
     assert re.fullmatch(
         r"bands, as interpolation with gain 1\.\d+: the table has no high-frequency part", reason
     )
-    assert "gain 1.25:" in choose_bands(table, 512, gain=1.25)[1]
+    assert "gain 1.25:" in choose_bands(table, 512, read_choice("bands:gain=1.25")).reason
 
 
 def test_choose_split_keeps_a_narrow_filter_if_no_range_matches() -> None:
@@ -214,7 +215,7 @@ def test_bands_scales_each_part_by_its_gain() -> None:
 @pytest.mark.parametrize("kept", [1, 20, 100, 128])
 def test_bands_keeps_first_rows_without_a_seam_after_them(kept: int) -> None:
     table = TWO_BANDS.astype(np.float32)
-    result = resize_table(table, 300, MethodOptions(method="bands:gain=1", keep_first=kept))
+    result = resize_table(table, 300, read_choice("bands:gain=1", keep_first=kept))
     assert result[:kept].tobytes() == table[:kept].tobytes()
     steps = np.linalg.norm(np.diff(result, axis=0), axis=1)
     assert steps[kept - 1] < 2 * np.median(steps)
@@ -238,14 +239,11 @@ def test_bands_spreads_nan_to_at_most_two_more_rows_than_linear(method: str, val
     table = TWO_BANDS.copy()
     table[40, 3] = value
     bad = [
-        int((~np.isfinite(resize_table(table, 512, MethodOptions(method=name))).all(axis=1)).sum())
+        int((~np.isfinite(resize_table(table, 512, read_choice(name))).all(axis=1)).sum())
         for name in (method, "linear")
     ]
     assert 1 <= bad[0] <= bad[1] + 2
-    assert (
-        "no high-frequency part"
-        in choose_settings(table, 512, MethodOptions(method="bands")).reason
-    )
+    assert "no high-frequency part" in choose_method(table, 512, read_choice("bands")).reason
     assert np.isnan(bands(np.full((64, 4), np.nan), 100)).all()
 
 
@@ -289,20 +287,19 @@ def test_resize_table_rejects_ranges_beyond_the_source_rows(
     learned: int, typed: str, dropped: int, message: str
 ) -> None:
     with pytest.raises(ResizeError, match=message):
-        resize_table(
-            TWO_BANDS[:learned], 300, MethodOptions(method=f"bands:{typed}", drop_last=dropped)
-        )
+        resize_table(TWO_BANDS[:learned], 300, read_choice(f"bands:{typed}", drop_last=dropped))
 
 
 def test_auto_uses_bands_or_copy_for_short_tables_and_reports_which() -> None:
     np.testing.assert_array_equal(auto(TWO_BANDS, 512), bands(TWO_BANDS, 512))
-    split, (_, reason) = choose_split(TWO_BANDS), choose_auto(TWO_BANDS, 512)
+    split = choose_split(TWO_BANDS)
+    reason = choose_auto(TWO_BANDS, 512, read_choice()).reason
     assert reason.startswith(f"auto chose bands with sigma {split.sigma:.3g}")
     assert "repeat {}:{}".format(*split.repeat) in reason
     assert "gain 1.4" in reason
     short = TWO_BANDS[: MIN_ROWS - 1]
     np.testing.assert_array_equal(auto(short, 100), methods.copy(short, 100))
-    assert choose_auto(short, 512)[1].endswith(
+    assert choose_auto(short, 512, read_choice()).reason.endswith(
         "auto chose copy, which keeps the learned rows: 31 rows are too few to judge"
     )
 
@@ -320,20 +317,20 @@ NOT_FINITE = np.where(np.arange(128)[:, None] == 40, np.nan, TWO_BANDS)
 def test_choose_settings_returns_settings_that_create_identical_rows(
     table: Rows, typed: str, dropped: int, keep: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = MethodOptions(method=typed, keep_first=keep, drop_last=dropped)
+    options = read_choice(typed, keep_first=keep, drop_last=dropped)
     try:
         expected = resize_table(table, 300, options)
     except ResizeError:  # a table of 20 rows cannot be split
         assert len(table) < MIN_ROWS
         return
-    chosen = choose_settings(table, 300, options).options
-    if chosen.method != "copy":  # which `auto` chooses for a table of 20 rows
-        assert "gain=" in chosen.method
-        assert "within=" in chosen.method
+    chosen = choose_method(table, 300, options)
+    if chosen.text != "copy":  # which `auto` chooses for a table of 20 rows
+        assert "gain=" in chosen.text
+        assert "within=" in chosen.text
     for name in ("_typical_rows", "_valley_sigma", "_best_ranges", "default_gains"):
         monkeypatch.setattr(f"ctxextend.tables.bands.{name}", None)
     assert resize_table(
-        table, 300, MethodOptions(method=chosen.method, keep_first=keep, drop_last=dropped)
+        table, 300, read_choice(chosen.text, keep_first=keep, drop_last=dropped)
     ).tobytes() == (expected.tobytes())
 
 
@@ -344,8 +341,8 @@ def test_choose_settings_gives_no_reason_if_all_settings_are_passed(
     typed: str, reported: bool
 ) -> None:
     """`repeat` is chosen unless sigma is 0."""
-    choice = choose_settings(TWO_BANDS, 512, MethodOptions(method=f"bands:gain=1.2,{typed}"))
-    assert "within=" in choice.options.method
+    choice = choose_method(TWO_BANDS, 512, read_choice(f"bands:gain=1.2,{typed}"))
+    assert "within=" in choice.text
     assert bool(choice.reason) is reported
 
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from ctxextend.recipe import CheckpointRef, Resize
 from ctxextend.recipe_file import Provenance, learned_before
-from ctxextend.tables.apply import MethodOptions, learned_rows, learned_rows_after, resize_table
+from ctxextend.tables.apply import learned_rows, learned_rows_after, resize_table
+from ctxextend.tables.method_parser import read_choice
 from ctxextend.tables.methods import METHODS
 from tests.helpers import pico
 
@@ -43,7 +44,7 @@ def test_learned_rows_compares_bytes() -> None:
 def test_learned_rows_after_equals_learned_rows_of_a_real_table(
     method: str, before: int, after: int
 ) -> None:
-    options = MethodOptions(
+    options = read_choice(
         method=method, keep_first=None if METHODS[method].keep_first is None else 2
     )
     table = np.random.default_rng(1).normal(size=(before, 6)).astype(np.float32)
@@ -52,7 +53,7 @@ def test_learned_rows_after_equals_learned_rows_of_a_real_table(
 
 
 def test_learned_rows_after_tracks_rows_through_several_resizes() -> None:
-    steps = [(6, MethodOptions(method="stretch", keep_first=0)), (8, MethodOptions(method="copy"))]
+    steps = [(6, read_choice("stretch", keep_first=0)), (8, read_choice("copy"))]
     assert learned_rows_after(3, steps).tolist() == [
         True,
         False,
@@ -63,7 +64,7 @@ def test_learned_rows_after_tracks_rows_through_several_resizes() -> None:
         False,
         False,
     ]
-    assert learned_rows_after(3, [*steps, (3, MethodOptions())]).tolist() == [True, False, True]
+    assert learned_rows_after(3, [*steps, (3, read_choice())]).tolist() == [True, False, True]
 
 
 def provenance(before: int, after: int) -> Provenance:

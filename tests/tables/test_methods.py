@@ -12,8 +12,10 @@ from hypothesis.extra.numpy import arrays
 from scipy.interpolate import make_interp_spline
 
 from ctxextend.errors import ResizeError
+from ctxextend.recipe import Resize
 from ctxextend.tables import methods
-from ctxextend.tables.apply import MethodOptions, resize_table
+from ctxextend.tables.apply import resize_table
+from ctxextend.tables.method_parser import read_choice
 from ctxextend.tables.methods import METHODS
 from ctxextend.tables.sinusoids import LAYOUTS, sinusoidal_rows
 from tests.helpers import pico
@@ -361,25 +363,25 @@ def test_methods_keep_constant_tables_constant(name: str) -> None:
         ),
     ],
 )
-def test_method_options_rejects_invalid_settings(options: dict[str, Any], message: str) -> None:
+def test_read_choice_rejects_invalid_settings(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ResizeError, match=message):
-        MethodOptions(**options)
+        read_choice(**options)
 
 
-def test_method_options_reports_all_errors_at_once() -> None:
+def test_read_choice_reports_all_errors_at_once() -> None:
     with pytest.raises(ResizeError) as caught:
-        MethodOptions(method="bands:sigma=-1,gian=2", drop_last=-1)
+        read_choice("bands:sigma=-1,gian=2", drop_last=-1)
     assert len((caught.value, *caught.value.others)) == 3
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_method_options_accept_only_the_settings_of_the_method(name: str) -> None:
-    options = MethodOptions(method=name)
+def test_read_choice_accept_only_the_settings_of_the_method(name: str) -> None:
+    choice = read_choice(name)
     known = METHODS[name].settings
     defaults = {key: setting.default for key, setting in known.items()}
-    assert options.kept_first == (20 if name == "stretch" else 0)
-    assert options.settings == defaults
-    assert MethodOptions(method=name, keep_first=0).kept_first == 0
+    assert choice.keep_first == (20 if name == "stretch" else 0)
+    assert choice.settings == defaults
+    assert read_choice(name, keep_first=0).keep_first == 0
     values: dict[str, Any] = {
         "scope": "all",
         "degree": 2,
@@ -392,18 +394,20 @@ def test_method_options_accept_only_the_settings_of_the_method(name: str) -> Non
     for key, value in values.items():
         text = f"{name}:{key}={'2:9' if key == 'repeat' else value}"
         if key in known:
-            assert MethodOptions(method=text).settings == {**defaults, key: value}
+            assert read_choice(text).settings == {**defaults, key: value}
         else:
             with pytest.raises(ResizeError, match=f"--method {name} has no setting '{key}'"):
-                MethodOptions(method=text)
-    assert options.keeps_learned_rows == METHODS[name].keeps_learned_rows
-    assert "scope" not in known or not MethodOptions(method=f"{name}:scope=all").keeps_learned_rows
+                read_choice(text)
+    assert choice.keeps_learned_rows == METHODS[name].keeps_learned_rows
+    assert "scope" not in known or not read_choice(f"{name}:scope=all").keeps_learned_rows
 
 
-def test_method_options_normalizes_the_spelling_of_settings() -> None:
-    one = MethodOptions(method=" bands: repeat=020:90, sigma=4.0,keep_first=3 ")
-    assert one == MethodOptions(method="bands:repeat=20:90,sigma=4", keep_first=3)
+def test_read_choice_normalizes_the_spelling_of_settings() -> None:
+    spelled = " bands: repeat=020:90, sigma=4.0,keep_first=3 "
+    one = Resize(99, method=spelled)
+    assert one == Resize(99, method="bands:repeat=20:90,sigma=4", keep_first=3)
     assert one.method == "bands:repeat=20:90,sigma=4"
+    assert read_choice(spelled) == one.choice
 
 
 @given(
@@ -411,11 +415,11 @@ def test_method_options_normalizes_the_spelling_of_settings() -> None:
     st.floats(0, allow_infinity=False, exclude_min=True),
     st.integers(0, 99),
 )
-def test_full_method_round_trips_floats(sigma: float, gain: float, first: int) -> None:
-    options = MethodOptions(method="bands").with_settings(
+def test_choice_text_round_trips_floats(sigma: float, gain: float, first: int) -> None:
+    settings = Resize(99, method="bands").with_settings(
         sigma=sigma, gain=gain, repeat=(first, first + 9)
     )
-    assert MethodOptions(method=options.full_method).settings == {
+    assert read_choice(settings.choice.text).settings == {
         **{
             "sigma": sigma,
             "repeat": (first, first + 9),
@@ -430,8 +434,7 @@ def test_full_method_round_trips_floats(sigma: float, gain: float, first: int) -
 def test_keep_first_above_the_learned_rows_keeps_all_of_them(method: str) -> None:
     table = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
     every, more = (
-        resize_table(table, 80, MethodOptions(method=method, keep_first=count))
-        for count in (40, 200)
+        resize_table(table, 80, read_choice(method, keep_first=count)) for count in (40, 200)
     )
     assert np.array_equal(every, more)
     assert np.array_equal(more[:40], table)
@@ -444,6 +447,4 @@ def test_keep_first_of_all_rows_says_that_the_method_keeps_them_already(method: 
             ResizeError,
             match=f"--keep-first {count}: {method} keeps all 40 already. Remove --keep-first",
         ):
-            resize_table(
-                np.ones((40, 4), np.float32), 80, MethodOptions(method=method, keep_first=count)
-            )
+            resize_table(np.ones((40, 4), np.float32), 80, read_choice(method, keep_first=count))

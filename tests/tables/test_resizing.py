@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ctxextend.checkpoints.safetensors_file import numpy_dtype
 from ctxextend.tables import methods
-from ctxextend.tables.apply import MethodOptions, cast, nonfinite_rows, resize_table
+from ctxextend.tables.apply import cast, nonfinite_rows, resize_table
+from ctxextend.tables.method_parser import read_choice
 from ctxextend.tables.methods import METHODS
 from tests.helpers import pico
 
@@ -34,12 +35,12 @@ def test_resize_table_returns_expected_rows(
     options: dict[str, Any], learned: list[float], resized: list[float]
 ) -> None:
     table = np.array(learned, np.float32)[:, None]
-    assert resize_table(table, len(resized), MethodOptions(**options))[:, 0].tolist() == resized
+    assert resize_table(table, len(resized), read_choice(**options))[:, 0].tolist() == resized
 
 
 def test_resize_table_sinusoidal_new_keeps_dropped_rows_in_place() -> None:
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
-    result = resize_table(table, 7, MethodOptions(method="sinusoidal", keep_first=1, drop_last=1))
+    result = resize_table(table, 7, read_choice("sinusoidal", keep_first=1, drop_last=1))
     assert np.array_equal(result[:4], table)
     without_last = METHODS["sinusoidal"].function(table[1:3].astype(float), 6, start=1)
     assert np.array_equal(result[4:], without_last[3:].astype(np.float32))
@@ -47,9 +48,7 @@ def test_resize_table_sinusoidal_new_keeps_dropped_rows_in_place() -> None:
 
 def test_resize_table_sinusoidal_all_uses_absolute_positions() -> None:
     table = np.array([[9.0, 9], [9, 9], [0, 4], [0, 0], [7, 7]])
-    result = resize_table(
-        table, 6, MethodOptions(method="sinusoidal:scope=all", keep_first=2, drop_last=1)
-    )
+    result = resize_table(table, 6, read_choice("sinusoidal:scope=all", keep_first=2, drop_last=1))
     assert np.array_equal(result[:2], table[:2])
     # The source rows have mean (0, 2) and are at distance 2 from it.
     np.testing.assert_allclose(
@@ -76,9 +75,7 @@ def test_resize_table_keeps_learned_rows_bit_identical(
     maximum = (12 - keep - drop) ** 2 + keep if method == "hierarchical" else 12 + more
     rows = max(min(12 + more, maximum), 12)
     with np.errstate(all="ignore"):
-        result = resize_table(
-            table, rows, MethodOptions(method=method, keep_first=keep, drop_last=drop)
-        )
+        result = resize_table(table, rows, read_choice(method, keep_first=keep, drop_last=drop))
     kept = 12 if METHODS[method].keeps_learned_rows else keep
     assert (result.dtype, result.shape) == (dtype, (rows, 3))
     assert result[:kept].tobytes() == table[:kept].tobytes()
@@ -86,10 +83,10 @@ def test_resize_table_keeps_learned_rows_bit_identical(
 
 def test_resize_table_stretch_keeps_20_rows_by_default() -> None:
     table = np.random.default_rng(0).normal(size=(22, 2))
-    result = resize_table(table, 24, MethodOptions(method="stretch"))
+    result = resize_table(table, 24, read_choice("stretch"))
     assert np.array_equal(result[:20], table[:20])
     np.testing.assert_allclose(result[20:], methods.stretch(table[20:], 4))
-    whole = resize_table(table, 24, MethodOptions(method="stretch", keep_first=0))
+    whole = resize_table(table, 24, read_choice("stretch", keep_first=0))
     assert np.array_equal(whole, methods.stretch(table, 24))
 
 
@@ -134,6 +131,6 @@ def test_resize_table_repeats_rows_bit_identical(method: str, dtype: str) -> Non
     table = stored.view(numpy_dtype(dtype))  # includes NaN and infinity
     known = {row.tobytes() for row in table}
     for keep in {None, None if METHODS[method].keep_first is None else 2}:
-        resized = resize_table(table, 19, MethodOptions(method=method, keep_first=keep))
+        resized = resize_table(table, 19, read_choice(method, keep_first=keep))
         assert resized.dtype == table.dtype
         assert {row.tobytes() for row in resized} <= known

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -176,46 +177,51 @@ def test_resize_rope_changes_only_what_the_method_needs(
     expected: dict[str, Any],
     text: str,
 ) -> None:
-    change = resize_rope(rope, lengths, 64, method)
-    assert change.parameters == rope | expected
-    name = (
-        method.partition(":")[0] if method not in (None, "auto") else change.parameters["rope_type"]
-    )
-    assert change.method.startswith(name) and change.method.endswith(text)
-    assert bool(change.reason) == (method in (None, "auto", "theta"))
-    assert change.keeps_max_len == (name == "dynamic")
+    parameters, choice = resize_rope(rope, lengths, 64, *split(method))
+    assert parameters == rope | expected
+    name = method.partition(":")[0] if method not in (None, "auto") else parameters["rope_type"]
+    assert choice.text.startswith(name) and choice.text.endswith(text)
+    assert bool(choice.reason) == (method in (None, "auto", "theta"))
+    assert choice.facts.keeps_max_len == (name == "dynamic")
     # The recorded text reproduces the settings exactly.
-    assert resize_rope(rope, lengths, 64, change.method)._replace(reason=change.reason) == change
+    again, same = resize_rope(rope, lengths, 64, *split(choice.text))
+    assert again == parameters
+    assert replace(same, reason=choice.reason) == choice
+
+
+def split(method: str | None) -> tuple[str, float | None]:
+    """Return the name and the factor of a method as text."""
+    name, _, factor = (method or "auto").partition(":factor=")
+    return name, float(factor) if factor else None
 
 
 def test_resize_rope_writes_the_trained_length_of_types_that_read_it() -> None:
     # Without it, transformers takes the raised max_position_embeddings.
     for rope in (YARN, LLAMA3, LONGROPE | {"factor": 9.0}):
         rope = {key: value for key, value in rope.items() if key != TRAINED}
-        assert resize_rope(rope, (1024, 8192), 64).parameters[TRAINED] == 1024
+        assert resize_rope(rope, (1024, 8192), 64)[0][TRAINED] == 1024
 
 
 def test_resize_rope_gives_the_reason_of_a_choice_and_the_base() -> None:
-    reasons = [resize_rope(rope, (64, 200), 64).reason for rope in (DEFAULT, LLAMA3)]
+    reasons = [resize_rope(rope, (64, 200), 64)[1].reason for rope in (DEFAULT, LLAMA3)]
     assert reasons == [
         "auto chose yarn with factor 3.125",
         "auto kept the rope type, llama3 with factor 25",
     ]
     assert (
-        resize_rope(DEFAULT, (64, 128), 4, "theta").reason
+        resize_rope(DEFAULT, (64, 128), 4, "theta")[1].reason
         == "rope_theta rises from 10,000.0 to 40,000.0"
     )
     assert (
-        resize_rope(DEFAULT, (64, 256), 8, "yarn:factor=2").reason
+        resize_rope(DEFAULT, (64, 256), 8, "yarn", 2.0)[1].reason
         == "factor 2 serves only 128 tokens"
     )
 
 
 def test_theta_divides_the_lowest_frequency_by_the_factor() -> None:
     before = frequencies(DEFAULT, 64, 2048).inverse
-    after = frequencies(
-        resize_rope(DEFAULT, (2048, 8192), 64, "theta").parameters, 64, 8192
-    ).inverse
+    parameters, _ = resize_rope(DEFAULT, (2048, 8192), 64, "theta")
+    after = frequencies(parameters, 64, 8192).inverse
     np.testing.assert_allclose((before / after)[[0, -1]], [1, 4])
     assert (np.diff(before / after) > 0).all()
 
@@ -226,10 +232,10 @@ def test_theta_divides_the_lowest_frequency_by_the_factor() -> None:
 def test_methods_serve_the_longer_input_with_the_slowest_pair(method: str) -> None:
     """The slowest pair turns no further at the new length than it did at the trained length."""
     rope = LONGROPE | {"factor": 4.0} if method == "longrope" else DEFAULT
-    after = resize_rope(rope, (1024, 4096), 64, method)
-    max_len = 1024 if after.keeps_max_len else 4096
+    after, choice = resize_rope(rope, (1024, 4096), 64, method)
+    max_len = 1024 if choice.facts.keeps_max_len else 4096
     trained_angle = 1024 * frequencies(DEFAULT, 64, 1024).inverse[-1]
-    new_angle = 4096 * frequencies(after.parameters, 64, max_len, 4096).inverse[-1]
+    new_angle = 4096 * frequencies(after, 64, max_len, 4096).inverse[-1]
     assert new_angle <= trained_angle * (1 + 1e-12)
 
 
@@ -307,7 +313,7 @@ def test_resize_rope_refuses_what_does_not_apply(
     message: str,
 ) -> None:
     with pytest.raises(CtxextendError, match=message) as raised:
-        resize_rope(rope, lengths, dim, method)
+        resize_rope(rope, lengths, dim, *split(method))
     assert raised.type is error
 
 

@@ -18,7 +18,8 @@ from transformers.models.xlm import modeling_xlm
 
 from ctxextend import ResizeError
 from ctxextend.models.extend import to_tensor
-from ctxextend.tables.apply import MethodOptions, choose_settings, resize_table
+from ctxextend.tables.apply import choose_method, resize_table
+from ctxextend.tables.method_parser import read_choice
 from ctxextend.tables.sinusoids import LAYOUTS, Formula, find_formula, sinusoidal_rows
 
 XLM: Any = modeling_xlm.create_sinusoidal_embeddings
@@ -71,9 +72,7 @@ def test_formula_continues_tables_of_transformers_bit_for_bit(
     theirs = create(ROWS, width).to(dtype)
     learned = to_numpy(theirs[start:300])
     assert find_formula(learned, layout) == Formula(layout, start)
-    ours = to_tensor(
-        resize_table(learned, ROWS - start, MethodOptions(method=f"formula:layout={layout}"))
-    )
+    ours = to_tensor(resize_table(learned, ROWS - start, read_choice(f"formula:layout={layout}")))
     differing = (
         ours.float() != theirs[start:].float()
     )  # new rows in float64 are not rounded to float32
@@ -85,7 +84,7 @@ def test_resize_table_continues_sinusoids_by_default() -> None:
     table = sinusoidal_rows(np.arange(50), 8).astype(np.float32)
     longer = resize_table(table, 80)
     assert np.array_equal(longer, sinusoidal_rows(np.arange(80), 8).astype(np.float32))
-    method = choose_settings(table, 80, MethodOptions()).options.method
+    method = choose_method(table, 80, read_choice()).text
     assert method == "formula:layout=interleaved,start=0"
 
 
@@ -94,9 +93,7 @@ def test_resize_table_treats_a_table_with_one_changed_row_as_learned(row: int) -
     table = sinusoidal_rows(np.arange(50), 8, "halves").astype(np.float32)
     table[row, 3] += 0.01
     assert find_formula(table) is None
-    assert np.array_equal(
-        resize_table(table, 80), resize_table(table, 80, MethodOptions(method="bands"))
-    )
+    assert np.array_equal(resize_table(table, 80), resize_table(table, 80, read_choice("bands")))
     table[row] = np.nan
     assert find_formula(table) is None
 
@@ -129,4 +126,4 @@ def test_resize_table_rejects_methods_that_do_not_fit(
     learned = np.random.default_rng(0).normal(size=(40, 8))
     table = learned if layout is None else sinusoidal_rows(np.arange(40), 8, layout)
     with pytest.raises(ResizeError, match=message):
-        resize_table(table.astype(np.float32), 60, MethodOptions(method=method))
+        resize_table(table.astype(np.float32), 60, read_choice(method))

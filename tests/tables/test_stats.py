@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from ctxextend.tables import stats
-from ctxextend.tables.apply import MethodOptions, resize_with_reserved
+from ctxextend.tables.apply import resize_with_reserved
+from ctxextend.tables.method_parser import read_choice
 from ctxextend.tables.sinusoids import sinusoidal_rows
 from ctxextend.tables.stats import (
     TableStats,
@@ -38,7 +39,7 @@ def normal(rows: int, width: int, seed: int = 0, deviation: float = 1.0) -> Floa
 
 
 def resized(table: Floats, rows: int, method: str, **flags: Any) -> Floats:
-    options = MethodOptions(method=method, **flags)
+    options = read_choice(method, **flags)
     return resize_with_reserved(table.astype(np.float32), 0, rows, options).astype(np.float64)
 
 
