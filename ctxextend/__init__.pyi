@@ -24,8 +24,9 @@ from ctxextend.errors import (
 from ctxextend.evaluation.evaluate import EvaluationInterrupted
 from ctxextend.evaluation.evaluation_result import Evaluation
 from ctxextend.families.listing import FamilyTable
+from ctxextend.inspection.inspection_result import Inspection, LibraryLimit, Limit
 from ctxextend.inspection.scheme_report import RopeReport, SchemeReport
-from ctxextend.inspection.table_report import Inspection, LibraryLimit, Limit, TableReport
+from ctxextend.inspection.table_report import TableReport
 from ctxextend.pipeline import RunInterrupted, RunResult
 from ctxextend.plan.explain import Explanation
 from ctxextend.plan.plan import Plan
@@ -310,8 +311,9 @@ def evaluate(
     """
 
 def list_families(model_types: Collection[str] | None = None) -> list[FamilyTable]:
-    """Return the position tables of model types, sorted by model type; one entry for a type without
-    a table.
+    """Return the positions of model types, sorted by model type.
+
+    A type without positions to resize has one entry.
 
     Args:
         model_types: As in config.json, or parts of such names; by default, all model types with a
@@ -335,9 +337,9 @@ def inspect(
     tokenizer: str | None = None,
     trained_length: int | None = None,
 ) -> Inspection:
-    """Inspect the positions and length limits of a checkpoint: position tables, or wavelengths of
-    rotary positions.
+    """Inspect the positions and length limits of a checkpoint.
 
+    Positions are tables of rows, or wavelengths of rotary positions.
     Only headers and position tables are read from the weights; torch is imported only for torch
     files. A config that disagrees with its table is reported, not rejected.
 

@@ -211,7 +211,7 @@ class ResizeResult(Result, shows="output seconds"):
             return None
         if not checkpoint.has_config or not self.planned.output.has_weights:
             return None
-        variant = checkpoint.variant
+        variant = checkpoint.weights.variant
         if MODULES in checkpoint.copied:
             name = json.dumps(str(self.output))
             arguments = f', model_kwargs={{"variant": "{variant}"}}' if variant else ""

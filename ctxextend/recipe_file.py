@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import edit, load_object, read_text
-from ctxextend.checkpoints.source import HUB_ID
+from ctxextend.checkpoints.source import is_hub_id
 from ctxextend.errors import (
     CheckpointError,
     CtxextendError,
@@ -72,7 +72,7 @@ TYPE_NAMES: dict[Any, str] = {
 MENTIONED = re.compile(
     r"(?:--|Unknown )([a-z][a-z-]*)"
 )  # finds the setting that an error message is about
-FINGERPRINT = "source_fingerprint"  # of all weights; see `Checkpoint.weights_fingerprint`
+FINGERPRINT = "source_fingerprint"  # of all weights; see `Weights.fingerprint`
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MAX_CHARACTERS = 200_000  # of an untrusted recipe, which could otherwise take minutes to parse
 # Replace invalid or missing values, so that the remaining ones are checked too.
@@ -472,7 +472,7 @@ def _local_paths(
     for key, value in config.items():
         if isinstance(value, dict):
             yield from _local_paths(value, (*above, key))
-        elif isinstance(value, str) and key.endswith(CONFIG_PATHS) and not HUB_ID.fullmatch(value):
+        elif isinstance(value, str) and key.endswith(CONFIG_PATHS) and not is_hub_id(value):
             name = PureWindowsPath(value).name  # accepts both / and \
             if name not in ("", value) and "://" not in value:
                 yield (*above, key), name
@@ -483,9 +483,7 @@ def _is_name(text: str, is_model: bool, path: str = "") -> bool:
     file `path`.
     """
     return (
-        bool(HUB_ID.fullmatch(text)) and not os.path.lexists(path)
-        if is_model
-        else text.startswith(HUB_PREFIX)
+        is_hub_id(text) and not os.path.lexists(path) if is_model else text.startswith(HUB_PREFIX)
     )
 
 

@@ -24,9 +24,8 @@ READABLE = (
     ".pth",
     ".ckpt",
 )  # suffixes of weights files that can be read
-VARIANT_FILE = re.compile(
-    r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
-)
+# With a variant, such as ``model.fp16.safetensors``, compiled at use.
+VARIANT_FILE = r"(?:pytorch_)?model\.(?P<variant>[^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)"
 
 STALE_KINDS = {  # files that contain the old position table or depend on its size
     "PyTorch weights": (
@@ -141,7 +140,7 @@ CHECKPOINT_WEIGHTS = (
 
 def is_known(path: PurePosixPath) -> bool:
     """Whether a checkpoint with safetensors weights usually contains a file of that name."""
-    if len(path.parts) == 2 and _matches(path.parts[0], "[0-9]*_*"):
+    if len(path.parts) == 2 and matches(path.parts[0], "[0-9]*_*"):
         # a module of sentence-transformers
         is_weights = path.name == "pytorch_model.bin"
         return is_weights or first_match(PurePosixPath(path.name), KNOWN_FILES) is not None
@@ -158,11 +157,11 @@ def first_match(path: PurePosixPath, patterns: Iterable[str]) -> str | None:
     first, name, depth = path.parts[0].lower(), path.name.lower(), len(path.parts)
     for pattern in patterns:
         if pattern.startswith("**/"):
-            is_match = _matches(name, pattern[3:])
+            is_match = matches(name, pattern[3:])
         elif pattern.endswith("/*"):
-            is_match = depth > 1 and _matches(first, pattern[:-2])
+            is_match = depth > 1 and matches(first, pattern[:-2])
         else:
-            is_match = depth == 1 and _matches(name, pattern.lower())
+            is_match = depth == 1 and matches(name, pattern.lower())
         if is_match:
             return pattern
     return None
@@ -176,6 +175,12 @@ def first_weights(folder: Path, variant: str | None) -> str | None:
     if variant is None and not (folder / "config.json").is_file():
         names.append(NANOGPT_FILE)
     return next((name for name in names if os.path.lexists(folder / name)), None)
+
+
+def variant_of(name: str) -> str | None:
+    """Return the variant in the name of a weights file; None if it has none."""
+    match = re.fullmatch(VARIANT_FILE, name)
+    return match["variant"] if match else None
 
 
 def with_variant(name: str, variant: str | None) -> str:
@@ -212,7 +217,7 @@ def stays_inside(name: str) -> bool:
     return bool(name) and not path.is_absolute() and ".." not in path.parts and ":" not in name
 
 
-def _matches(name: str, pattern: str) -> bool:
+def matches(name: str, pattern: str) -> bool:
     """Whether a name matches a pattern of `fnmatch`.
 
     For each pattern, fnmatch compiles a regular expression, which takes longer than to resize a

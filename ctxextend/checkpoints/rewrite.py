@@ -1,5 +1,4 @@
-"""Write the files of an output: stream the weights, and keep unchanged bytes at the same offset in
-their disk block.
+"""Write the files of an output: stream the weights, and keep unchanged bytes aligned.
 
 Reflinks need equal offsets modulo the block size. So the header is padded with spaces until
 unchanged tensors are aligned as before, modulo 4,096 bytes. A new table whose size does not change
@@ -38,9 +37,7 @@ EARLY_BYTES = 1 << 30
 
 
 class TensorRange(NamedTuple):
-    """A byte range of the new file: unchanged tensors that are contiguous in the old file, or one
-    tensor.
-    """
+    """A byte range of the new file: one tensor, or unchanged ones that follow in the old file."""
 
     name: str  # of the first tensor
     size: int  # bytes of all its tensors
@@ -50,12 +47,10 @@ class TensorRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a new file: the header (length, JSON, padding) and the tensor ranges after it,
-    in order.
-    """
+    """The layout of a new file."""
 
-    header: bytes
-    ranges: tuple[TensorRange, ...]
+    header: bytes  # its length, JSON and padding
+    ranges: tuple[TensorRange, ...]  # after the header, in order
 
     @property
     def tensor_bytes(self) -> int:
@@ -69,9 +64,7 @@ class Layout:
 
     @property
     def shareable(self) -> int:
-        """Bytes in whole, equally aligned blocks, which file systems with reflinks share instead of
-        writing them.
-        """
+        """Bytes in whole, equally aligned blocks, which file systems with reflinks share."""
         total = 0
         position = len(self.header)
         for tensors in self.ranges:
@@ -89,17 +82,24 @@ def plan_layouts(
     dropped: Collection[str] = (),
     dtypes: Mapping[str, str] | None = None,
 ) -> dict[str, Layout]:
-    """Return the layout of every weights file that changes or is renamed, by its name in the
-    output.
+    """Return the layout of every weights file that changes or is renamed, by its new name.
 
-    `shapes` and `dtypes` are those of changed tensors, by name; `dropped` tensors are omitted.
+    Args:
+        checkpoint: The source.
+        shapes: Those of changed tensors, by name.
+        dropped: Names of tensors to omit.
+        dtypes: Those of changed tensors, in safetensors' spelling, by name; else they stay.
+
+    Raises:
+        CheckpointError: A new header is too long.
     """
-    layouts = {}
-    for name, file in checkpoint.weights.items():
+    layouts = dict[str, Layout]()
+    for name, file in checkpoint.weights.files.items():
         new = {tensor: shape for tensor, shape in shapes.items() if tensor in file.entries}
         is_computed = any(file.offset(tensor) is None for tensor in file.entries)
         is_renamed = bool(file.stored_names) or name != checkpoint.relative(file)
-        if new or is_computed or is_renamed or any(tensor in file.entries for tensor in dropped):
+        drops = any(tensor in file.entries for tensor in dropped)
+        if new or is_computed or is_renamed or drops:
             layouts[name] = plan_layout(file, new, dropped, dtypes or {})
     return layouts
 
@@ -110,49 +110,68 @@ def plan_layout(
     dropped: Collection[str],
     dtypes: Mapping[str, str],
 ) -> Layout:
-    """Return the layout of one file that contains all tensors of `shapes`; see `plan_layouts`."""
-    old = file.entries
-    sizes = {
-        name: math.prod(shape) * BITS[dtypes.get(name, old[name].dtype)] // 8
-        for name, shape in shapes.items()
-    }
-    moved = {name for name, size in sizes.items() if (size - old[name].size) % DISK_BLOCK}
-    kept = [entry for name, entry in old.items() if name not in dropped]
-    kept.sort(key=lambda entry: (entry.name in moved, entry.start, entry.end))
-    ranges: list[TensorRange] = []
-    described: dict[str, Any] = {}
+    """Return the layout of one file that contains all tensors of `shapes`; see `plan_layouts`.
+
+    Raises:
+        CheckpointError: The new header is too long.
+    """
+    entries = [entry for name, entry in file.entries.items() if name not in dropped]
+    sizes = {entry.name: entry.size for entry in entries}
+    for name, shape in shapes.items():
+        dtype = dtypes.get(name, file.entries[name].dtype)
+        sizes[name] = math.prod(shape) * BITS[dtype] // 8
+    moved = {name for name in shapes if (sizes[name] - file.entries[name].size) % DISK_BLOCK}
+    entries.sort(key=lambda entry: (entry.name in moved, entry.start, entry.end))
+    ranges = list[TensorRange]()
+    described = dict[str, Any]()
     shifts = Counter[int]()  # bytes of unchanged tensors, by their shift within a block
     position = 0
-    for name, dtype, shape, start, end in kept:
-        size = sizes.get(name, end - start)
+    for entry in entries:
+        name = entry.name
+        size = sizes[name]
         offset = None if name in shapes else file.offset(name)
-        previous = ranges[-1] if ranges else None
-        if previous and previous.offset is not None and previous.offset + previous.size == offset:
-            ranges[-1] = previous._replace(size=previous.size + size)
-        else:
-            ranges.append(TensorRange(name, size, offset, name in shapes))
+        _add_range(ranges, TensorRange(name, size, offset, is_new=name in shapes))
         if offset is not None:
             shifts[(offset - position) % DISK_BLOCK] += size
-        changes = {"dtype": dtypes.get(name, dtype), "shape": shapes.get(name, shape)}
         described[name] = {
             **file.header[name],
-            **changes,
+            "dtype": dtypes.get(name, entry.dtype),
+            "shape": shapes.get(name, entry.shape),
             "data_offsets": [position, position + size],
         }
         position += size
-    written = {METADATA, *described}
-    header = {
-        name: described.get(name, value) for name, value in file.header.items() if name in written
-    }
+    shift = shifts.most_common(1)[0][0] if shifts else 0
+    return Layout(_header(file, described, shift), tuple(ranges))
+
+
+def _add_range(ranges: list[TensorRange], new: TensorRange) -> None:
+    """Append a range of bytes, or extend the last one if it continues it in the old file."""
+    previous = ranges[-1] if ranges else None
+    if previous is None or previous.offset is None:
+        ranges.append(new)
+    elif previous.offset + previous.size == new.offset:
+        ranges[-1] = previous._replace(size=previous.size + new.size)
+    else:
+        ranges.append(new)
+
+
+def _header(file: TensorFile, described: Mapping[str, Any], shift: int) -> bytes:
+    """Return a header in the old order, padded so that tensors start `shift` bytes into a block."""
+    header = dict[str, Any]()
+    for name, value in file.header.items():
+        if name == METADATA:
+            header[name] = value
+        elif name in described:
+            header[name] = described[name]
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (((shifts.most_common(1)[0][0] if shifts else 0) - 8 - len(text)) % DISK_BLOCK)
+    text += b" " * ((shift - 8 - len(text)) % DISK_BLOCK)
     if len(text) > MAX_HEADER_BYTES:
         message = (
             f"{file.path}: the new header of {len(text):,} bytes exceeds the limit of "
             f"{MAX_HEADER_BYTES:,}."
         )
         raise CheckpointError(message, "Split the checkpoint into shards.")
-    return Layout(len(text).to_bytes(8, "little") + text, tuple(ranges))
+    return len(text).to_bytes(8, "little") + text
 
 
 def rewrite(
@@ -162,8 +181,9 @@ def rewrite(
     destination: Path,
     on_write: OnWrite,
 ) -> None:
-    """Write a file in a layout and with its old mode; `tensor_of` is called once per new tensor and
-    returns it.
+    """Write a file in a layout and with its old mode.
+
+    `tensor_of` is called once per new tensor and returns it.
     """
     with open_source(file.path) as source, destination.open("xb", buffering=0) as output:
         write_all(output, memoryview(layout.header))
@@ -183,9 +203,7 @@ def rewrite(
 def file_sizes(
     checkpoint: Checkpoint, layouts: Mapping[str, Layout], texts: Mapping[str, bytes]
 ) -> dict[str, int]:
-    """Return the size in bytes of each file that `write_files` writes, by its path relative to the
-    output.
-    """
+    """Return the size in bytes of each file that `write_files` writes, by name in the output."""
     sizes = {
         name: checkpoint.fingerprints[name][0]
         for name in checkpoint.files - layouts.keys() - texts.keys()
@@ -202,12 +220,22 @@ def write_files(
     texts: Mapping[str, bytes],
     on_write: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """Write weights in their layouts, with new tensors from `tensor_of`, copies and texts; then
-    check the source.
+    """Write all files of an output, then check that the source did not change.
+
+    Args:
+        checkpoint: The source.
+        folder: The new folder, which exists.
+        layouts: Of weights files that change, by name; others are copied.
+        tensor_of: Returns each new tensor by name.
+        texts: The content of other new or changed files, by name.
+        on_write: Is called with the number of bytes after each write.
+
+    Raises:
+        CheckpointError: A source file cannot be read, or changed.
+        OSError: A file cannot be written.
     """
-    is_early = sum(file_sizes(checkpoint, layouts, texts).values()) <= EARLY_BYTES and hasattr(
-        os, "posix_fadvise"
-    )
+    total = sum(file_sizes(checkpoint, layouts, texts).values())
+    is_early = total <= EARLY_BYTES and hasattr(os, "posix_fadvise")
 
     def written(file: BinaryIO, count: int) -> None:
         if is_early:
@@ -215,7 +243,7 @@ def write_files(
                 os.posix_fadvise(file.fileno(), file.tell() - count, count, os.POSIX_FADV_DONTNEED)
         on_write(count)
 
-    for name, file in checkpoint.weights.items():
+    for name, file in checkpoint.weights.files.items():
         if name in layouts:
             rewrite(file, layouts[name], tensor_of, folder / name, written)
     for name in sorted(checkpoint.files - layouts.keys() - texts.keys()):

@@ -1,12 +1,10 @@
-"""Resolve a checkpoint reference to a local folder, and decide which of its files are safe to
-open.
-"""
+"""Resolve a checkpoint reference to a local folder; check which of its files are safe to open."""
 
 import os
 import re
 import shlex
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
@@ -20,22 +18,19 @@ from ctxextend.checkpoints.filenames import (
     first_match,
     with_variant,
 )
-from ctxextend.checkpoints.hub import download
 from ctxextend.checkpoints.json_edit import load_object
 from ctxextend.checkpoints.training_files import DISTRIBUTED, distributed_error
 from ctxextend.errors import CheckpointError, SourceError, did_you_mean
 
 BUNDLED = {"tiny-gpt2": Path(__file__).resolve().parents[1] / "bundled" / "tiny_gpt2"}  # by name
 
-GENERIC_STEMS = {
-    "model",
-    "pytorch_model",
-    "ckpt",
-    "adapter_model",
-}  # outputs are not named after them
-HUB_ID = re.compile(r"(?:[\w][\w.-]*/)?[\w][\w.-]*")
+# Outputs are not named after weights files with these stems.
+GENERIC_STEMS = ("model", "pytorch_model", "ckpt", "adapter_model")
+# Patterns are compiled at use: most runs need none, and compiling them takes longer than a run.
+HUB_ID = r"(?:[\w][\w.-]*/)?[\w][\w.-]*"
 # A snapshot in the Hub cache: its commit, and the cache folder whose blobs its files link to.
-CACHE_SNAPSHOT = re.compile(
+SNAPSHOTS = "/snapshots/"
+CACHE_SNAPSHOT = (
     r"(?P<cache>.*/models--(?P<id>[^/]+))/snapshots/(?P<sha>[0-9a-f]{40})(?P<below>/.*)?"
 )
 
@@ -55,10 +50,14 @@ class Source:
     hub_id: str | None = None  # owner/name, if known
     revision: str | None = None  # commit hash on the Hub, if known
     notes: tuple[str, ...] = ()  # how the reference was resolved
-    not_downloaded: tuple[
-        str, ...
-    ] = ()  # files of the Hub repository that were not downloaded, if known
+    # Files of the Hub repository that were not downloaded, if known.
+    not_downloaded: tuple[str, ...] = ()
     file: str | None = None  # the weights file that was passed instead of its folder
+
+
+def is_hub_id(text: str) -> bool:
+    """Whether a text has the form of a Hub id."""
+    return re.fullmatch(HUB_ID, text) is not None
 
 
 def resolve_source(
@@ -68,42 +67,34 @@ def resolve_source(
     variant: str | None = None,
     check: ConfigCheck = lambda *_: None,
 ) -> Source:
-    """Resolve a reference to a checkpoint folder: a local path first, then a bundled name, then a
-    Hub id.
+    """Resolve a reference to a checkpoint: a local path first, then a bundled name, then a Hub id.
 
-    `check` is called with the config of a Hub model before its weights are downloaded, and may
-    raise. A revision is for Hub models only, a subfolder and a variant for everything except a
-    single file.
+    Args:
+        reference: What the user typed.
+        revision: A branch, tag or commit of a Hub model.
+        subfolder: A folder inside the checkpoint; not for a single file.
+        variant: The variant of the weights; not for a single file.
+        check: Is called with the config of a Hub model before its weights are downloaded, and may
+            raise.
+
+    Raises:
+        SourceError: The checkpoint does not exist or cannot be reached, or an argument does not
+            apply to it.
     """
     text = os.fspath(reference)
     path = os.path.expanduser(text)  # noqa: PTH111 - Path.expanduser raises for unknown users, and turns "" into "."
-    try:
-        mode = os.stat(path).st_mode  # noqa: PTH116 - as above
-    except PermissionError as error:  # the path exists, so it is not a Hub id
-        raise SourceError(
-            f"{text} cannot be read: {error.strerror}.", "Check its permissions."
-        ) from error
-    except (OSError, ValueError):
-        mode = 0
-    is_folder, is_file = stat.S_ISDIR(mode), stat.S_ISREG(mode)
-    if is_folder or is_file or text in BUNDLED:
-        for flag, value in {
-            "revision": revision,
-            "subfolder": subfolder,
-            "variant": variant,
-        }.items():
-            if value is not None and (is_file or flag == "revision"):
-                kind = "file" if is_file else "checkpoint"
-                raise SourceError(
-                    f"--{flag} {value} does not apply to the local {kind} {text}.",
-                    f"Remove --{flag}.",
-                )
-        source = (
-            _local_source(text, Path(path), is_file=is_file)
-            if is_folder or is_file
-            else bundled_source(text)
-        )
-    elif os.path.lexists(path) or not HUB_ID.fullmatch(text):
+    mode = _mode(text, path)
+    if stat.S_ISREG(mode):
+        kind = "file"
+        _reject_flags(text, kind, revision=revision, subfolder=subfolder, variant=variant)
+        return _file_source(text, Path(path))
+    if stat.S_ISDIR(mode):
+        _reject_flags(text, "checkpoint", revision=revision)
+        source = _folder_source(text, Path(path))
+    elif text in BUNDLED:
+        _reject_flags(text, "checkpoint", revision=revision)
+        source = bundled_source(text)
+    elif os.path.lexists(path) or not is_hub_id(text):
         hint = "Pass a checkpoint folder, a weights file or a Hub id (owner/name)."
         raise SourceError(f"{text} is not an existing folder or regular file.", hint)
     else:
@@ -112,48 +103,86 @@ def resolve_source(
         except SourceError as error:
             hints = filter(None, (did_you_mean(text, BUNDLED), error.hint))
             raise SourceError(error.message, " ".join(hints)) from error
-    if subfolder is None:
-        return source
+    return source if subfolder is None else _in_subfolder(source, subfolder)
+
+
+def _mode(text: str, path: str) -> int:
+    """Return the mode of a path; 0 if it does not exist."""
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116 - Path accepts fewer paths
+    except PermissionError as error:  # the path exists, so it is not a Hub id
+        raise SourceError(
+            f"{text} cannot be read: {error.strerror}.", "Check its permissions."
+        ) from error
+    except (OSError, ValueError):
+        return 0
+
+
+def _reject_flags(text: str, kind: str, **flags: str | None) -> None:
+    """Raise SourceError for the first flag that is given, since it does not apply."""
+    for flag, value in flags.items():
+        if value is not None:
+            raise SourceError(
+                f"--{flag} {value} does not apply to the local {kind} {text}.",
+                f"Remove --{flag}.",
+            )
+
+
+def _in_subfolder(source: Source, subfolder: str) -> Source:
+    """Return the source for a folder inside another one."""
     folder = source.folder / subfolder
     if not os.path.isdir(folder):  # noqa: PTH112 - never raises
         raise SourceError(f"{source.reference} has no subfolder {subfolder}.", "Check --subfolder.")
     prefix = f"{PurePosixPath(subfolder).as_posix()}/"
-    below = tuple(
-        name.removeprefix(prefix) for name in source.not_downloaded if name.startswith(prefix)
-    )
-    return replace(source, folder=folder, name=f"{source.name}-{folder.name}", not_downloaded=below)
+    below = list[str]()
+    for name in source.not_downloaded:
+        if name.startswith(prefix):
+            below.append(name.removeprefix(prefix))
+    name = f"{source.name}-{folder.name}"
+    return replace(source, folder=folder, name=name, not_downloaded=tuple(below))
 
 
 def bundled_source(name: str) -> Source:
     """Return a bundled checkpoint, even if a local folder has the same name."""
-    return Source(name, "bundled", BUNDLED[name], name)
+    return Source(reference=name, kind="bundled", folder=BUNDLED[name], name=name)
 
 
-def _local_source(reference: str, path: Path, *, is_file: bool) -> Source:
-    """Return the source for a local folder or weights file; the folder of a symlink is the
-    symlink's folder.
-    """
-    if is_file and path.suffix == DISTRIBUTED:
+def _folder_source(reference: str, path: Path) -> Source:
+    """Return the source for a local folder; an output is named after a symlink to it."""
+    folder = path.resolve()
+    name = (path if path.is_symlink() else folder).name or "model"
+    return _cached_source(Source(reference=reference, kind="folder", folder=folder, name=name))
+
+
+def _file_source(reference: str, path: Path) -> Source:
+    """Return the source for a local weights file; the folder of a symlink is the symlink's."""
+    if path.suffix == DISTRIBUTED:
         raise distributed_error(path.parent, path.parent)
-    if is_file and path.suffix not in READABLE:
+    if path.suffix not in READABLE:
         hint = f"Pass a file that ends in {', '.join(READABLE)}, or a checkpoint folder."
         raise SourceError(f"{reference} is not a supported weights file.", hint)
-    folder = (path.parent if is_file else path).resolve()
-    is_link = path.is_symlink() and not is_file  # then the output is named after the link
-    name = (path if is_link else folder).name or "model"
-    hub_id = None
-    revision = None
-    if is_file and path.stem not in GENERIC_STEMS and not (folder / "config.json").is_file():
+    folder = path.parent.resolve()
+    name = folder.name or "model"
+    if path.stem not in GENERIC_STEMS and not (folder / "config.json").is_file():
         name = path.stem
-    cached = CACHE_SNAPSHOT.fullmatch(folder.as_posix())
-    if cached and not cached["below"]:
-        hub_id = cached["id"].replace("--", "/")
-        revision = cached["sha"]
-        name = hub_id.split("/")[-1]
-    kind: Literal["file", "folder"] = "file" if is_file else "folder"
-    return Source(
-        reference, kind, folder, name, hub_id, revision, file=path.name if is_file else None
-    )
+    source = Source(reference=reference, kind="file", folder=folder, name=name, file=path.name)
+    return _cached_source(source)
+
+
+def _cached_source(source: Source) -> Source:
+    """Return a local source with its Hub id and commit if it is in the Hub cache."""
+    cached = _cache_snapshot(source.folder)
+    if cached is None or cached["below"]:
+        return source
+    hub_id = cached["id"].replace("--", "/")
+    name = hub_id.split("/")[-1]
+    return replace(source, name=name, hub_id=hub_id, revision=cached["sha"])
+
+
+def _cache_snapshot(folder: Path) -> re.Match[str] | None:
+    """Match a folder in a snapshot of the Hub cache."""
+    path = folder.as_posix()
+    return re.fullmatch(CACHE_SNAPSHOT, path) if SNAPSHOTS in path else None
 
 
 def _hub_source(
@@ -164,35 +193,47 @@ def _hub_source(
     check: ConfigCheck,
 ) -> Source:
     """Download a Hub model: one format of its weights, and all other files that are copied."""
+    from ctxextend.checkpoints.hub import download
+
     below = f"{PurePosixPath(subfolder).as_posix()}/" if subfolder else ""
 
     def choose(files: list[str]) -> list[str]:
         names = [name.removeprefix(below) for name in files if name.startswith(below)]
-        weights = next(
-            (name for plain in NAMES if (name := with_variant(plain, variant)) in names), ""
-        )
-        stem, _, suffix = weights.partition(".")
-        shards = f"{stem}{f'.{variant}' if variant else ''}-*.{suffix.partition('.')[0]}"
-        return [
-            f"{below}{name}"
-            for name in names
-            if name == weights
-            or ("index" in weights and fnmatch(name, shards))
-            or not (
-                set(PurePosixPath(name).parts) & IGNORED_NAMES.keys()
-                or first_match(PurePosixPath(name), STALE)
-            )
-        ]
+        return [f"{below}{name}" for name in _needed_files(names, variant)]
 
     folder, files = download(
         hub_id, revision, f"{below}config.json", choose, lambda path: check(load_object(path))
     )
-    snapshot = CACHE_SNAPSHOT.fullmatch(folder.as_posix())
-    sha = snapshot["sha"] if snapshot else None
-    not_downloaded = tuple(file for file in files if not (folder / file).exists())
+    snapshot = _cache_snapshot(folder)
     return Source(
-        hub_id, "hub", folder, hub_id.split("/")[-1], hub_id, sha, not_downloaded=not_downloaded
+        reference=hub_id,
+        kind="hub",
+        folder=folder,
+        name=hub_id.split("/")[-1],
+        hub_id=hub_id,
+        revision=snapshot["sha"] if snapshot else None,
+        not_downloaded=tuple(file for file in files if not (folder / file).exists()),
     )
+
+
+def _needed_files(names: Sequence[str], variant: str | None) -> Iterator[str]:
+    """Yield the files of a repository that a checkpoint needs: one format of weights."""
+    candidates = [with_variant(plain, variant) for plain in NAMES]
+    weights = next((name for name in candidates if name in names), "")
+    shards = ""
+    if "index" in weights:
+        stem, _, suffix = weights.partition(".")
+        middle = "" if variant is None else f".{variant}"
+        shards = f"{stem}{middle}-*.{suffix.partition('.')[0]}"
+    for name in names:
+        if name == weights or fnmatch(name, shards) or not _is_skipped(PurePosixPath(name)):
+            yield name
+
+
+def _is_skipped(path: PurePosixPath) -> bool:
+    """Whether a file is not copied to an output, by its name."""
+    is_ignored = any(part in IGNORED_NAMES for part in path.parts)
+    return is_ignored or first_match(path, STALE) is not None
 
 
 OUTSIDE = "a symlink that points outside the folder"
@@ -200,18 +241,19 @@ IRREGULAR = "not a regular file"
 
 
 def has_file(source: Source, path: Path) -> bool:
-    """Whether a checkpoint has this file; raise CheckpointError if it is irregular or a symlink out
-    of the folder.
+    """Whether a checkpoint has this file.
+
+    Raises:
+        CheckpointError: The path is not a regular file, or a symlink out of the folder.
     """
     try:
         path.lstat()
-    except (
-        FileNotFoundError,
-        NotADirectoryError,
-        ValueError,
-    ):  # ValueError: names with NUL or surrogates
+    except (FileNotFoundError, NotADirectoryError):
         return False
-    if kind := not_a_file(path):
+    except ValueError:  # names with NUL or surrogates
+        return False
+    kind = not_a_file(path)
+    if kind is not None:
         raise CheckpointError(
             f"{path} is {kind}.", "Replace it with the file itself, or download it again."
         )
@@ -229,16 +271,18 @@ def not_a_file(path: Path) -> str | None:
         mode = path.stat().st_mode
     except OSError:
         return "a broken symlink"  # or a circular one
-    return None if stat.S_ISREG(mode) else "a folder" if stat.S_ISDIR(mode) else IRREGULAR
+    if stat.S_ISREG(mode):
+        return None
+    return "a folder" if stat.S_ISDIR(mode) else IRREGULAR
 
 
 def points_outside(folder: Path, path: Path) -> bool:
-    """Whether a path resolves, through symlinks, outside a folder and the blobs of its Hub
-    cache.
-    """
+    """Whether a path leads, through symlinks, out of a folder and the blobs of its Hub cache."""
     inside = Path(os.path.realpath(folder))
-    cached = CACHE_SNAPSHOT.fullmatch(inside.as_posix())
-    allowed = {inside, Path(cached["cache"]) / "blobs"} if cached else {inside}
+    allowed = {inside}
+    cached = _cache_snapshot(inside)
+    if cached is not None:
+        allowed.add(Path(cached["cache"]) / "blobs")
     return allowed.isdisjoint(Path(os.path.realpath(path)).parents)
 
 

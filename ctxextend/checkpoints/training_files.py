@@ -4,7 +4,6 @@ the parts.
 
 import re
 import shlex
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -30,10 +29,11 @@ TRAINING_STATE = (
         "common.pt",
     ),
 )
-DEEPSPEED_FILE = re.compile(r"(?:zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt")
-ZERO_3_FILE = re.compile(r"zero_pp_rank_\d+_mp_rank_\d+_model_states\.pt")
+# Patterns are compiled at use: most checkpoints need none of them.
+DEEPSPEED_FILE = r"(?:zero_pp_rank_\d+_)?mp_rank_\d+_model_states\.pt"
+ZERO_3_FILE = r"zero_pp_rank_\d+_mp_rank_\d+_model_states\.pt"
 MEGATRON_FILE = "model_optim_rng.pt"
-META_FILE = re.compile(r"consolidated(?:\.\d+)?\.(?:pth|safetensors)")
+META_FILE = r"consolidated(?:\.\d+)?\.(?:pth|safetensors)"
 DISTRIBUTED = ".distcp"
 MAX_PICKLE = 1 << 26  # bytes of a pickle that are searched for the program that wrote it
 
@@ -71,8 +71,14 @@ def may_be_model(name: str) -> bool:
     """Whether a weights file can contain a complete model in the format of transformers, by its
     name.
     """
-    is_part = ZERO_3_FILE.fullmatch(name) or META_FILE.fullmatch(name) or name == MEGATRON_FILE
-    return not is_part and not is_training_state(name)
+    if name == MEGATRON_FILE or re.fullmatch(META_FILE, name) or _is_zero_3(name):
+        return False
+    return not is_training_state(name)
+
+
+def _is_zero_3(name: str) -> bool:
+    """Whether a file has the name of one of DeepSpeed's parts of a model, ZeRO stage 3."""
+    return name.endswith(".pt") and re.fullmatch(ZERO_3_FILE, name) is not None
 
 
 def find_parts(folder: Path) -> CheckpointError | None:
@@ -81,17 +87,19 @@ def find_parts(folder: Path) -> CheckpointError | None:
     """
     if distributed := _distributed_folder(folder):
         return distributed_error(distributed, folder)
-    if any(map(DEEPSPEED_FILE.fullmatch, _names(folder, "*.pt"))):
+    if any(re.fullmatch(DEEPSPEED_FILE, name) for name in _names(folder, "*.pt")):
         return deepspeed_error(folder, folder.parent)
     below = _names(folder, "global_step*/*.pt")
-    if any(map(DEEPSPEED_FILE.fullmatch, below)) or (folder / "zero_to_fp32.py").is_file():
+    has_parts = any(re.fullmatch(DEEPSPEED_FILE, name) for name in below)
+    if has_parts or (folder / "zero_to_fp32.py").is_file():
         return deepspeed_error(folder, folder)
     patterns = (MEGATRON_FILE, f"mp_rank_*/{MEGATRON_FILE}", f"iter_*/mp_rank_*/{MEGATRON_FILE}")
     if any(_files(folder, pattern) for pattern in patterns):
         return CheckpointError(f"{folder} is a {MEGATRON}.", CONVERT_MEGATRON)
-    if name := next(filter(META_FILE.fullmatch, _names(folder, "consolidated*")), None):
-        program, hint = META_FORMAT
-        return CheckpointError(f"{folder} has {name}: it is in {program}.", hint)
+    for name in _names(folder, "consolidated*"):
+        if re.fullmatch(META_FILE, name):
+            program, hint = META_FORMAT
+            return CheckpointError(f"{folder} has {name}: it is in {program}.", hint)
     return None
 
 
@@ -128,7 +136,7 @@ def check_training_file(path: Path) -> None:
             "no model."
         )
         raise CheckpointError(message, "Pass the folder or the file with the model's weights.")
-    if ZERO_3_FILE.fullmatch(path.name):
+    if _is_zero_3(path.name):
         raise deepspeed_error(path, path.parent.parent)
     if path.name == MEGATRON_FILE:
         raise CheckpointError(f"{path} is a part of a {MEGATRON}.", CONVERT_MEGATRON)
@@ -157,6 +165,8 @@ def find_program(path: Path) -> str | None:
     """Return what wrote a file of `torch.save`, as a noun, by texts in its pickle, which is not
     executed.
     """
+    import zipfile  # imported at use: most checkpoints are not PyTorch files
+
     try:
         with zipfile.ZipFile(path) as archive:
             name = next(name for name in archive.namelist() if name.endswith("data.pkl"))

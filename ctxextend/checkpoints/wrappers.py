@@ -21,22 +21,23 @@ ATTRIBUTES = (
     "_checkpoint_wrapped_module",  # activation checkpointing
     "_forward_module",  # Lightning's Fabric, and DeepSpeed in Lightning
 )
-ATTRIBUTE = re.compile(rf"(?<![^.])(?:{'|'.join(ATTRIBUTES)})\.")
+# Patterns are compiled at use: most checkpoints need none of them.
+ATTRIBUTE = rf"(?<![^.])(?:{'|'.join(ATTRIBUTES)})\."
 # of DataParallel and DeepSpeed; models may have this attribute: only removed if all names have it
 MODULE = "module."
 MODEL = "model."  # of Lightning modules; many models have it too, see `without_model`
 # What follows `MODEL` only in a wrapped model: its own prefix, its head, or modules of types
 # without that prefix.
-WRAPPED_MODEL = re.compile(
+WRAPPED_MODEL = (
     r"model\.(?:model|transformer|gpt_neox|gpt_neox_japanese|bert|roberta|nomic_bert|gte|esmc"
     r"|lm_heads?|embed_out|proj_out|score|classifier|qa_outputs"
     r"|h|blocks|wte|word_embeddings|(?:encoder|decoder)\.block)\."
 )
-FLAT = re.compile(r"^(?:.*\.)?_?flat_param(?:_\d+)?$", re.MULTILINE)  # parameters that FSDP joined
+FLAT = r"(?m)^(?:.*\.)?_?flat_param(?:_\d+)?$"  # parameters that FSDP joined
 
 # Parts of names that only the format of another program has, with the format and what converts it.
-META_NAME = re.compile(r"^layers\.\d+\.attention\.wq\.weight$", re.MULTILINE)
-MEGATRON_NAME = re.compile(r"^.*\.(?:linear_qkv|query_key_value)\.weight$", re.MULTILINE)
+META_NAME = r"(?m)^layers\.\d+\.attention\.wq\.weight$"
+MEGATRON_NAME = r"(?m)^.*\.(?:linear_qkv|query_key_value)\.weight$"
 FOREIGN_FORMATS = (
     ("attention.wq.", META_NAME, META_FORMAT),
     (".self_attention.linear_qkv.", MEGATRON_NAME, MEGATRON_FORMAT),
@@ -56,7 +57,7 @@ def plain_names(names: Iterable[str], where: str) -> dict[str, str]:
     """Return the name without wrappers of every stored name; raise CheckpointError if two names
     become one.
     """
-    plain = {name: ATTRIBUTE.sub("", name) for name in names}
+    plain = {name: re.sub(ATTRIBUTE, "", name) for name in names}
     while plain and all(name.startswith(MODULE) for name in plain.values()):
         plain = {stored: name.removeprefix(MODULE) for stored, name in plain.items()}
     _check_different(plain, where)
@@ -117,8 +118,8 @@ def removed_wrappers(files: Iterable[TensorFile]) -> list[str]:
     found = dict[str, None]()
     for file in files:
         for name, stored in file.stored_names.items():
-            attributes = ATTRIBUTE.findall(stored)
-            rest = ATTRIBUTE.sub("", stored).removesuffix(name)
+            attributes = re.findall(ATTRIBUTE, stored)
+            rest = re.sub(ATTRIBUTE, "", stored).removesuffix(name)
             found |= dict.fromkeys((*attributes, *(f"{part}." for part in rest.split(".")[:-1])))
     return list(found)
 
@@ -127,14 +128,17 @@ def is_wrapped_model(names: Collection[str]) -> bool:
     """Whether `MODEL` precedes the prefix or the head with which all names of a model in
     transformers start.
     """
-    return all(name.startswith(MODEL) for name in names) and any(map(WRAPPED_MODEL.match, names))
+    if not all(name.startswith(MODEL) for name in names):
+        return False
+    return any(re.match(WRAPPED_MODEL, name) for name in names)
 
 
 def check_names(joined: str, where: str) -> None:
     """Raise CheckpointError if names, one a line, are those of another format than
     transformers'.
     """
-    if "flat_param" in joined and (match := FLAT.search(joined)):
+    match = re.search(FLAT, joined) if "flat_param" in joined else None
+    if match:
         message = f"{where}: {match[0]:.200} is a flat parameter of FSDP, which joins many tensors."
         hint = (
             "Save the full state in the program that wrote it, for example with save_model of "
@@ -142,7 +146,8 @@ def check_names(joined: str, where: str) -> None:
         )
         raise CheckpointError(message, hint)
     for part, pattern, (program, hint) in FOREIGN_FORMATS:
-        if part in joined and (match := pattern.search(joined)):
+        match = re.search(pattern, joined) if part in joined else None
+        if match:
             raise CheckpointError(
                 f"{where} has the tensor {match[0]:.200}: it is in {program}.", hint
             )

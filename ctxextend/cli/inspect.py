@@ -1,6 +1,7 @@
 """`ctxextend inspect`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,11 +12,14 @@ from ctxextend.cli.tables import MIN_WIDTH, Cell, Page
 from ctxextend.errors import ResizeError, counted, size_text
 
 if TYPE_CHECKING:
+    from ctxextend.cli.plots import Curve
+    from ctxextend.inspection.inspection_result import Inspection, Limit, ModelTable
     from ctxextend.inspection.scheme_report import PositionReport, RopeReport
-    from ctxextend.inspection.table_report import Inspection, ModelTable, TableReport
+    from ctxextend.inspection.table_report import TableReport
+    from ctxextend.tables.sinusoids import LayoutFit
 
 # The limit of a library, and what happens to longer inputs.
-BEYOND = {
+BEYOND_LIMIT = {
     "cut": "{}, longer inputs are truncated",
     "fails": "{}, longer inputs fail",
     "last position": "{}, tokens beyond share the last position",
@@ -28,6 +32,7 @@ BEYOND = {
 
 
 def inspect(
+    context: typer.Context,
     models: Annotated[
         list[str], options.model("Folders, weights files, bundled models (tiny-gpt2) or Hub ids.")
     ],
@@ -62,30 +67,73 @@ def inspect(
         ctxextend inspect path/to/bart --part encoder --rows 1000:1026 --json
         ctxextend inspect tiny-gpt2-512 --check
 
-    Prints the verdict, then row norms, neighbour similarity, spectrum and outliers of each table, or the wavelengths of
-    rotary positions, then all limits.
+    Prints the verdict, then row norms, neighbour similarity, spectrum and outliers of each table,
+    or the wavelengths of rotary positions, then all limits.
     """
-    flags = locals()
-    from ctxextend.inspection.inspect import inspect_model
     from ctxextend.json_output import to_json
-    from ctxextend.plan.find_tables import open_model
-    from ctxextend.recipe import CheckpointRef
 
-    sink, page = Console(as_json, quiet), Page.for_stdout(width)
-    row_range = options.read_range(f"{rows}:{int(rows) + 1}" if rows and rows.isdecimal() else rows)
+    console = Console(as_json, quiet)
+    page = Page.for_stdout(width)
+    row_range = _read_rows(rows)
     if width is not None and width < MIN_WIDTH:
         raise typer.BadParameter(f"--width must be at least {MIN_WIDTH}, got {width}.")
     options.check_files(plot, report)
+    inspections = _inspect_models(models, part, context.params)
+    if rows is not None:
+        _require_tables("--rows", inspections)
+    if plot is not None:
+        _require_tables("--plot", inspections)
+    notes = [note for inspection in inspections for note in inspection.notes]
+    console.note(*dict.fromkeys(notes))
+    _write_files(inspections, report, plot)
+    if row_range is None or check:
+        add_inspections(page, inspections, only_verdicts=check)
+    rows_of_models = list[dict[str, Any]]()
+    if row_range is not None:
+        rows_of_models = [_add_rows_of_tables(page, item, row_range) for item in inspections]
+    console.screen(page.lines)
+    if as_json:
+        values = [to_json(inspection) for inspection in inspections]
+        for value, found in zip(values, rows_of_models, strict=False):
+            value["rows"] = found
+        console.result("inspect", {"models": values})
+    if check and not all(inspection.agrees for inspection in inspections):
+        raise typer.Exit(FAILED_CHECK)
+
+
+def _read_rows(rows: str | None) -> slice | None:
+    """Return the rows that a range, or the number of one row, selects."""
+    if rows is not None and rows.isdecimal():
+        rows = f"{rows}:{int(rows) + 1}"
+    ends = options.read_range(rows)
+    return None if ends is None else slice(*ends)
+
+
+def _inspect_models(
+    models: Sequence[str], part: str | None, flags: Mapping[str, Any]
+) -> list["Inspection"]:
+    from ctxextend.inspection.inspect import inspect_model
+    from ctxextend.plan.find_tables import open_model
+    from ctxextend.recipe import CheckpointRef
+
     refs = [options.from_flags(CheckpointRef, flags, source=model) for model in models]
-    inspections = [inspect_model(open_model(ref), part) for ref in refs]
-    for flag in [flag for flag, value in (("--rows", rows), ("--plot", plot)) if value is not None]:
-        for item in [inspection for inspection in inspections if not inspection.tables]:
+    return [inspect_model(open_model(ref), part) for ref in refs]
+
+
+def _require_tables(flag: str, inspections: Sequence["Inspection"]) -> None:
+    """Raise ResizeError if a flag for tables of rows is used with a model without one."""
+    for inspection in inspections:
+        if not inspection.tables:
             message = (
-                f"{flag} applies to tables of rows; the positions of {item.source} are "
-                f"{item.schemes[0].scheme}."
+                f"{flag} applies to tables of rows; the positions of {inspection.source} are "
+                f"{inspection.schemes[0].scheme}."
             )
             raise ResizeError(message, f"Remove {flag}.")
-    sink.note(*dict.fromkeys(note for inspection in inspections for note in inspection.notes))
+
+
+def _write_files(
+    inspections: Sequence["Inspection"], report: Path | None, plot: Path | None
+) -> None:
     if report is not None:
         from ctxextend.report.html import write_report
 
@@ -95,81 +143,95 @@ def inspect(
         from ctxextend.report.table_panels import tables_figure
 
         write_figure(plot, lambda: tables_figure(inspections))
-    values = [to_json(inspection) for inspection in inspections]
-    if row_range is None or check:
-        add_inspections(page, inspections, only_verdicts=check)
-    if row_range is not None:
-        chosen = slice(*row_range)
-        for value, inspection in zip(values, inspections, strict=True):
-            value["rows"] = {
-                table.name: _add_rows(page, inspection, table, chosen)
-                for table in inspection.tables
-            }
-    sink.screen(page.lines)
-    sink.result("inspect", {"models": values})
-    if check and not all(inspection.agrees for inspection in inspections):
-        raise typer.Exit(FAILED_CHECK)
 
 
 def add_inspections(
     page: Page, inspections: Sequence["Inspection"], *, only_verdicts: bool = False
 ) -> None:
-    """Add the verdicts, the tables (same parts side by side), and the length limits of each model."""
-    from ctxextend.inspection.table_report import short_names, tables_by_part
+    """Add the verdicts, the tables (same parts side by side), and the limits of each model."""
+    from ctxextend.inspection.inspection_result import short_names, tables_by_part
 
     names = short_names(inspections) if len(inspections) > 1 else {}
-    for item in inspections:
-        name = f"{names[id(item)]}: " if names else ""
-        page.text(f"{name}{item.verdict}", "right" if item.agrees else "wrong")
-        for limit in item.limits:
-            if limit.remark:
-                page.text(f"{name}{limit.file} {limit.key}: {limit.remark}.")
-        is_alternative = any(limit.remark and not limit.agrees for limit in item.limits)
-        label = "Otherwise: " if is_alternative else "Fix: "
-        for fix in dict.fromkeys(limit.fix for limit in item.limits if limit.fix):
-            page.command(label, fix)
+    for inspection in inspections:
+        _add_verdict(page, inspection, names)
     if only_verdicts:
         return
     page.line()
     for group in tables_by_part(inspections):
-        for inspection, table in group:
-            _add_facts(page, inspection, table)
-        page.line()
-        for pair in [group] if len(group) <= 2 else [[item] for item in group]:
-            _add_norms(page, pair, names)
-        page.line()
-        header = [names[id(inspection)] for inspection, _ in group] if names else []
-        _add_columns(page, header, [dict(_statistics(table)) for _, table in group])
-        for inspection, table in group:
-            page.text(f"Findings in {names[id(inspection)]}" if names else "Findings", "title")
-            for finding in list(table.findings()) or [
-                "none: no outliers, zero rows, repeated rows or seams"
-            ]:
-                page.text(finding, indent="  ")
-        page.line()
+        _add_tables(page, group, names)
     _add_schemes(page, inspections, names)
     for inspection in inspections:
-        page.text(f"Limits of {names[id(inspection)]}" if names else "Limits", "title")
+        page.text(_of("Limits of", inspection, names) or "Limits", "title")
         _add_limits(page, inspection)
+        _add_libraries(page, inspection)
+
+
+def _prefix(inspection: "Inspection", names: Mapping[int, str]) -> str:
+    """Return the name of one of several models, before what is said about it."""
+    return f"{names[id(inspection)]}: " if names else ""
+
+
+def _of(label: str, inspection: "Inspection", names: Mapping[int, str]) -> str:
+    """Return a label with the name of one of several models; empty if there is only one."""
+    return f"{label} {names[id(inspection)]}" if names else ""
+
+
+def _add_verdict(page: Page, inspection: "Inspection", names: Mapping[int, str]) -> None:
+    """Add the verdict, the remarks on limits, and the commands that fix them."""
+    prefix = _prefix(inspection, names)
+    page.text(f"{prefix}{inspection.verdict}", "right" if inspection.agrees else "wrong")
+    label = "Fix: "
+    for limit in inspection.limits:
+        if limit.remark:
+            page.text(f"{prefix}{limit.file} {limit.key}: {limit.remark}.")
+            if not limit.agrees:
+                label = "Otherwise: "
+    for fix in dict.fromkeys(limit.fix for limit in inspection.limits):
+        if fix is not None:
+            page.command(label, fix)
+
+
+# Tables of rows
+
+
+def _add_tables(page: Page, group: list["ModelTable"], names: Mapping[int, str]) -> None:
+    """Add the tables of one part of each model."""
+    for inspection, table in group:
+        _add_facts(page, inspection, table)
+    page.line()
+    if len(group) <= 2:
+        _add_norms(page, group, names)
+    else:
+        for item in group:
+            _add_norms(page, [item], names)
+    page.line()
+    header = [names[id(inspection)] for inspection, _ in group] if names else []
+    _add_columns(page, header, [dict(_statistics(table)) for _, table in group])
+    for inspection, table in group:
+        page.text(_of("Findings in", inspection, names) or "Findings", "title")
+        findings = list(table.findings())
+        for finding in findings or ["none: no outliers, zero rows, repeated rows or seams"]:
+            page.text(finding, indent="  ")
+    page.line()
 
 
 def _add_facts(page: Page, inspection: "Inspection", table: "TableReport") -> None:
-    _add_title(
-        page, inspection, table, f", rows created by {inspection.method}" * bool(table.new_rows)
-    )
-    extra = table.rows - table.reserved_rows - table.positions
+    created = f", rows created by {inspection.method}" if table.new_rows else ""
+    _add_title(page, inspection, table, created)
     counts = {
         "reserved": table.reserved_rows,
         "positions": table.positions,
-        "after the last position": extra,
+        "after the last position": table.rows - table.reserved_rows - table.positions,
     }
     parts = [f"{count} {name}" for name, count in counts.items() if count]
     size = f"{table.rows} rows = {' + '.join(parts)}, hidden size {table.hidden_size}"
+    if not table.file:
+        how = f"transformers computes it (sinusoids, {table.location.layout})"
+        page.text(f"{table.name}: {size}, not stored: {how}")
+        return
     share = f"{100 * table.share:.3g} % of {inspection.parameters:,} parameters"
     stored = f"{table.dtype}, {size_text(table.bytes)}, {share}"
-    computed = f"not stored: transformers computes it (sinusoids, {table.location.layout})"
-    where = f"{table.name} in {table.file}".removesuffix(" in ")
-    page.text(f"{where}: {size}, {stored if table.file else computed}")
+    page.text(f"{table.name} in {table.file}: {size}, {stored}")
 
 
 def _add_title(
@@ -182,10 +244,93 @@ def _add_title(
     page.text(f"{inspection.source} ({inspection.model_type}{part}{created}{trained})", "title")
 
 
-def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: dict[int, str]) -> None:
-    """Add positions without a table of rows: charts of rotary wavelengths, and a column for each type of layers."""
-    from ctxextend.cli.plots import Curve, add_chart
+def _add_norms(page: Page, tables: list["ModelTable"], names: Mapping[int, str]) -> None:
+    """Add a chart of the row norms of up to two tables, and the positions of new rows."""
+    from ctxextend.cli.plots import add_chart
+    from ctxextend.tables.stats import describe_range
 
+    curves = []
+    for (inspection, table), style in zip(tables, ("learned", "second"), strict=False):
+        curves.append(_norm_curve(table, style, names.get(id(inspection), "")))
+    add_chart(page, "Row norm by position", curves, "both")
+    for inspection, table in tables:
+        if not table.new_rows:
+            continue
+        ranges = list[str]()
+        for start, stop in table.new_rows:
+            ranges.append(describe_range(start - table.reserved_rows, stop - table.reserved_rows))
+        page.text(f"{_prefix(inspection, names)}new positions: {', '.join(ranges)}", "faint")
+
+
+def _norm_curve(table: "TableReport", learned: str, name: str) -> "Curve":
+    """Return the curve of a table's row norms; `learned` is the style of learned rows."""
+    from ctxextend.cli.plots import Curve
+
+    positions = range(len(table.stats.norms))
+    key = list[Pieces]()
+    if table.new_rows:
+        key.append([("  learned", learned), (" new", "new")])
+    if table.reserved_rows:
+        key.append([(f"  {counted(table.reserved_rows, 'reserved row')}", "reserved")])
+    norms = table.norms.tolist()
+    return Curve(
+        values=norms[table.reserved_rows :],
+        styles=["new" if table.is_new(position) else learned for position in positions],
+        reserved=norms[: table.reserved_rows],
+        name=name,
+        key=tuple(key),
+    )
+
+
+def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
+    stats = table.stats
+    more = table.json_more()
+    norm = more["norm"]
+    cosine = more["neighbour_cosine"]
+    if norm["median"] is not None:
+        yield "norm, min to max", f"{norm['min']:.3g} to {norm['max']:.3g}"
+        yield "norm, median", f"{norm['median']:.3g}"
+        yield "norm variation", f"{norm['variation']:.3g}"
+    if cosine["median"] is not None:
+        yield "cosine to next, median", f"{cosine['median']:.3g}"
+        yield "cosine to next, min", f"{cosine['min']:.3g} at {stats.worst_neighbours}"
+    if stats.components:
+        most = min(len(stats.norms), table.hidden_size)
+        yield "effective rank", f"{stats.effective_rank:.1f} of {most}"
+    for number, component in enumerate(stats.components, 1):
+        fit = f"{100 * component.fit:.0f} % fit"
+        yield f"period of component {number}", f"{component.period:.0f} ({fit})"
+    yield "norm of mean row", f"{stats.mean_norm:.3g}"
+    if table.sinusoidal:
+        yield from _sinusoidal_statistics(table.sinusoidal)
+
+
+def _sinusoidal_statistics(fit: "LayoutFit") -> Iterator[tuple[str, str]]:
+    share = "all rows" if fit.is_formula else f"{100 * fit.explained:.3g} %"
+    yield "sinusoidal variance", f"{share} ({fit.layout})"
+    if fit.first_deviating_row is not None:
+        yield "first deviating row", str(fit.first_deviating_row)
+
+
+def _add_columns(page: Page, names: Sequence[str], columns: Sequence[Mapping[str, str]]) -> None:
+    """Add a column of labels, and a column of values for each name, or for one without a name."""
+    labels = dict.fromkeys(label for column in columns for label in column)
+    rows = list[list[Cell]]()
+    for label in labels:
+        values = [column.get(label, "-") for column in columns]
+        rows.append([(label, "label"), *values])
+    if names:
+        page.table(["", *names], rows, left=(0,), wrap=True)
+    else:
+        page.table([], rows, left=(0, 1), wrap=True)
+    page.line()
+
+
+# Positions without a table of rows
+
+
+def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: Mapping[int, str]) -> None:
+    """Add charts of rotary wavelengths, and a column for each type of layers."""
     columns = dict[str, dict[str, str]]()
     for inspection in inspections:
         for report in inspection.schemes:
@@ -197,49 +342,58 @@ def _add_schemes(page: Page, inspections: Sequence["Inspection"], names: dict[in
             elif report.lengths:
                 page.text(report.lengths)
             for rope in report.layers:
-                name = " ".join(filter(None, (names.get(id(inspection)), report.part, rope.layers)))
+                words = (names.get(id(inspection), ""), report.part, rope.layers)
+                name = " ".join(word for word in words if word)
                 columns[name] = dict(_rope_statistics(rope))
-                if rope.is_local:
-                    page.text(f"{rope.layers}: a sliding window, which longer inputs do not change")
-                    continue
-                lines = {rope.parameters["rope_type"]: ("new", rope.wavelengths)}
-                lines |= {"unscaled": ("learned", rope.unscaled_wavelengths)} if rope.slowed else {}
-                trained = rope.trained_length
-                level = 0 * rope.wavelengths + rope.trained_length
-                lines |= {f"trained length {trained}": ("faint", level)}
-                curves = [
-                    Curve(line.tolist(), [style] * len(line), name=key)
-                    for key, (style, line) in lines.items()
-                ]
-                layers = f" of {rope.layers}" * bool(rope.layers)
-                add_chart(page, f"Wavelength in tokens by pair{layers}", curves, "shared")
+                _add_wavelengths(page, rope)
             page.line()
-    if columns:
-        _add_columns(page, [*columns] if any(columns) else [], [*columns.values()])
+    if not columns:
+        return
+    has_names = any(columns)
+    _add_columns(page, list(columns) if has_names else [], list(columns.values()))
 
 
-def _add_columns(page: Page, names: Sequence[str], columns: Sequence[dict[str, str]]) -> None:
-    """Add a table with a column of labels and a column of values for each name, or for one model without a name."""
-    labels = dict.fromkeys(label for column in columns for label in column)
-    rows: list[list[Cell]] = [
-        [(label, "label"), *(item.get(label, "-") for item in columns)] for label in labels
-    ]
-    page.table(["", *names] if names else [], rows, left=(0,) if names else (0, 1), wrap=True)
-    page.line()
+def _add_wavelengths(page: Page, rope: "RopeReport") -> None:
+    """Add a chart of the wavelengths of the layers of one type."""
+    from ctxextend.cli.plots import Curve, add_chart
+
+    if rope.is_local:
+        page.text(f"{rope.layers}: a sliding window, which longer inputs do not change")
+        return
+    pairs = len(rope.wavelengths)
+    rope_type = str(rope.parameters["rope_type"])
+    curves = [Curve(values=rope.wavelengths.tolist(), styles=["new"] * pairs, name=rope_type)]
+    if rope.slowed:
+        unscaled = rope.unscaled_wavelengths.tolist()
+        curves.append(Curve(values=unscaled, styles=["learned"] * len(unscaled), name="unscaled"))
+    trained = rope.trained_length
+    curves.append(
+        Curve(
+            values=[float(trained)] * pairs,
+            styles=["faint"] * pairs,
+            name=f"trained length {trained}",
+        )
+    )
+    title = "Wavelength in tokens by pair"
+    if rope.layers:
+        title += f" of {rope.layers}"
+    add_chart(page, title, curves, "shared")
 
 
 def _rope_statistics(rope: "RopeReport") -> Iterator[tuple[str, str]]:
     pairs = len(rope.wavelengths)
     trained = rope.trained_length
+    rope_type = rope.parameters["rope_type"]
     factor = rope.parameters.get("factor")
-    yield "rope type", rope.parameters["rope_type"] + (f", factor {factor:g}" if factor else "")
+    if factor:
+        rope_type += f", factor {factor:g}"
+    shortest = rope.wavelengths.min()
+    longest = rope.wavelengths.max()
+    yield "rope type", rope_type
     yield "rope_theta", f"{rope.parameters['rope_theta']:g}"
     yield "trained length", str(trained)
     yield "attention factor", f"{rope.attention_factor:.4g}"
-    yield (
-        "wavelength, min to max",
-        f"{rope.wavelengths.min():.3g} to {rope.wavelengths.max():.3g} tokens",
-    )
+    yield "wavelength, min to max", f"{shortest:.3g} to {longest:.3g} tokens"
     yield f"less than a turn in {trained}", f"{rope.trained_partial_turns} of {pairs} pairs"
     if rope.positions != trained:
         yield f"less than a turn in {rope.positions}", f"{rope.partial_turns} of {pairs} pairs"
@@ -247,116 +401,78 @@ def _rope_statistics(rope: "RopeReport") -> Iterator[tuple[str, str]]:
         yield "beyond trained angles", f"{rope.untrained} of {pairs} pairs"
 
 
-def _add_norms(page: Page, pair: list["ModelTable"], names: dict[int, str]) -> None:
-    from ctxextend.cli.plots import Curve, add_chart
-    from ctxextend.tables.stats import describe_range
-
-    curves = []
-    for (inspection, table), learned in zip(pair, ("learned", "second"), strict=False):
-        styles = [
-            "new" if table.is_new(position) else learned
-            for position in range(len(table.stats.norms))
-        ]
-        key: list[Pieces] = [[("  learned", learned), (" new", "new")]] if table.new_rows else []
-        if table.reserved_rows:
-            key.append([(f"  {counted(table.reserved_rows, 'reserved row')}", "reserved")])
-        norms, name = table.norms.tolist(), names.get(id(inspection), "")
-        curves.append(
-            Curve(
-                norms[table.reserved_rows :], styles, norms[: table.reserved_rows], name, tuple(key)
-            )
-        )
-    add_chart(page, "Row norm by position", curves, "both")
-    for inspection, table in pair:
-        if table.new_rows:
-            name = f"{names[id(inspection)]}: " if names else ""
-            reserved = table.reserved_rows
-            new = ", ".join(
-                describe_range(start - reserved, stop - reserved) for start, stop in table.new_rows
-            )
-            page.text(f"{name}new positions: {new}", "faint")
-
-
-def _statistics(table: "TableReport") -> Iterator[tuple[str, str]]:
-    stats = table.stats
-    more = table.json_more()
-    norm, cosine = more["norm"], more["neighbour_cosine"]
-    if norm["median"] is not None:
-        yield "norm, min to max", f"{norm['min']:.3g} to {norm['max']:.3g}"
-        yield "norm, median", f"{norm['median']:.3g}"
-        yield "norm variation", f"{norm['variation']:.3g}"
-    if cosine["median"] is not None:
-        yield "cosine to next, median", f"{cosine['median']:.3g}"
-        yield "cosine to next, min", f"{cosine['min']:.3g} at {stats.worst_neighbours}"
-    if stats.components:
-        yield (
-            "effective rank",
-            f"{stats.effective_rank:.1f} of {min(len(stats.norms), table.hidden_size)}",
-        )
-    for number, component in enumerate(stats.components, 1):
-        yield (
-            f"period of component {number}",
-            f"{component.period:.0f} ({100 * component.fit:.0f} % fit)",
-        )
-    yield "norm of mean row", f"{stats.mean_norm:.3g}"
-    fit = table.sinusoidal
-    if fit:
-        share = "all rows" if fit.is_formula else f"{100 * fit.explained:.3g} %"
-        yield "sinusoidal variance", f"{share} ({fit.layout})"
-    if fit and fit.first_deviating_row is not None:
-        yield "first deviating row", str(fit.first_deviating_row)
+# Limits
 
 
 def _add_limits(page: Page, inspection: "Inspection") -> None:
-    parts = {table.name: f"{table.part} " * bool(table.part) for table in inspection.tables}
-    rows = list[list[Cell]]()
-    for limit in inspection.limits:
-        is_table = limit.key in parts
-        value = "unset" if limit.tokens is None else str(limit.tokens)
-        if isinstance(limit.value, int) and not is_table and limit.value != limit.tokens:
-            value = f"{limit.value} = {value}"
-        key = f"{parts.get(limit.table, '')}rows minus reserved" if is_table else limit.key
-        library = "unused" if limit.used_by == "none" else limit.used_by
-        mark, style = ("  ", "") if limit.agrees else ("! ", "wrong")
-        rows.append([(text, style) for text in (f"{mark}{limit.file}", key, value, library)])
+    """Add a table of all limits, and why some of them disagree."""
+    rows = [_limit_row(inspection, limit) for limit in inspection.limits]
     page.table((), rows or [["  none"]], left=range(4), wrap=True)
     for limit in inspection.limits:
         if limit.reason:
-            page.text(
-                f"{limit.file} {limit.key}: {limit.reason}",
-                "" if limit.agrees else "wrong",
-                indent="    ",
-            )
+            style = "" if limit.agrees else "wrong"
+            page.text(f"{limit.file} {limit.key}: {limit.reason}", style, indent="    ")
+
+
+def _limit_row(inspection: "Inspection", limit: "Limit") -> list[Cell]:
+    """Return file, key, value in tokens, and library of a limit."""
+    parts = {table.name: table.part for table in inspection.tables}
+    is_table = limit.key in parts
+    key = limit.key
+    if is_table:
+        part = parts.get(limit.table)
+        key = f"{part} rows minus reserved" if part else "rows minus reserved"
+    value = "unset" if limit.tokens is None else str(limit.tokens)
+    if isinstance(limit.value, int) and not is_table and limit.value != limit.tokens:
+        value = f"{limit.value} = {value}"
+    mark = "  " if limit.agrees else "! "
+    style = "" if limit.agrees else "wrong"
+    used_by = "unused" if limit.used_by == "none" else limit.used_by
+    return [(text, style) for text in (f"{mark}{limit.file}", key, value, used_by)]
+
+
+def _add_libraries(page: Page, inspection: "Inspection") -> None:
+    """Add the effective limit of each library."""
     if inspection.libraries:
         page.line(("Effective limit per library (tokens)", "title"))
-    for item in inspection.libraries:
-        page.values(
-            [(item.name, f"{BEYOND[item.beyond].format(item.tokens)} ({item.decided_by})")],
-            margin=22,
-        )
+    for library in inspection.libraries:
+        limit = BEYOND_LIMIT[library.beyond].format(library.tokens)
+        page.values([(library.name, f"{limit} ({library.decided_by})")], margin=22)
+
+
+# Statistics of rows
+
+
+def _add_rows_of_tables(page: Page, inspection: "Inspection", rows: slice) -> dict[str, Any]:
+    """Add statistics of some rows of each table; return them as JSON, by tensor name."""
+    return {table.name: _add_rows(page, inspection, table, rows) for table in inspection.tables}
 
 
 def _add_rows(
     page: Page, inspection: "Inspection", table: "TableReport", rows: slice
 ) -> list[dict[str, Any]]:
-    """Add statistics of some rows of a tensor (reserved rows included) as a table; return them as plain values."""
+    """Add statistics of some rows of a tensor, reserved rows included; return them as JSON."""
+    from ctxextend.inspection.table_report import report_rows
+    from ctxextend.json_output import to_json
+
     if not range(*rows.indices(table.rows)):
         raise ResizeError(
             f"--rows selects no row of {table.name}, which has rows 0 to {table.rows - 1}."
         )
     page.text(f"{inspection.source} {table.name}", "title")
-    statistics = [*table.row_statistics(rows)]
+    statistics: list[dict[str, Any]] = [to_json(row) for row in report_rows(table, rows)]
     cells = list[list[Cell]]()
     for row in statistics:
-        remarks = "; ".join(row["remarks"])
-        position = "-" if row["position"] is None else str(row["position"])
-        norm, cosine = (page.numbers.number(row[name], None) for name in ("norm", "cosine_to_next"))
-        texts = (f"  {row['row']}", position, norm, cosine, row["origin"], remarks)
-        cells.append([(text, "wrong" if remarks else "") for text in texts])
-    page.table(
-        ("  row", "position", "norm", "cosine to next", "origin", "remarks"),
-        cells,
-        left=(4, 5),
-        wrap=True,
-    )
+        texts = (
+            f"  {row['row']}",
+            "-" if row["position"] is None else str(row["position"]),
+            page.numbers.number(row["norm"], None),
+            page.numbers.number(row["cosine_to_next"], None),
+            row["origin"],
+            "; ".join(row["remarks"]),
+        )
+        style = "wrong" if row["remarks"] else ""
+        cells.append([(text, style) for text in texts])
+    header = ("  row", "position", "norm", "cosine to next", "origin", "remarks")
+    page.table(header, cells, left=(4, 5), wrap=True)
     return statistics

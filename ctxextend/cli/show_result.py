@@ -13,7 +13,7 @@ from ctxextend.errors import OutputError, size_text, time_text
 from ctxextend.json_output import to_json
 
 if TYPE_CHECKING:
-    from ctxextend.checkpoints.length_limits import Edit
+    from ctxextend.limits.length_edits import Edit
     from ctxextend.plan.table_plan import TablePlan
     from ctxextend.planned import Planned, ResizeResult
     from ctxextend.recipe import Recipe
@@ -153,8 +153,8 @@ def _file_items(planned: "Planned") -> Items:
 
     plan = planned.plan
     files = planned.output.files
-    if plan.checkpoint.index_file in planned.output.texts:
-        yield "edit", f"{plan.checkpoint.index_file}: totals and names"
+    if plan.checkpoint.weights.index_file in planned.output.texts:
+        yield "edit", f"{plan.checkpoint.weights.index_file}: totals and names"
     for name in plan.dropped:
         yield "drop", f"{name} (a position buffer that transformers creates itself)"
     for buffer in plan.rebuilt_buffers:

@@ -301,7 +301,7 @@ def _common_base(opened: Sequence[ModelFiles], settings: Evaluate) -> BaseCheckp
     for files in opened:
         base = find_base(read_provenance(files.checkpoint), settings.base, files.ref.tokenizer)
         if base is None:
-            hashes = {FINGERPRINT: files.checkpoint.weights_fingerprint()}
+            hashes = {FINGERPRINT: files.checkpoint.weights.fingerprint()}
             base = BaseCheckpoint(files.ref, hashes)
         bases[base.hashes.get(FINGERPRINT, base.ref.source)] = base
     return next(iter(bases.values())) if len(bases) == 1 else None

@@ -20,10 +20,11 @@ from ctxextend.checkpoints.safetensors_file import (
     numpy_dtype,
     read_floats,
 )
+from ctxextend.checkpoints.weights import Weights
 from ctxextend.conversion import twins
 from ctxextend.conversion.twins import Array, Twin
 from ctxextend.errors import ResizeError, counted, printable
-from ctxextend.inspection.stated_limits import TOKENIZER_FILES
+from ctxextend.limits.side_files import TOKENIZER_FILES
 from ctxextend.plan.find_tables import OpenedModel
 from ctxextend.recipe import Convert
 from ctxextend.tables.apply import nonfinite_rows
@@ -152,8 +153,8 @@ def twin_checkpoint(conversion: Conversion) -> Checkpoint:
         ResizeError: The twin would have tensors of 2^63 bytes or more.
     """
     source = conversion.model.checkpoint
-    path = next(iter(source.weights.values())).path
-    name = (source.model / with_variant(SINGLE_FILE, source.variant)).as_posix()
+    path = source.weights.first_file.path
+    name = (source.model / with_variant(SINGLE_FILE, source.weights.variant)).as_posix()
     try:
         described = describe_tensors(conversion.shapes)
         file = ComputedFile(path, *described, 0, conversion.tensor)
@@ -164,9 +165,7 @@ def twin_checkpoint(conversion: Conversion) -> Checkpoint:
     return replace(
         source,
         config=conversion.config,
-        weights={name: file},
-        index=None,
-        index_file="",
+        weights=Weights(files={name: file}),
         generated=generated | _tokenizer_config(conversion),
     )
 

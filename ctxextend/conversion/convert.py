@@ -4,11 +4,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ctxextend.checkpoints.generation_limits import is_raised
 from ctxextend.conversion.conversion import Conversion, twin_checkpoint
 from ctxextend.conversion.describe import conversion_warnings, summarise
 from ctxextend.conversion.find import SCHEME_NAMES
 from ctxextend.errors import printable
+from ctxextend.limits.length_edits import is_raised
 from ctxextend.output.card import (
     CARD_FILE,
     RECIPE_POINTER,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ctxextend.checkpoints.folder import MODULES, Checkpoint
+from ctxextend.checkpoints.folder import MODULES, Checkpoint, source_notes
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.errors import CheckpointError, UnsupportedModelError, one_line
 from ctxextend.evaluation.text_tokenizer import TextTokenizer
@@ -183,7 +183,7 @@ def check_source(checkpoint: Checkpoint, ref: CheckpointRef, hashes: Mapping[str
     """
     for name, expected in hashes.items():
         if name == FINGERPRINT:
-            actual = checkpoint.weights_fingerprint()
+            actual = checkpoint.weights.fingerprint()
             change = "its tables are the same, but other weights or a header changed"
         else:
             file = checkpoint.names.get(name)
@@ -254,7 +254,7 @@ def load_eval_model(
         model=model,
         tokenizer=files.tokenizer,
         max_len=files.max_len,
-        notes=(*checkpoint.notes, *_missing_head(checkpoint, kind)),
+        notes=(*source_notes(checkpoint), *_missing_head(checkpoint, kind)),
         reserved_rows=files.reserved_rows,
         trainings=files.trainings,
     )

@@ -10,7 +10,7 @@ import numpy as np
 from ctxextend.checkpoints.source import BUNDLED
 from ctxextend.errors import CheckpointError, DataError, one_line
 from ctxextend.held_out import Ids
-from ctxextend.inspection.stated_limits import TOKENIZER_FILES
+from ctxextend.limits.side_files import TOKENIZER_FILES
 
 COPY_TOKENIZER = (
     "Copy the tokenizer files into the folder, or pass --tokenizer: the model's own, or "

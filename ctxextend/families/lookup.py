@@ -24,6 +24,8 @@ Keys = tuple[str, ...]
 
 ABSOLUTE = Requirement("position_embedding_type", "absolute", OTHER_TYPE)
 MAX_DEPTH = 3  # no model of transformers is nested more deeply
+# Keys of the config of a language model, inside that of a larger model.
+LANGUAGE_CONFIGS = ("text_config", "language_config", "llm_config")
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,13 @@ def nested(config: Mapping[str, Any], path: Keys) -> Any:
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
+
+
+def around(location: TableLocation) -> Iterator[Keys]:
+    """Yield the paths of the configs around a language model's, which may state the same values."""
+    if location.path and location.path[-1].endswith(LANGUAGE_CONFIGS):
+        for depth in range(len(location.path)):
+            yield location.path[:depth]
 
 
 def find_architecture(

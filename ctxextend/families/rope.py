@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxextend.errors import CheckpointError, did_you_mean
-from ctxextend.families.length_keys import around
-from ctxextend.families.lookup import Keys, TableLocation, nested
+from ctxextend.families.lookup import Keys, TableLocation, around, nested
 from ctxextend.families.schema import RotaryFacts
 from ctxextend.tables.rope_types import (
     ALPHA,

@@ -1,6 +1,4 @@
-"""Positions without a table of rows: rotary, ALiBi or relative, and the wavelengths of rotary
-ones.
-"""
+"""Positions without a table of rows: rotary with its wavelengths, ALiBi or relative."""
 
 import math
 from collections.abc import Iterator
@@ -38,9 +36,7 @@ class PositionReport(Result, shows="name positions"):
 
 @dataclass(frozen=True, eq=False)
 class RopeReport:
-    """Wavelengths of all layers of one type: tokens per turn of each pair of values that
-    rotates.
-    """
+    """Wavelengths of all layers of one type: tokens per turn of each pair that rotates."""
 
     layers: str  # layer type, such as ``full_attention``; empty: all layers
     is_local: bool  # whether the layers have a sliding window, so that they are not scaled
@@ -85,66 +81,93 @@ class SchemeReport(PositionReport, shows="name scheme positions"):
 
 
 def report_scheme(table: FoundTable, recipe: Provenance | None) -> SchemeReport:
-    """Report positions without a table of rows; `recipe` made the checkpoint."""
+    """Report positions without a table of rows.
+
+    Args:
+        table: The positions.
+        recipe: The resize that made the checkpoint, if any.
+
+    Raises:
+        CheckpointError: The rotary settings are invalid.
+    """
     location, name = table
-    facts = location.table.rope  # without methods, the classes ignore the settings
-    settings = read_rope(location) if facts and facts.methods else ()
     lengths = position_lengths(location)
-    key = location.config_key
-    before, after = recipe.rows.get(name, (0, 0)) if recipe else (0, 0)
-    is_recorded = 0 < before < after == location.rows(location.key_value(lengths.context))
-    method = recipe.methods.get(name, recipe.settings.method) if recipe and is_recorded else None
+    key_length = lengths.stated if lengths.key_is_first_trained else lengths.context
+    method, resized_from = _resized_by(table, recipe, lengths.context)
+    layers = list[RopeReport]()
+    facts = location.table.rope
+    if facts is not None and facts.methods:  # other classes ignore the settings
+        for item in read_rope(location):
+            layers.append(_report_layers(location, item, method, resized_from))
+    question = ""
+    if lengths.question:
+        question = f"{lengths.question}. To resize it, pass {lengths.answer}."
     return SchemeReport(
         name=name,
         part=location.part,
-        config_key=key,
+        config_key=location.config_key,
         positions=lengths.context,
-        key_value=location.key_value(
-            lengths.stated if lengths.key_is_first_trained else lengths.context
-        ),
-        stated_in=f"config.json {key}",
+        key_value=location.key_value(key_length),
+        stated_in=f"config.json {location.config_key}",
         location=location,
         scheme=location.scheme,
         first_trained=lengths.first_trained,
         stated=lengths.stated,
         served=lengths.served,
-        layers=tuple(_report_layers(location, item, method, before) for item in settings),
-        question=f"{lengths.question}. To resize it, pass {lengths.answer}."
-        if lengths.question
-        else "",
+        layers=tuple(layers),
+        question=question,
     )
+
+
+def _resized_by(
+    table: FoundTable, recipe: Provenance | None, length: int
+) -> tuple[str | None, int]:
+    """Return the method that made positions of a length, and the length before, in tokens.
+
+    The method is None if no recipe tells.
+    """
+    if recipe is None:
+        return None, 0
+    location, name = table
+    before, after = recipe.rows.get(name, (0, 0))
+    if 0 < before < after == location.rows(location.key_value(length)):
+        return recipe.methods.get(name, recipe.settings.method), before
+    return None, before
 
 
 def _report_layers(
     location: TableLocation, layers: RopeLayers, method: str | None, resized_from: int
 ) -> RopeReport:
-    """Report the layers of one type, which `method` resized from a length in tokens, if it is
-    known.
+    """Report the layers of one type.
+
+    Args:
+        location: The positions.
+        layers: The layers and their settings.
+        method: The method that resized them, if known.
+        resized_from: The length before, in tokens.
     """
     rope = layers.parameters
-    max_len = location.value(location.effective_key)
     lengths = layer_lengths(location, layers)
     positions = position_lengths(location).served if layers.is_local else lengths.served
-    dim, (resized_by, given) = rotary_dim(location, rope), parse_method(method)
+    dim = rotary_dim(location, rope)
+    max_len = location.value(location.effective_key)
+    trained = lengths.first_trained
     plain: dict[str, Any] = {**rope, "rope_type": "default"}
     if rope["rope_type"] == NTK_ALPHA:
         plain = dict(rope)  # the model was trained with this base
-    trained = lengths.first_trained
-    if resized_by.name == "theta" and not layers.is_local:
-        plain["rope_theta"] = ntk_base(rope["rope_theta"], 1 / given["factor"], dim)
+    factor = None if layers.is_local else _theta_factor(method)
+    if factor is not None:
+        plain["rope_theta"] = ntk_base(rope["rope_theta"], 1 / factor, dim)
         trained = resized_from
     inverse, attention_factor = frequencies(rope, dim, max_len, positions)
+    unscaled_inverse = frequencies(plain, dim, max_len).inverse
     rotates = inverse > 0  # other pairs are the same at every position
-    after, before = (
-        2 * math.pi / values[rotates]
-        for values in (inverse, frequencies(plain, dim, max_len).inverse)
-    )
-    turns, trained_turns = positions / after, trained / before * (1 + ROUNDING)
-    is_partial, was_partial, is_slowed = (
-        turns < 1,
-        trained_turns < 1,
-        after > before * (1 + ROUNDING),
-    )
+    after = 2 * math.pi / inverse[rotates]
+    before = 2 * math.pi / unscaled_inverse[rotates]
+    turns = positions / after
+    trained_turns = trained / before * (1 + ROUNDING)
+    was_partial = trained_turns < 1
+    is_slowed = after > before * (1 + ROUNDING)
     return RopeReport(
         layers=layers.layers,
         is_local=layers.is_local,
@@ -154,9 +177,15 @@ def _report_layers(
         attention_factor=attention_factor,
         wavelengths=after,
         unscaled_wavelengths=before,
-        partial_turns=int(is_partial.sum()),
+        partial_turns=int((turns < 1).sum()),
         trained_partial_turns=int(was_partial.sum()),
         slowed=int(is_slowed.sum()),
         slowdown=float((after / before).max(initial=1)),
         untrained=int((was_partial & (turns > trained_turns)).sum()),
     )
+
+
+def _theta_factor(method: str | None) -> float | None:
+    """Return the factor of method ``theta``, which leaves no trace in settings; None of others."""
+    resized_by, given = parse_method(method)
+    return float(given["factor"]) if resized_by.name == "theta" else None

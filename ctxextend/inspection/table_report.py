@@ -1,29 +1,37 @@
-"""Results of `inspect`: statistics of position tables, and all length limits of a checkpoint."""
+"""Position tables of rows: their statistics, and what is unusual about them."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxextend.errors import counted
-from ctxextend.inspection.scheme_report import PositionReport, SchemeReport
-from ctxextend.json_output import Result, not_in_json, to_json
-from ctxextend.plan.untrained import describe_untrained
-from ctxextend.recipe import FROZEN
-from ctxextend.tables.sinusoids import LayoutFit
+from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.safetensors_file import read_floats
+from ctxextend.errors import CheckpointError
+from ctxextend.families.lookup import TableLocation
+from ctxextend.inspection.scheme_report import PositionReport
+from ctxextend.json_output import not_in_json
+from ctxextend.plan.find_tables import FoundTable, check_rows, describe_table
+from ctxextend.plan.untrained import describe_untrained, untrained_rows
+from ctxextend.recipe_file import Provenance
+from ctxextend.tables.sinusoids import LayoutFit, fit_layout, sinusoidal_rows
 from ctxextend.tables.stats import (
     Repetition,
     RowRange,
     TableStats,
     describe_range,
     describe_rows,
-    median,
+    find_outliers,
+    find_repetition,
+    find_seams,
+    measure,
     row_ranges,
 )
 
 MAX_LISTED = 6  # maximum number of duplicate groups, and of outliers, that are listed one by one
+MAX_VALUES = 2**28  # of a computed table, whose size only the config states
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,12 +42,10 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
     reserved rows.
     """
 
-    # relative to the checkpoint folder; empty if the table is not stored but computed by
-    # transformers
+    # Relative to the checkpoint folder; empty if the table is computed by transformers, not stored.
     file: str
-    rows: (
-        int  # reserved rows + positions; a few architectures have more rows after the last position
-    )
+    # Reserved rows + positions; a few architectures have more rows after the last position.
+    rows: int
     reserved_rows: int  # rows before position 0
     hidden_size: int
     dtype: str  # as in safetensors
@@ -47,32 +53,25 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
     share: float  # share of the checkpoint's parameters, 0 to 1
     new_rows: tuple[RowRange, ...] | None  # rows created by a resize; None if unknown
     norms: NDArray[np.float64]  # norm of each row including reserved rows, shape (rows,)
-    sinusoidal: (
-        LayoutFit | None
-    )  # how sinusoidal its rows are; None if rows are not finite, or equal
+    # How sinusoidal its rows are; None if rows are not finite, or equal.
+    sinusoidal: LayoutFit | None
     stats: TableStats = field(metadata=not_in_json)  # of the rows after the reserved ones
     outliers: dict[int, str] = field(metadata=not_in_json)  # reason by position
     repetition: Repetition = field(metadata=not_in_json)  # duplicate rows, by position
     # Positions where the table jumps, by the older length that they are multiples of; see
     # `find_seams`.
     seams: dict[int, tuple[int, ...]] = field(metadata=not_in_json)
-    untrained: dict[int, float] = field(
-        metadata=not_in_json
-    )  # std of initialisation that a row matches, by position
-    values: NDArray[Any] = field(
-        metadata=not_in_json
-    )  # with reserved rows, (rows, hidden_size), in the file's dtype
+    # The std of initialisation that a row matches, by position.
+    untrained: dict[int, float] = field(metadata=not_in_json)
+    # With reserved rows, shape (rows, hidden_size), in the file's dtype.
+    values: NDArray[Any] = field(metadata=not_in_json)
 
     def json_more(self) -> dict[str, Any]:
         """Return the computed JSON keys; row indices include reserved rows."""
-        stats, repeated, first = self.stats, self.repetition, self.reserved_rows
+        stats = self.stats
+        first = self.reserved_rows
         cosines = stats.cosines[~np.isnan(stats.cosines)]
         worst = stats.worst_neighbours
-        tiling = {
-            "period": repeated.period,
-            "start": repeated.start + first,
-            "stop": repeated.stop + first,
-        }
         return {
             "neighbour_cosines": stats.cosines,
             "norm": {**_summary(stats.finite_norms), "variation": stats.norm_variation},
@@ -90,8 +89,8 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
             "zero_rows": [position + first for position in stats.zeros],
             "nonfinite_rows": [position + first for position in stats.nonfinite],
             "untrained_rows": row_ranges(position + first for position in self.untrained),
-            "tiling": tiling | {"copies": repeated.copies} if repeated.period else None,
-            "duplicates": [[position + first for position in group] for group in repeated.groups],
+            "tiling": _tiling(self.repetition, first),
+            "duplicates": [_shifted(group, first) for group in self.repetition.groups],
             "seams": [
                 {"length": length, "positions": positions}
                 for length, positions in self.seams.items()
@@ -100,35 +99,14 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
 
     def findings(self) -> Iterator[str]:
         """Yield the findings, most severe first."""
-        stats, repeated = self.stats, self.repetition
-        if stats.nonfinite:
-            yield f"NaN or infinity: {describe_rows(stats.nonfinite)}"
-        if stats.zeros:
-            yield f"zero rows: {describe_rows(stats.zeros)}"
-        if repeated.period:
-            is_whole = repeated.start == 0 and repeated.stop == len(stats.norms)
-            rows = "rows" if is_whole else f"rows {describe_range(repeated.start, repeated.stop)}"
-            yield f"{rows} repeat every {repeated.period} positions ({repeated.copies:.4g} copies)"
-        yield from (
-            f"duplicate rows: {describe_rows(group)}" for group in repeated.groups[:MAX_LISTED]
-        )
-        if len(repeated.groups) > MAX_LISTED:
-            yield f"duplicate rows: {len(repeated.groups) - MAX_LISTED} more groups"
-        yield from describe_untrained(self.untrained)
-        for length, positions in self.seams.items():
-            reason = (
-                f"multiples of {length}"
-                if len(positions) > 1
-                else "possible end of a shorter table"
-            )
-            yield f"seam: {describe_rows(positions)} ({reason})"
-        first = (
-            repeated.start + repeated.period if repeated.period else len(stats.norms)
-        )  # later ones are copies
-        outliers = [(row, reason) for row, reason in self.outliers.items() if row < first]
-        yield from (f"outlier row {row}: {reason}" for row, reason in outliers[:MAX_LISTED])
-        if len(outliers) > MAX_LISTED:
-            yield f"outlier rows: {describe_rows(row for row, _ in outliers[MAX_LISTED:])}"
+        yield from describe_defects(self)
+        yield from _describe_seams(self.seams)
+        # Rows after the first period are copies.
+        first_copies = len(self.stats.norms)
+        if self.repetition.period:
+            first_copies = self.repetition.start + self.repetition.period
+        outliers = {row: reason for row, reason in self.outliers.items() if row < first_copies}
+        yield from _describe_outliers(outliers)
 
     @property
     def trained_positions(self) -> int:
@@ -140,173 +118,239 @@ class TableReport(PositionReport, shows="name positions reserved_rows hidden_siz
 
     def is_new(self, position: int) -> bool:
         """Whether a resize created the row of a position; False if unknown."""
-        return any(
-            start <= position + self.reserved_rows < stop for start, stop in self.new_rows or ()
-        )
-
-    def row_statistics(self, rows: slice) -> Iterator[dict[str, Any]]:
-        """Yield JSON values for each of `rows`; indices include reserved rows."""
-        seams = {position for positions in self.seams.values() for position in positions}
-        for row in range(*rows.indices(self.rows)):
-            position = row - self.reserved_rows
-            remarks = {
-                "NaN or infinity": position in self.stats.nonfinite,
-                "zero row": position in self.stats.zeros,
-                "looks untrained": position in self.untrained,
-                "seam": position in seams,
-                self.outliers.get(position, ""): position in self.outliers,
-            }
-            origin = "new" if self.is_new(position) else "learned"
-            has_next = 0 <= position < len(self.stats.cosines)
-            statistics = {
-                "row": row,
-                "position": position if 0 <= position < self.positions else None,
-                "norm": self.norms[row],
-                "cosine_to_next": self.stats.cosines[position] if has_next else None,
-                "origin": "reserved" if position < 0 else "" if self.new_rows is None else origin,
-                "remarks": [remark for remark, applies in remarks.items() if applies],
-            }
-            yield to_json(statistics)
-
-
-@dataclass(frozen=True)
-class Limit:
-    """One length limit in a file of a checkpoint."""
-
-    file: str  # relative to the checkpoint folder
-    key: str  # dotted path of keys, or a tensor name
-    # a number, a tensor's length, a padding strategy, or any other value as text; None if it is not
-    # set
-    value: Any
-    tokens: int | None  # the value in tokens; None if it sets no limit
-    used_by: str  # the libraries that use it, or ``none``
-    table: str  # the position table that it refers to
-    reason: str = ""  # the effect if it disagrees with that table
-    fix: str | None = None  # the command that fixes it; None if it agrees or cannot be fixed
-    remark: str = ""  # what else to know about it, whether it agrees or not
-
-    json_properties: ClassVar = ("agrees",)
-
-    def __post_init__(self) -> None:
-        is_padding = isinstance(self.value, dict) and self.tokens is not None
-        if not (self.value is None or isinstance(self.value, int) or is_padding):
-            object.__setattr__(
-                self, "value", str(self.value)
-            )  # 1e400 is read as infinity, which JSON cannot represent
-
-    @property
-    def agrees(self) -> bool:
-        """Whether it agrees with its table."""
-        return not self.reason
-
-
-@dataclass(frozen=True)
-class LibraryLimit:
-    """The effective limit in one library."""
-
-    name: (
-        str  # ``transformers`` (with truncation=True), ``sentence-transformers`` or ``tokenizers``
-    )
-    tokens: int | None  # maximum input length; None if unlimited, 0 if the model does not load
-    decided_by: str  # file and key that set it
-    # Longer inputs: ``cut``, ``fails``, ``last position`` (all further tokens share it), ``more
-    # rows`` (computed when needed), ``untrained`` (rotary angles that were never trained), ``any
-    # length``, ``not cut`` or ``not loaded``.
-    beyond: str
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Inspection(Result, shows="source model_type verdict"):
-    """The result of `inspect` for one checkpoint."""
-
-    source: str  # as given by the user
-    folder: str  # local path
-    model_type: str
-    parameters: int  # number of parameters, without position buffers
-    method: str | None  # method that created the table's rows, from the recipe
-    trainable: (
-        str | None
-    )  # what was trained afterwards, from the recipe: one of `TRAINABLE`, or None
-    tables: tuple[TableReport, ...]
-    schemes: tuple[
-        SchemeReport, ...
-    ]  # positions without a table of rows: rotary, ALiBi or relative
-    limits: tuple[Limit, ...]  # all length limits in the checkpoint
-    libraries: tuple[LibraryLimit, ...]  # the effective limit per library
-    notes: tuple[str, ...]  # how the reference was resolved, and about the recipe
-
-    json_properties: ClassVar = ("verdict", "agrees")
-
-    @property
-    def agrees(self) -> bool:
-        """Whether every limit agrees with its table."""
-        return all(limit.agrees for limit in self.limits)
-
-    @property
-    def verdict(self) -> str:
-        """One sentence: number of positions, whether all limits agree, and state of the rows."""
-        parts = {report.part: str(report.positions) for report in (*self.tables, *self.schemes)}
-        if len(set(parts.values())) > 1:
-            parts = {part: f"{part} {positions}" for part, positions in parts.items()}
-        wrong = [limit for limit in self.limits if not limit.agrees]
-        listed = [
-            f"{limit.file} {limit.key} is {'unset' if limit.value is None else limit.value}"
-            for limit in wrong
-        ]
-        more = f" and {len(listed) - 2} more" if len(listed) > 2 else ""
-        files = (
-            f"but limits disagree ({', '.join(listed[:2])}{more})" if listed else "all files agree"
-        )
-        kinds = ", ".join(dict.fromkeys(kind for report in self.schemes for kind in report.kinds))
-        stated = (
-            f"{', '.join(dict.fromkeys(parts.values()))} positions{f' ({kinds})' * bool(kinds)}, "
-            f"{files}"
-        )
-        if not self.tables:
-            return f"{stated}."
-        texts = (text for table in self.tables for text in table.findings())
-        findings = [text for text in texts if not text.startswith(("outlier", "seam"))]
-        new = sum(stop - start for table in self.tables for start, stop in table.new_rows or ())
-        is_formula = all(table.sinusoidal and table.sinusoidal.is_formula for table in self.tables)
-        untrained = new and not is_formula and self.trainable in FROZEN
-        if untrained and not any(text.startswith(("NaN", "zero rows")) for text in findings):
-            how = "frozen in training" if self.trainable else "not trained yet"
-            findings = [f"{counted(new, 'new row')} created by {self.method}, {how}"]
-        state = "rows are sinusoidal" if is_formula else "rows look trained"
-        return f"{stated}; {(*findings, state)[0]}."
-
-
-ModelTable = tuple[Inspection, TableReport]  # a model and one of its tables
-
-
-def short_names(inspections: Sequence[Inspection]) -> dict[int, str]:
-    """Return a display name by `id` of each inspection: the last path component if unique, else the
-    whole source.
-    """
-    short = [inspection.source.rstrip("/").rpartition("/")[2] for inspection in inspections]
-    names = (
-        short
-        if len(set(short)) == len(short)
-        else [inspection.source for inspection in inspections]
-    )
-    return {id(inspection): name for inspection, name in zip(inspections, names, strict=True)}
-
-
-def tables_by_part(inspections: Sequence[Inspection]) -> list[list[ModelTable]]:
-    """Return the tables of all models, grouped by part."""
-    groups: dict[str, list[ModelTable]] = {}
-    for inspection in inspections:
-        for table in inspection.tables:
-            groups.setdefault(table.part, []).append((inspection, table))
-    return list(groups.values())
+        row = position + self.reserved_rows
+        return any(start <= row < stop for start, stop in self.new_rows or ())
 
 
 def _summary(values: NDArray[np.float64]) -> dict[str, float | None]:
+    """Return minimum, median, mean and maximum; None of each without values."""
+    measures = ("min", "median", "mean", "max")
     if not values.size:
-        return dict.fromkeys(("min", "median", "mean", "max"))
+        return dict.fromkeys(measures)
+    return {name: float(getattr(np, name)(values)) for name in measures}
+
+
+def _tiling(repetition: Repetition, first: int) -> dict[str, Any] | None:
+    """Return the JSON value of rows that repeat; None if they do not. `first` is position 0."""
+    if not repetition.period:
+        return None
     return {
-        "min": float(values.min()),
-        "median": median(values),
-        "mean": float(values.mean()),
-        "max": float(values.max()),
+        "period": repetition.period,
+        "start": repetition.start + first,
+        "stop": repetition.stop + first,
+        "copies": repetition.copies,
     }
+
+
+def _shifted(positions: tuple[int, ...], first: int) -> list[int]:
+    return [position + first for position in positions]
+
+
+# Findings, as text
+
+
+def describe_defects(table: TableReport) -> Iterator[str]:
+    """Yield the findings that make a table unusable or untrained, most severe first."""
+    if table.stats.nonfinite:
+        yield f"NaN or infinity: {describe_rows(table.stats.nonfinite)}"
+    if table.stats.zeros:
+        yield f"zero rows: {describe_rows(table.stats.zeros)}"
+    yield from _describe_repetition(table.repetition, len(table.stats.norms))
+    yield from describe_untrained(table.untrained)
+
+
+def _describe_repetition(repetition: Repetition, count: int) -> Iterator[str]:
+    """Yield what repeats among `count` positions."""
+    if repetition.period:
+        rows = "rows"
+        if repetition.start > 0 or repetition.stop < count:
+            rows = f"rows {describe_range(repetition.start, repetition.stop)}"
+        yield (
+            f"{rows} repeat every {repetition.period} positions ({repetition.copies:.4g} copies)"
+        )
+    for group in repetition.groups[:MAX_LISTED]:
+        yield f"duplicate rows: {describe_rows(group)}"
+    more = len(repetition.groups) - MAX_LISTED
+    if more > 0:
+        yield f"duplicate rows: {more} more groups"
+
+
+def _describe_seams(seams: dict[int, tuple[int, ...]]) -> Iterator[str]:
+    for length, positions in seams.items():
+        reason = "possible end of a shorter table"
+        if len(positions) > 1:
+            reason = f"multiples of {length}"
+        yield f"seam: {describe_rows(positions)} ({reason})"
+
+
+def _describe_outliers(outliers: dict[int, str]) -> Iterator[str]:
+    rows = list(outliers)
+    for row in rows[:MAX_LISTED]:
+        yield f"outlier row {row}: {outliers[row]}"
+    if len(rows) > MAX_LISTED:
+        yield f"outlier rows: {describe_rows(rows[MAX_LISTED:])}"
+
+
+# Statistics of single rows
+
+
+@dataclass(frozen=True)
+class RowReport:
+    """The statistics of one row."""
+
+    row: int  # including reserved rows
+    position: int | None  # None of reserved rows, and of rows after the last position
+    norm: float
+    cosine_to_next: float | None
+    origin: str  # ``reserved``, ``learned`` or ``new``; empty if unknown
+    remarks: list[str]
+
+
+def report_rows(table: TableReport, rows: slice) -> Iterator[RowReport]:
+    """Yield the statistics of some rows; indices include reserved rows."""
+    seams = {position for positions in table.seams.values() for position in positions}
+    for row in range(*rows.indices(table.rows)):
+        position = row - table.reserved_rows
+        has_next = 0 <= position < len(table.stats.cosines)
+        yield RowReport(
+            row=row,
+            position=position if 0 <= position < table.positions else None,
+            norm=table.norms[row],
+            cosine_to_next=table.stats.cosines[position] if has_next else None,
+            origin=_origin(table, position),
+            remarks=_remarks(table, position, seams),
+        )
+
+
+def _origin(table: TableReport, position: int) -> str:
+    if position < 0:
+        return "reserved"
+    if table.new_rows is None:
+        return ""
+    return "new" if table.is_new(position) else "learned"
+
+
+def _remarks(table: TableReport, position: int, seams: set[int]) -> list[str]:
+    remarks = list[str]()
+    if position in table.stats.nonfinite:
+        remarks.append("NaN or infinity")
+    if position in table.stats.zeros:
+        remarks.append("zero row")
+    if position in table.untrained:
+        remarks.append("looks untrained")
+    if position in seams:
+        remarks.append("seam")
+    if position in table.outliers:
+        remarks.append(table.outliers[position])
+    return remarks
+
+
+# Measuring a table
+
+
+def report_table(
+    checkpoint: Checkpoint, table: FoundTable, recipe: Provenance | None, parameters: int
+) -> TableReport:
+    """Read a table once, and measure its rows.
+
+    Args:
+        checkpoint: Its checkpoint.
+        table: The table.
+        recipe: The resize that made the checkpoint, if any.
+        parameters: The number of the checkpoint's parameters.
+
+    Raises:
+        CheckpointError: The table has an invalid shape, cannot be read, or is too large to compute.
+    """
+    location, name = table
+    (rows, hidden_size), dtype, file = describe_table(checkpoint, table)
+    check_rows(location, rows, name, has_config=False)
+    if file:
+        values = read_floats(checkpoint.names[name], name)
+        stated_in = f"{file} {name}"
+    else:
+        values = _computed_rows(location, rows, hidden_size)
+        stated_in = f"config.json {location.config_key}"
+    first = location.reserved_rows
+    stats = measure(values[first:])
+    repetition = find_repetition(values[first:])
+    new_rows, older_length = _resized_rows(location, name, rows, recipe)
+    # Lengths of older tables, whose multiples may be seams.
+    lengths = {length for length in (repetition.period, older_length) if length}
+    positions = location.positions(rows)
+    return TableReport(
+        name=name,
+        part=location.part,
+        config_key=location.config_key,
+        positions=positions,
+        key_value=location.key_value(positions),
+        stated_in=stated_in,
+        location=location,
+        file=file,
+        rows=rows,
+        reserved_rows=first,
+        hidden_size=hidden_size,
+        dtype=dtype,
+        bytes=values.nbytes if file else 0,
+        share=values.size / parameters if file else 0.0,
+        new_rows=new_rows,
+        norms=np.concatenate([_norms(values[:first]), stats.norms]),
+        sinusoidal=_fit_sinusoids(location, values, stats),
+        stats=stats,
+        outliers=find_outliers(stats.norms, stats.cosines),
+        repetition=repetition,
+        seams=find_seams(stats, lengths),
+        untrained=untrained_rows(checkpoint, location, values[first:]),
+        values=values,
+    )
+
+
+def _computed_rows(location: TableLocation, rows: int, hidden_size: int) -> NDArray[Any]:
+    """Return the sinusoids that transformers computes, with zeros for padding, in float32."""
+    if rows * hidden_size > MAX_VALUES:
+        message = (
+            f"config.json: {location.config_key} requires {rows:,} computed rows, too many to "
+            "inspect."
+        )
+        raise CheckpointError(message, "Correct config.json.")
+    values = sinusoidal_rows(np.arange(rows), hidden_size, location.layout)
+    values = values.astype(np.float32)
+    first = location.reserved_rows
+    values[max(first - 1, 0) : first] = 0
+    return values
+
+
+def _norms(rows: NDArray[Any]) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore", over="ignore"):
+        norms: NDArray[np.float64] = np.linalg.norm(rows.astype(np.float64), axis=1)
+    return norms
+
+
+def _fit_sinusoids(
+    location: TableLocation, values: NDArray[Any], stats: TableStats
+) -> LayoutFit | None:
+    """Return how sinusoidal the rows are, with row indices that include reserved rows."""
+    if stats.nonfinite:
+        return None
+    first = location.reserved_rows
+    fit = fit_layout(values[first:], location.layout)
+    if fit is None or fit.first_deviating_row is None:
+        return fit
+    return replace(fit, first_deviating_row=fit.first_deviating_row + first)
+
+
+def _resized_rows(
+    location: TableLocation, name: str, rows: int, recipe: Provenance | None
+) -> tuple[tuple[RowRange, ...] | None, int | None]:
+    """Return the rows that a recipe created, and the length before; None of both if unknown."""
+    if recipe is None:
+        return None, None
+    before, after = recipe.rows.get(name, (0, 0))
+    first = location.reserved_rows
+    if after != rows or before <= first:
+        return None, None
+    if after <= before:
+        return (), None
+    settings = replace(recipe.settings, method=recipe.methods.get(name, recipe.settings.method))
+    kept = settings.choice.kept_rows(before - first)
+    return ((first + kept, rows),), location.positions(before)

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import no_lm_head
-from ctxextend.checkpoints.generation_limits import lowered_limits, stated_in
 from ctxextend.errors import CheckpointError, ResizeError
-from ctxextend.families.length_keys import generating_table
 from ctxextend.families.lookup import Keys, find_architecture
+from ctxextend.limits.generation import generating_table, stated_in
+from ctxextend.limits.length_edits import lowered_limits
 from ctxextend.plan.edits import config_changes
 from ctxextend.plan.find_tables import (
     FoundTable,

@@ -82,7 +82,7 @@ def load(checkpoint: Checkpoint, model_class: str | None, dtype: str = "float32"
     flags: dict[str, Any] = {
         "output_loading_info": True,
         "dtype": getattr(torch, dtype),
-        "variant": checkpoint.variant,
+        "variant": checkpoint.weights.variant,
     }
     flags["ignore_mismatched_sizes"] = True  # report them instead of failing
     flags["trust_remote_code"] = (
@@ -139,12 +139,12 @@ def loads_from_folder(checkpoint: Checkpoint) -> bool:
     """Whether transformers finds the opened weights in the folder, and their names are those of the
     model.
     """
-    if checkpoint.wrappers or checkpoint.config_file in checkpoint.generated:
+    if checkpoint.weights.wrappers or checkpoint.config_file in checkpoint.generated:
         return False
     file = checkpoint.source.file
-    if file is None or checkpoint.index is not None:
+    if file is None or checkpoint.weights.index is not None:
         return True
-    return file == first_weights(checkpoint.root / checkpoint.model, checkpoint.variant)
+    return file == first_weights(checkpoint.root / checkpoint.model, checkpoint.weights.variant)
 
 
 def _read_state(checkpoint: Checkpoint) -> "dict[str, torch.Tensor]":

@@ -6,7 +6,7 @@ import yaml
 
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import read_bytes
-from ctxextend.checkpoints.source import HUB_ID
+from ctxextend.checkpoints.source import is_hub_id
 from ctxextend.errors import printable
 from ctxextend.plan.effects import UNTRAINED, old_lengths
 from ctxextend.plan.explain import Explanation
@@ -121,7 +121,7 @@ def known_base_model(checkpoint: Checkpoint) -> str | None:
     provenance = read_provenance(checkpoint)
     for step in provenance.chain if provenance else ():
         # Only Hub models have a revision in recipes.
-        if step.base.revision and HUB_ID.fullmatch(step.base.source):
+        if step.base.revision and is_hub_id(step.base.source):
             return step.base.source
     return None
 

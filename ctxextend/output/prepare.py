@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ctxextend.checkpoints.folder import Checkpoint
 from ctxextend.checkpoints.json_edit import delete, edit
 from ctxextend.checkpoints.rewrite import Layout
+from ctxextend.checkpoints.weights import Weights
 from ctxextend.errors import MethodError
 from ctxextend.output.card import CARD_FILE, UNDECODED, resize_card
 from ctxextend.output.output import NewTensors, Output
@@ -77,7 +78,7 @@ def _check_edit_only(layouts: Mapping[str, Layout]) -> None:
 def _without_weights(source: Checkpoint, edited: Collection[str]) -> Checkpoint:
     """Return a checkpoint that contains only edited files."""
     copied = tuple(name for name in source.copied if name in edited)
-    return replace(source, weights={}, index=None, copied=copied)
+    return replace(source, weights=Weights(files={}), copied=copied)
 
 
 def _encoded_recipe(plan: Plan, folder: Path, hashes: Hashes) -> bytes:
@@ -100,9 +101,9 @@ def edited_texts(plan: Plan, layouts: Mapping[str, Layout]) -> dict[str, str]:
     for name in dict.fromkeys(change.file for change in plan.edits):
         values = {change.path: change.after for change in plan.edits if change.file == name}
         texts[name] = edit(checkpoint.text(name), values)
-    if checkpoint.index is not None and layouts:
+    if checkpoint.weights.index is not None and layouts:
         added = sum(_added_values(table) for table in plan.stored)
-        texts[checkpoint.index_file] = index_text(checkpoint, layouts, plan.dropped, added)
+        texts[checkpoint.weights.index_file] = index_text(checkpoint, layouts, plan.dropped, added)
     return texts
 
 
@@ -128,8 +129,8 @@ def index_text(
     Raises:
         CheckpointError: The index cannot be read.
     """
-    text = checkpoint.text(checkpoint.index_file)
-    metadata = (checkpoint.index or {}).get("metadata")
+    text = checkpoint.text(checkpoint.weights.index_file)
+    metadata = (checkpoint.weights.index or {}).get("metadata")
     if isinstance(metadata, Mapping):
         totals: dict[str, Any] = {"total_size": _tensor_bytes(checkpoint, layouts)}
         parameters = metadata.get("total_parameters")
@@ -145,7 +146,7 @@ def index_text(
 
 def _tensor_bytes(checkpoint: Checkpoint, layouts: Mapping[str, Layout]) -> int:
     """Return the size of all tensors of an output."""
-    sizes = {name: file.tensor_bytes for name, file in checkpoint.weights.items()}
+    sizes = {name: file.tensor_bytes for name, file in checkpoint.weights.files.items()}
     sizes |= {name: layout.tensor_bytes for name, layout in layouts.items()}
     return sum(sizes.values())
 
@@ -164,7 +165,7 @@ def compute_tables(plan: Plan, fingerprinted: Checkpoint) -> NewTensors:
     tensors = {buffer.name: new_buffer(buffer) for buffer in plan.rebuilt_buffers}
     hashes = dict[str, TableHashes]()
     warnings = list[str]()
-    fingerprint = fingerprinted.weights_fingerprint()
+    fingerprint = fingerprinted.weights.fingerprint()
     for table in plan.stored:
         before = read_rows(plan.checkpoint, table)
         after = resize_rows(table, before, plan.choice_of(table))

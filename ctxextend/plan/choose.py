@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.folder import Checkpoint, no_lm
 from ctxextend.checkpoints.safetensors_file import read_floats
 from ctxextend.plan.table_plan import TablePlan
 from ctxextend.plan.untrained import UntrainedRows, find_untrained
@@ -82,7 +82,7 @@ def _with_rows(checkpoint: Checkpoint, table: TablePlan, options: Resize) -> Tab
     untrained = find_untrained(checkpoint, table.location, rows)
     if not table.is_extended:
         return replace(table, untrained=untrained)
-    choice = _choose(rows, table, options.choice, checkpoint.no_lm)
+    choice = _choose(rows, table, options.choice, no_lm(checkpoint))
     if _is_mostly_untrained(untrained, table):
         choice = replace(choice, reason="")  # random rows are no reason for anything
     return replace(table, choice=choice, untrained=untrained)

@@ -5,13 +5,18 @@ from dataclasses import replace
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.generation_limits import generation_edits
-from ctxextend.checkpoints.length_limits import Edit, limit_edits
 from ctxextend.errors import CheckpointError
-from ctxextend.families.length_keys import LengthChange, generating_table, length_key_changes
 from ctxextend.families.lookup import Architecture, Keys, TableLocation, nested
 from ctxextend.families.rope_changes import copied_length_paths, rope_changes
 from ctxextend.families.schema import Pin
+from ctxextend.limits.generation import generating_table
+from ctxextend.limits.length_edits import (
+    Edit,
+    LengthChange,
+    generation_edits,
+    length_key_changes,
+    limit_edits,
+)
 from ctxextend.plan.find_tables import OpenedModel, rewrites_model_type
 from ctxextend.plan.table_plan import TablePlan, length_to_state, stated_length
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ctxextend.checkpoints.folder import source_notes
 from ctxextend.families.rope import read_rope
 from ctxextend.families.runtimes import RuntimeLength, describe_runtimes, runtime_lengths
 from ctxextend.plan.effects import describe_effects, suggest_kept_rows
@@ -99,7 +100,7 @@ def _untrained_warnings(plan: Plan) -> Iterator[str]:
 
 def model_notes(plan: Plan) -> Iterator[str]:
     """Yield notes about how the reference was resolved, the model type and its lengths."""
-    yield from plan.checkpoint.notes
+    yield from source_notes(plan.checkpoint)
     yield from ignored_tensors(plan.checkpoint, plan.model.tables)
     families = [table.location.family for table in plan.tables]
     yield from dict.fromkeys(

@@ -10,7 +10,13 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from ctxextend.checkpoints.folder import ADAPTER_PREFIX, Checkpoint, open_checkpoint
+from ctxextend.checkpoints.folder import (
+    ADAPTER_PREFIX,
+    Checkpoint,
+    open_checkpoint,
+    with_code,
+    with_short_names,
+)
 from ctxextend.checkpoints.safetensors_file import float_dtype, read_floats
 from ctxextend.checkpoints.source import resolve_source
 from ctxextend.checkpoints.wrappers import MODEL, common_prefix, has_adapters, is_wrapped_model
@@ -94,7 +100,7 @@ class OpenedModel:
 
     def with_code(self) -> "OpenedModel":
         """Return the model with code files in its folder copied instead of skipped."""
-        return replace(self, checkpoint=self.checkpoint.with_code())
+        return replace(self, checkpoint=with_code(self.checkpoint))
 
     def read_table(self) -> NDArray[Any] | None:
         """Return the first position table, shape (rows, hidden_size); None if it is not stored."""
@@ -205,7 +211,7 @@ def _without_prefix(checkpoint: Checkpoint, architecture: Architecture) -> Check
         prefix = MODEL
     if not prefix or has_adapters(names):
         return checkpoint
-    return checkpoint.without_prefix(prefix)
+    return with_short_names(checkpoint, prefix)
 
 
 def _no_table_error(
@@ -262,7 +268,7 @@ def _architecture(checkpoint: Checkpoint, ref: CheckpointRef) -> Architecture:
         return _from_flags(checkpoint, ref)
     model_type = ref.model_type or config.get("model_type")
     if not config and model_type is None:
-        file = next(iter(checkpoint.weights.values())).path
+        file = checkpoint.weights.first_file.path
         hint = "Pass"
         message = f"No config.json found next to {file}, so the model type is unknown."
         if checkpoint.adapter_of:

@@ -2,23 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 
-from ctxextend.checkpoints.generation_limits import (
-    MAX_NEW_TOKENS,
+from ctxextend.families.lookup import Keys
+from ctxextend.limits.config_keys import agreeing_values, config_length_keys, may_take, readers
+from ctxextend.limits.generation import (
     TASKS,
     deciding_limit,
-    generation_limits,
-    is_of_generation,
-    is_raised,
-)
-from ctxextend.checkpoints.length_limits import Edit
-from ctxextend.families.length_keys import (
-    agreeing_values,
-    config_length_keys,
     generating_table,
-    may_take,
-    readers,
+    generation_limits,
 )
-from ctxextend.families.lookup import Keys
+from ctxextend.limits.length_edits import Edit, is_of_generation, is_raised
+from ctxextend.limits.statements import MAX_NEW_TOKENS
 from ctxextend.plan.edits import length_changes
 from ctxextend.plan.find_tables import OpenedModel
 from ctxextend.plan.table_plan import TablePlan, stated_length

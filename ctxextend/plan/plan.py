@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.json_output import Result, not_in_json
+from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.buffers import BufferPlan, plan_buffers
 from ctxextend.plan.choose import choose_methods
 from ctxextend.plan.edits import plan_edits

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.length_limits import stated_limits
 from ctxextend.errors import CheckpointError, MethodError
-from ctxextend.families.length_keys import config_length_keys
 from ctxextend.families.lengths import position_lengths
 from ctxextend.families.lookup import Architecture, TableLocation
+from ctxextend.limits.config_keys import config_length_keys
+from ctxextend.limits.side_files import stated_limits
 from ctxextend.recipe_file import read_provenance
 
 

@@ -25,7 +25,7 @@ from ctxextend.evaluation.evaluation_result import (
     Evaluation,
     text_summary,
 )
-from ctxextend.inspection.table_report import Inspection
+from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.recipe_file import without_folders
 from ctxextend.report import figures
 from ctxextend.report.figures import (

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from ctxextend.checkpoints.source import public_name
-from ctxextend.inspection.table_report import (
+from ctxextend.inspection.inspection_result import (
     Inspection,
     ModelTable,
-    TableReport,
     short_names,
     tables_by_part,
 )
+from ctxextend.inspection.table_report import TableReport
 from ctxextend.report.figures import (
     COLOURS,
     INK,

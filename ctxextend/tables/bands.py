@@ -263,7 +263,7 @@ def choose_auto(table: Rows, rows: int, choice: MethodChoice, no_lm: str = "") -
         table: The learned rows, shape (n, d), float64, also those that are kept.
         rows: The new number of rows.
         choice: The method `auto`.
-        no_lm: Why the checkpoint is not a language model; see `Checkpoint.no_lm`.
+        no_lm: Why the checkpoint is not a language model; see `checkpoints.folder.no_lm`.
     """
     if no_lm or len(table) < MIN_ROWS:
         why = no_lm or f"{len(table)} rows are too few to judge"

@@ -92,7 +92,7 @@ class TrainingTask:
     @property
     def dtype(self) -> str:
         """The precision of the parameters: half precision is kept if bf16 is used."""
-        is_half = self.settings.precision == "bf16" and self.files.checkpoint.is_half
+        is_half = self.settings.precision == "bf16" and self.files.checkpoint.weights.is_half
         return "bf16" if is_half else "fp32"
 
 

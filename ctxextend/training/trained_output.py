@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ctxextend.checkpoints.folder import Checkpoint
+from ctxextend.checkpoints.weights import Weights
 from ctxextend.output.card import CARD_FILE, LOG_FILE
 from ctxextend.output.output import NewTensors, Output
 from ctxextend.output.prepare import encode
@@ -54,7 +55,7 @@ def trained_output(run: FinishedRun) -> Output:
 
 def _without_files(checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint of which nothing is copied."""
-    return replace(checkpoint, weights={}, index=None, copied=())
+    return replace(checkpoint, weights=Weights(files={}), copied=())
 
 
 def _recipe(text: bytes, folder: Path, hashes: Hashes) -> bytes:

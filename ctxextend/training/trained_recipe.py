@@ -73,7 +73,7 @@ def _provenance(run: FinishedRun) -> dict[str, Any]:
         "model_type": files.tables[0].location.family.model_type,
         "max_len": files.max_len,
         "revision": files.checkpoint.source.revision,
-        "source_fingerprint": files.checkpoint.weights_fingerprint(),
+        "source_fingerprint": files.checkpoint.weights.fingerprint(),
         "tables": [table | _table_hashes(run).get(files.table, {})],
         "versions": {"ctxextend": __version__},
     }

@@ -86,8 +86,8 @@ class TrainedWeights:
         if self.dtype is not None and checkpoint.has_config:
             config = checkpoint.text(checkpoint.config_file)
             texts[checkpoint.config_file] = edit(config, self._config_changes(self.dtype))
-        if self.dtype is not None and checkpoint.index is not None:
-            texts[checkpoint.index_file] = index_text(checkpoint, self.layouts)
+        if self.dtype is not None and checkpoint.weights.index is not None:
+            texts[checkpoint.weights.index_file] = index_text(checkpoint, self.layouts)
         return {name: text.encode() for name, text in texts.items()}
 
     def _config_changes(self, dtype: str) -> dict[tuple[str, ...], Any]:

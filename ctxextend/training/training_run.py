@@ -107,7 +107,7 @@ def run_settings(recipe: Recipe, source: OpenedModel, table_sha256: str | None) 
         if step is not None:
             settings |= {f"{section}.{key}": value for key, value in asdict(step).items()}
     settings[f"sha256 of {source.tables[0].name}"] = table_sha256
-    settings["fingerprint of all weights"] = source.checkpoint.weights_fingerprint()
+    settings["fingerprint of all weights"] = source.checkpoint.weights.fingerprint()
     return settings
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from ctxextend.checkpoints.copy import reading
 from ctxextend.checkpoints.filenames import IGNORED_NAMES, first_match
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.generation_limits import GENERATION_CONFIG
 from ctxextend.checkpoints.json_edit import load_object, parse_json, read_bytes
 from ctxextend.errors import CheckpointError
 from ctxextend.families.lookup import Keys, nested
+from ctxextend.limits.statements import GENERATION_CONFIG
 from ctxextend.output.card import CARD_FILE
 from ctxextend.recipe import RECIPE_FILE
 from ctxextend.verification.config_meaning import changed_meaning
@@ -116,17 +116,17 @@ def compare_files(expected: Expected, resized: Checkpoint) -> ComparedFiles:
         CheckpointError: A file of the base cannot be read.
     """
     names = sorted(_compared_files(expected, resized))
-    listed = resized.index["weight_map"] if resized.index else resized.names
+    listed = resized.weights.index["weight_map"] if resized.weights.index else resized.names
     wrong_variant = None
-    if expected.base.variant != resized.variant:
-        wrong_variant = WrongVariant(resized.variant, expected.base.variant)
+    if expected.base.weights.variant != resized.weights.variant:
+        wrong_variant = WrongVariant(resized.weights.variant, expected.base.weights.variant)
     differences = list[FileDifference]()
     for name in names:
         differences += _compare_file(expected, resized, name)
     return ComparedFiles(
         count=len(names),
         unlisted=tuple(name for name in resized.names if name not in listed),
-        index_file=resized.index_file,
+        index_file=resized.weights.index_file,
         unexpected=(*_omitted_files(resized), *_added_files(expected, resized)),
         wrong_variant=wrong_variant,
         differences=tuple(differences),
@@ -136,9 +136,9 @@ def compare_files(expected: Expected, resized: Checkpoint) -> ComparedFiles:
 def _compared_files(expected: Expected, resized: Checkpoint) -> set[str]:
     """Return the files of the output that affect the model, except weights."""
     base = expected.base
-    excluded = set(base.weights)
-    if {resized.relative(file) for file in resized.weights.values()} != excluded:
-        excluded.add(base.index_file)  # other shards need another index
+    excluded = set(base.weights.files)
+    if {resized.relative(file) for file in resized.weights.files.values()} != excluded:
+        excluded.add(base.weights.index_file)  # other shards need another index
     code = set(base.code) & set(resized.code)  # code files are optional in an output
     files = {*expected.files.texts, *expected.files.copied, *code} - excluded
     return {name for name in files if not _is_not_compared(name)}

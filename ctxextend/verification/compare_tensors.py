@@ -100,7 +100,7 @@ def compare_tensors(expected: Expected, resized: Checkpoint, progress: Progress)
     threads = 1 if expected.conversion else 2
     return ComparedTensors(
         wrong_forms=tuple(wrong for wrong in forms.values() if wrong),
-        wrappers=tuple(resized.wrappers),
+        wrappers=tuple(resized.weights.wrappers),
         added=tuple(_added_tensors(expected, resized)),
         outdated=tuple(_outdated_buffers(expected, resized)),
         wrong_buffers=tuple(_wrong_buffers(expected, resized)),
@@ -195,8 +195,10 @@ def _planned_buffer(table: TablePlan, buffer: Buffer, entry: TensorEntry) -> Buf
 
 def _wrong_metadata(base: Checkpoint, resized: Checkpoint) -> Iterator[WrongMetadata]:
     """Yield the weights files whose metadata differ from those of the base's file of that name."""
-    found = {resized.relative(file): file.header.get(METADATA) for file in resized.weights.values()}
-    for name, file in base.weights.items():
+    found = {
+        resized.relative(file): file.header.get(METADATA) for file in resized.weights.files.values()
+    }
+    for name, file in base.weights.files.items():
         expected = file.header.get(METADATA)
         if name in found and found[name] != expected:
             yield WrongMetadata(name, found[name], expected)

@@ -95,8 +95,8 @@ def _load_resized(expected: Expected, resized: Checkpoint) -> LoadedModel:
         CheckpointError: transformers cannot load it, or only with other names of its tensors.
     """
     check_loadable(resized)
-    if resized.wrappers:
-        wrappers = ", ".join(resized.wrappers)
+    if resized.weights.wrappers:
+        wrappers = ", ".join(resized.weights.wrappers)
         raise CheckpointError(
             f"Tensor names in {resized.root} have {wrappers}, which transformers does not load."
         )

@@ -9,8 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ctxextend.checkpoints.folder import Checkpoint
-from ctxextend.checkpoints.length_limits import Edit
 from ctxextend.conversion.conversion import Conversion
+from ctxextend.limits.length_edits import Edit
 from ctxextend.plan.buffers import BufferPlan
 from ctxextend.plan.new_rows import resize_rows
 from ctxextend.plan.plan import Plan

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ctxextend.checkpoints.filenames import READABLE, VARIANT_FILE
+from ctxextend.checkpoints.filenames import READABLE, variant_of
 from ctxextend.checkpoints.folder import Checkpoint, open_checkpoint
 from ctxextend.checkpoints.source import Source, has_file, resolve_source
 
@@ -17,7 +17,7 @@ def open_resized(source: Source, base: Checkpoint) -> Checkpoint:
     if source.file is None:
         inside = (source.folder / base.model).glob("*.*")
         files = [path for path in inside if path.suffix in READABLE]
-    variant = _find_variant(files, base.variant)
+    variant = _find_variant(files, base.weights.variant)
     if len(files) == 1 and not base.has_config and not base.adapter_of:
         # Rejects a link that points outside, since the user did not name this file.
         has_file(source, files[0])
@@ -27,10 +27,10 @@ def open_resized(source: Source, base: Checkpoint) -> Checkpoint:
 
 def _find_variant(files: list[Path], preferred: str | None) -> str | None:
     """Return the preferred variant if any file has it, else the one that all files have."""
-    found = [VARIANT_FILE.fullmatch(path.name) for path in files]
-    variants = {match["variant"] for match in found if match}
+    found = [variant_of(path.name) for path in files]
+    variants = {name for name in found if name is not None}
     if preferred in variants:
         return preferred
-    if len(variants) == 1 and all(found):
+    if len(variants) == 1 and None not in found:
         return variants.pop()
     return None

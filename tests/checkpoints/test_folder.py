@@ -78,7 +78,7 @@ def test_open_checkpoint_ignores_a_config_with_only_the_sentence_transformers_ve
     (root / "config.json").write_text('{"__version__": "2.0.0"}')  # as in old folders
     checkpoint = open_folder(root)
     assert checkpoint.config_file == "0_Transformer/config.json"
-    assert next(iter(checkpoint.weights)) == "0_Transformer/model.safetensors"
+    assert next(iter(checkpoint.weights.files)) == "0_Transformer/model.safetensors"
 
 
 @pytest.mark.parametrize("content", ["../elsewhere", "/etc", "", {}, [1]])
@@ -216,7 +216,7 @@ def test_open_checkpoint_normalizes_shard_names(make_pico: Callable[..., pico.Pi
     index, weight_map = save_shards(make_pico("gpt2").folder)
     pico.edit_json(index, weight_map={name: f"./{file}" for name, file in weight_map.items()})
     checkpoint = open_folder(index.parent)
-    assert [file.path.name for file in checkpoint.weights.values()] == sorted(
+    assert [file.path.name for file in checkpoint.weights.files.values()] == sorted(
         set(weight_map.values())
     )
     assert index.name in checkpoint.files - set(checkpoint.copied)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from typer.testing import Result
 
 from ctxextend import Inspection, TableReport, inspect, resize
+from ctxextend.inspection.table_report import report_rows
 from ctxextend.json_output import to_json
 from tests.helpers import pico
 from tests.helpers.json_schemas import SCHEMAS
@@ -54,7 +55,7 @@ def only_table(found: Inspection) -> TableReport:
 
 
 def origins(table: TableReport) -> list[str]:
-    return [row["origin"] for row in table.row_statistics(slice(None))]
+    return [row.origin for row in report_rows(table, slice(None))]
 
 
 # Tables

@@ -10,9 +10,9 @@ import pytest
 import transformers
 
 from ctxextend import extend_model, inspect, plan_resize, resize
-from ctxextend.families.length_keys import LENGTH_KEYS, agreeing_values, config_length_keys
 from ctxextend.families.lookup import TableLocation, find_architecture
 from ctxextend.families.registry import FAMILIES
+from ctxextend.limits.config_keys import READERS, agreeing_values, config_length_keys
 from tests.helpers import pico, tiny
 from tests.helpers.trainings import invoke
 
@@ -24,7 +24,7 @@ ROTARY: dict[str, Any] = {
     "num_attention_heads": 1,
     "intermediate_size": 8,
 }
-OTHER_KEYS = [key.name for key in LENGTH_KEYS if key.name != "max_position_embeddings"]
+OTHER_KEYS = [key for key in READERS if key != "max_position_embeddings"]
 
 
 def make_llama(folder: Path, length: int = OLD, **keys: Any) -> Path:

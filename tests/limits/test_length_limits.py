@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from ctxextend.checkpoints.folder import open_checkpoint
-from ctxextend.checkpoints.generation_limits import generation_edits
-from ctxextend.checkpoints.length_limits import limit_edits
 from ctxextend.checkpoints.source import Source
 from ctxextend.families.lookup import find_architecture
+from ctxextend.limits.length_edits import generation_edits, limit_edits
 from tests.helpers import pico
 
 TOKENIZER = {

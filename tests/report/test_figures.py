@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from ctxextend import report, resize
 from ctxextend.evaluation.evaluation_result import Evaluation, Passkey
 from ctxextend.inspection.inspect import inspect
-from ctxextend.inspection.table_report import Inspection
+from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.report.figures import (
     COLOURS,
     INK,

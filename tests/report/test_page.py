@@ -18,7 +18,7 @@ from ctxextend import resize
 from ctxextend.comparison.comparison_result import Comparison, Outcome
 from ctxextend.evaluation.evaluation_result import MODEL, Estimate, Evaluation, LossEstimate
 from ctxextend.inspection.inspect import inspect
-from ctxextend.inspection.table_report import Inspection
+from ctxextend.inspection.inspection_result import Inspection
 from ctxextend.report.figures import NUMBERS, write_figure
 from ctxextend.report.html import comparison_figure, write_report
 from ctxextend.report.verdicts import comparison_verdict

@@ -1,0 +1,133 @@
+"""Errors for folders without a config or without weights, with what to do instead."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from ctxextend.checkpoints import filenames
+from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.checkpoints.source import Source, points_outside
+from ctxextend.checkpoints.training_files import find_parts, may_be_model
+from ctxextend.errors import CheckpointError
+
+WEIGHTS_SUFFIXES = (
+    ".bin",
+    ".ckpt",
+    ".gguf",
+    ".h5",
+    ".msgpack",
+    ".onnx",
+    ".pt",
+    ".pth",
+    ".safetensors",
+)
+
+
+@dataclass(frozen=True)
+class ForeignWeights:
+    """Weights that only transformers up to version 4 loads."""
+
+    pattern: str  # of file names
+    library: str
+    packages: str  # that it needs, as arguments of pip
+    flag: str  # that `from_pretrained` needs
+
+
+FOREIGN_WEIGHTS = (
+    ForeignWeights(
+        pattern="tf_model*.h5*",
+        library="tensorflow",
+        packages="tensorflow tf-keras",
+        flag="from_tf=True",
+    ),
+    ForeignWeights(
+        pattern="flax_model*.msgpack*", library="flax", packages="flax", flag="from_flax=True"
+    ),
+)
+
+
+def no_config(folder: Path) -> CheckpointError:
+    """Return the error for a folder without a config."""
+    parts = find_parts(folder)
+    if parts is not None:
+        return parts
+    subfolders = list[str]()
+    for path in folder.glob("*/config.json"):
+        is_inside = path.is_file() and not points_outside(folder, path)
+        if is_inside and "model_type" in load_object(path):
+            subfolders.append(path.parent.name)
+    hint = "Pass the folder of a transformers checkpoint, or a weights file with --model-type."
+    if subfolders:
+        listed = ", ".join(shlex.quote(name) for name in sorted(subfolders))
+        hint = f"Found checkpoints in: {listed}. Pass one with --subfolder."
+    return CheckpointError(f"{folder} has no config.json.", hint)
+
+
+def no_weights(
+    folder: Path, model_class: str | None, variant: str | None, source: Source
+) -> CheckpointError:
+    """Return the error for a folder without weights that can be read.
+
+    Args:
+        folder: The model's folder.
+        model_class: The transformers class in its config, if any.
+        variant: The variant that the user asks for.
+        source: The checkpoint's folder and its origin.
+    """
+    local = sorted(path.name for path in folder.iterdir())
+    names = (*local, *source.not_downloaded)
+    for foreign in FOREIGN_WEIGHTS:
+        if any(fnmatch(name, foreign.pattern) for name in names):
+            return _foreign_error(folder, model_class, source, foreign)
+    others = [name for name in local if Path(name).suffix in WEIGHTS_SUFFIXES]
+    readable = [name for name in others if name.endswith(filenames.READABLE) and may_be_model(name)]
+    variants = _variants(names)
+    if not readable and not variants:
+        parts = find_parts(folder)
+        if parts is not None:
+            return parts
+    if variant is not None and filenames.first_weights(folder, None):
+        hint = "Remove --variant, or download the missing file."
+    elif variants:
+        flags = " or ".join(f"--variant {name}" for name in variants)
+        hint = f"Choose one: {flags}."
+    elif readable:
+        hint = f"Pass the file itself, {folder / readable[0]}, or download the missing one."
+    else:
+        hint = (
+            "Download the missing file. If --edit-only wrote the folder, run the command that it "
+            "printed."
+        )
+    single = filenames.with_variant(filenames.SINGLE_FILE, variant)
+    pytorch = filenames.with_variant("pytorch_model.bin", variant)
+    message = f"{folder} has no {single}, {pytorch} or shard index"
+    if others:
+        message += f", only {', '.join(others)}"
+    return CheckpointError(f"{message}.", hint)
+
+
+def _variants(names: Sequence[str]) -> list[str]:
+    """Return the variants among names of weights files."""
+    variants = dict[str, None]()
+    for name in names:
+        variant = filenames.variant_of(name)
+        if variant is not None:
+            variants[variant] = None
+    return list(variants)
+
+
+def _foreign_error(
+    folder: Path, model_class: str | None, source: Source, foreign: ForeignWeights
+) -> CheckpointError:
+    """Return the error for weights of another library, with a command that converts them."""
+    class_name = model_class or "AutoModel"
+    name = source.hub_id or str(folder)
+    output = f"{source.name}-safetensors"
+    load = f"transformers.{class_name}.from_pretrained({name!r}, {foreign.flag})"
+    code = f"import transformers; {load}.save_pretrained({output!r})"
+    install = f'pip install "transformers<5" {foreign.packages} torch'
+    message = f"{folder} has only {foreign.library} weights, which transformers 5 no longer reads."
+    hint = f"Convert them with transformers 4: {install}, then python -c {shlex.quote(code)}"
+    return CheckpointError(message, hint)

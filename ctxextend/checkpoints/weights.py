@@ -1,0 +1,268 @@
+"""The weights files of a checkpoint: open them, and find their tensors by name."""
+
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ctxextend.checkpoints import filenames
+from ctxextend.checkpoints.copy import open_source, reading
+from ctxextend.checkpoints.json_edit import load_object
+from ctxextend.checkpoints.safetensors_file import TensorEntry, TensorFile, open_safetensors
+from ctxextend.checkpoints.source import Source, has_file
+from ctxextend.checkpoints.training_files import check_training_file
+from ctxextend.checkpoints.wrappers import removed_wrappers
+from ctxextend.errors import CheckpointError
+
+SAMPLE = 4096  # bytes per sample of a fingerprint: the start, the middle and the end of a tensor
+HALF_DTYPES = ("BF16", "F16")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights files of a checkpoint, and their index."""
+
+    files: Mapping[str, TensorFile]  # by their names in an output, in source order
+    index: Mapping[str, Any] | None = None  # shard index of an output; None for a single file
+    index_file: str = ""  # its name
+    is_index_new: bool = False  # whether the source has another index, or none
+
+    @cached_property
+    def names(self) -> Mapping[str, TensorFile]:
+        """The file of every tensor by name, in file order."""
+        return {name: file for file in self.files.values() for name in file.entries}
+
+    @cached_property
+    def entries(self) -> Mapping[str, TensorEntry]:
+        """The header entry of every tensor by name, in file order."""
+        return {name: file.entries[name] for name, file in self.names.items()}
+
+    @property
+    def first_file(self) -> TensorFile:
+        """The only file, or the first shard."""
+        return next(iter(self.files.values()))
+
+    @property
+    def variant(self) -> str | None:
+        """The variant, such as ``fp16``; None for plain weights."""
+        first_name = next(iter(self.files))
+        return filenames.variant_of(PurePosixPath(first_name).name)
+
+    @property
+    def wrappers(self) -> list[str]:
+        """What was removed from tensor names, such as ``_orig_mod.``.
+
+        transformers loads none of these.
+        """
+        return removed_wrappers(self.files.values())
+
+    @property
+    def is_half(self) -> bool:
+        """Whether most values are in half precision."""
+        total = 0
+        half = 0
+        for entry in self.entries.values():
+            count = math.prod(entry.shape)
+            total += count
+            if entry.dtype in HALF_DTYPES:
+                half += count
+        return 2 * half > total
+
+    def renamed(self, files: Mapping[str, TensorFile], model: PurePosixPath) -> "Weights":
+        """Return weights with other names of tensors, and an index of these names if there is one.
+
+        Args:
+            files: The same files, with other names of their tensors.
+            model: The model's folder, to which an index is relative.
+        """
+        if self.index is None:
+            return replace(self, files=files)
+        weight_map = dict[str, str]()
+        for path, file in files.items():
+            shard = PurePosixPath(path).relative_to(model).as_posix()
+            weight_map |= dict.fromkeys(file.entries, shard)
+        index = {**self.index, "weight_map": dict(sorted(weight_map.items()))}
+        return replace(self, files=files, index=index, is_index_new=True)
+
+    @property
+    def generated(self) -> dict[str, str]:
+        """The text of the index by its name, if the source lacks it."""
+        if not self.is_index_new:
+            return {}
+        return {self.index_file: json.dumps(self.index, indent=2) + "\n"}
+
+    def fingerprint(self) -> str:
+        """Return a SHA-256 of the headers and of the start, middle and end of every tensor.
+
+        Each of the three has 4 KiB. Tensors of up to 12 KiB are read in full. In larger ones, a
+        change between the samples is not detected.
+
+        Raises:
+            CheckpointError: A file cannot be read.
+        """
+        import hashlib  # imported at use: planning needs no hash, and loading OpenSSL is slow
+
+        digest = hashlib.sha256()
+        for file in self.files.values():
+            digest.update(json.dumps(file.header).encode())
+            with open_source(file.path) as opened, reading(file.path):
+                for name, entry in file.entries.items():
+                    stored = file.stored_range(name)
+                    if stored is None:
+                        content = io.BytesIO(file.read_bytes(name).data)
+                        for start, size in _samples(0, entry.size):
+                            content.seek(start)
+                            digest.update(content.read(size))
+                        continue
+                    for start, size in _samples(*stored):
+                        opened.seek(start)
+                        digest.update(opened.read(size))
+        return digest.hexdigest()
+
+
+def _samples(start: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the start and size of each sample of a tensor, in bytes."""
+    if size <= 3 * SAMPLE:
+        yield start, size
+        return
+    last = size - SAMPLE
+    for offset in (0, last // 2, last):
+        yield start + offset, SAMPLE
+
+
+def open_weights(
+    path: Path, *, ties: bool, has_config: bool = True
+) -> tuple[TensorFile, dict[str, Any] | None]:
+    """Open a weights file; also return the config that a nanoGPT checkpoint contains.
+
+    Args:
+        path: The file.
+        ties: Whether the model ties tensors, so that only one of them is an output's.
+        has_config: Whether there is a config.json.
+
+    Raises:
+        CheckpointError: The file is malformed, contains no model, or states another config.
+    """
+    check_training_file(path)
+    _check_not_pointer(path)
+    if path.suffix == ".safetensors":
+        return open_safetensors(path), None
+    from ctxextend.checkpoints.nanogpt import from_nanogpt, is_nanogpt
+    from ctxextend.checkpoints.pytorch_file import (
+        as_tensor_file,
+        find_stored_names,
+        find_tensors,
+        unpickle,
+    )
+
+    content, mapped = unpickle(path)
+    if not is_nanogpt(content):
+        tensors = find_tensors(content, path)
+        stored = find_stored_names(content, path)
+        return as_tensor_file(path, tensors, mapped, ties=ties, stored_names=stored), None
+    if has_config:
+        message = (
+            f"{path} is a nanoGPT checkpoint, which contains its config, but a config.json is "
+            "next to it."
+        )
+        raise CheckpointError(message, "Move it to a separate folder.")
+    config, tensors = from_nanogpt(content, path)
+    return as_tensor_file(path, tensors, mapped, ties=ties), config
+
+
+def _check_not_pointer(path: Path) -> None:
+    """Raise CheckpointError if a file is a pointer of Git LFS."""
+    with open_source(path) as file, reading(path):
+        start = file.read(8)
+    if start == b"version ":
+        hint = "Run `git lfs pull` in its folder."
+        raise CheckpointError(f"{path} is a Git LFS pointer, not the file itself.", hint)
+
+
+def open_shards(path: Path, source: Source, model: PurePosixPath, *, ties: bool) -> Weights:
+    """Open the shards in an index, sorted by name, and check that each contains its tensors.
+
+    The index of an output is another one if shards are not in safetensors' format.
+
+    Args:
+        path: The index.
+        source: The checkpoint that it belongs to.
+        model: The model's folder, relative to the checkpoint's.
+        ties: As in `open_weights`.
+
+    Raises:
+        CheckpointError: The index or a shard is malformed or missing, or they contradict.
+    """
+    index = load_object(path)
+    shard_of = _read_weight_map(path, index)
+    names = sorted(set(shard_of.values()))
+    for name in names:
+        if not has_file(source, path.parent / name):
+            raise CheckpointError(
+                f"{path} lists {name}, which is missing.", "Download or copy that shard too."
+            )
+    if len({filenames.shard_name(name) for name in names}) < len(names):
+        raise CheckpointError(f"{path} lists a shard in two formats.", "Save the checkpoint again.")
+    shards = {name: open_weights(path.parent / name, ties=ties)[0] for name in names}
+    _check_shards(path, shard_of, shards)
+    index_file = (model / path.name).as_posix()
+    files = {(model / filenames.shard_name(name)).as_posix(): shards[name] for name in names}
+    if all(name.endswith(".safetensors") for name in names):
+        return Weights(files=files, index=index, index_file=index_file)
+    return Weights(
+        files=files,
+        index=_new_index(index, shards),
+        index_file=index_file.replace("pytorch_model.bin", filenames.SINGLE_FILE),
+        is_index_new=True,
+    )
+
+
+def _read_weight_map(path: Path, index: Mapping[str, Any]) -> dict[str, str]:
+    """Return the shard of each tensor in an index, and check that all are inside the folder."""
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(
+            f"{path} has no weight_map.", "Download or save the checkpoint again."
+        )
+    for tensor, shard in weight_map.items():
+        if not isinstance(shard, str) or not filenames.stays_inside(shard):
+            message = f"{path} maps {tensor!r} to {shard!r}, which is not a file inside the folder."
+            raise CheckpointError(
+                message, "Do not use this checkpoint unless you trust its source."
+            )
+    return {tensor: PurePosixPath(shard).as_posix() for tensor, shard in weight_map.items()}
+
+
+def _check_shards(path: Path, stated: Mapping[str, str], shards: Mapping[str, TensorFile]) -> None:
+    """Raise CheckpointError if a tensor is in two shards, or not in the one that is stated."""
+    found = dict[str, str]()
+    for shard, file in shards.items():
+        for tensor in file.entries:
+            if found.setdefault(tensor, shard) != shard:
+                message = f"{tensor!r} is in both {found[tensor]} and {shard}."
+                raise CheckpointError(message, "Save the checkpoint again.")
+    for tensor, shard in stated.items():
+        # Names in PyTorch shards may be tied or renamed on reading, so a new index is generated for
+        # them.
+        if shard.endswith(".safetensors") and found.get(tensor) != shard:
+            message = f"{path} maps {tensor!r} to {shard}, which does not contain it."
+            raise CheckpointError(message, "Download the index again.")
+
+
+def _new_index(index: Mapping[str, Any], shards: Mapping[str, TensorFile]) -> dict[str, Any]:
+    """Return the index of shards as safetensors."""
+    metadata = index.get("metadata")
+    if not isinstance(metadata, dict):
+        metadata = {}
+    total_size = sum(file.tensor_bytes for file in shards.values())
+    weight_map = dict[str, str]()
+    for name, file in shards.items():
+        weight_map |= dict.fromkeys(file.entries, filenames.shard_name(name))
+    return {
+        "metadata": metadata | {"total_size": total_size},
+        "weight_map": dict(sorted(weight_map.items())),
+    }

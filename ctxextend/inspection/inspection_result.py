@@ -1,0 +1,171 @@
+"""Results of `inspect`: position tables, other schemes, and all length limits of a checkpoint."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ctxextend.errors import counted
+from ctxextend.inspection.scheme_report import SchemeReport
+from ctxextend.inspection.table_report import TableReport, describe_defects
+from ctxextend.json_output import Result, not_in_json
+from ctxextend.recipe import FROZEN
+
+MAX_LISTED_LIMITS = 2  # in a verdict
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One length limit in a file of a checkpoint."""
+
+    file: str  # relative to the checkpoint folder
+    key: str  # dotted path of keys, or a tensor name
+    # A number, a tensor's length, a padding strategy, or any other value as text; None if not set.
+    value: Any
+    tokens: int | None  # the value in tokens; None if it sets no limit
+    used_by: str  # the libraries that use it, or ``none``
+    table: str  # the position table that it refers to
+    reason: str = ""  # the effect if it disagrees with that table
+    fix: str | None = None  # the command that fixes it; None if it agrees or cannot be fixed
+    remark: str = ""  # what else to know about it, whether it agrees or not
+    is_blocking: bool = field(default=False, metadata=not_in_json)  # if so, no model loads
+
+    json_properties: ClassVar = ("agrees",)
+
+    def __post_init__(self) -> None:
+        is_padding = isinstance(self.value, dict) and self.tokens is not None
+        if not (self.value is None or isinstance(self.value, int) or is_padding):
+            # 1e400 is read as infinity, which JSON cannot represent.
+            object.__setattr__(self, "value", str(self.value))
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it agrees with its table."""
+        return not self.reason
+
+
+@dataclass(frozen=True)
+class LibraryLimit:
+    """The effective limit in one library."""
+
+    # ``transformers`` (with truncation=True), ``sentence-transformers`` or ``tokenizers``.
+    name: str
+    tokens: int | None  # maximum input length; None if unlimited, 0 if the model does not load
+    decided_by: str  # file and key that set it
+    # Longer inputs: ``cut``, ``fails``, ``last position`` (all further tokens share it), ``more
+    # rows`` (computed when needed), ``untrained`` (rotary angles that were never trained), ``any
+    # length``, ``not cut`` or ``not loaded``.
+    beyond: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Inspection(Result, shows="source model_type verdict"):
+    """The result of `inspect` for one checkpoint."""
+
+    source: str  # as given by the user
+    folder: str  # local path
+    model_type: str
+    parameters: int  # number of parameters, without position buffers
+    method: str | None  # method that created the table's rows, from the recipe
+    # What was trained afterwards, from the recipe: one of `TRAINABLE`, or None.
+    trainable: str | None
+    tables: tuple[TableReport, ...]
+    # Positions without a table of rows: rotary, ALiBi or relative.
+    schemes: tuple[SchemeReport, ...]
+    limits: tuple[Limit, ...]  # all length limits in the checkpoint
+    libraries: tuple[LibraryLimit, ...]  # the effective limit per library
+    notes: tuple[str, ...]  # how the reference was resolved, and about the recipe
+
+    json_properties: ClassVar = ("verdict", "agrees")
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every limit agrees with its table."""
+        return all(limit.agrees for limit in self.limits)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: number of positions, whether all limits agree, and state of the rows."""
+        counts = ", ".join(_counts(self))
+        kinds = dict.fromkeys(kind for report in self.schemes for kind in report.kinds)
+        positions = f"{counts} positions"
+        if kinds:
+            positions += f" ({', '.join(kinds)})"
+        clauses = [f"{positions}, {_agreement(self)}"]
+        if self.tables:
+            clauses.append(_state(self))
+        return f"{'; '.join(clauses)}."
+
+
+# Clauses of the verdict
+
+
+def _counts(inspection: Inspection) -> Iterator[str]:
+    """Yield the number of positions, with the name of each part if they differ."""
+    positions = {report.part: report.positions for report in inspection.tables}
+    positions |= {report.part: report.positions for report in inspection.schemes}
+    counts = set(positions.values())
+    if len(counts) == 1:
+        yield str(counts.pop())
+        return
+    for part, count in positions.items():
+        yield f"{part} {count}"
+
+
+def _agreement(inspection: Inspection) -> str:
+    """Say whether all limits agree, or which do not."""
+    wrong = [limit for limit in inspection.limits if not limit.agrees]
+    if not wrong:
+        return "all files agree"
+    listed = list[str]()
+    for limit in wrong[:MAX_LISTED_LIMITS]:
+        value = "unset" if limit.value is None else limit.value
+        listed.append(f"{limit.file} {limit.key} is {value}")
+    text = ", ".join(listed)
+    more = len(wrong) - MAX_LISTED_LIMITS
+    if more > 0:
+        text += f" and {more} more"
+    return f"but limits disagree ({text})"
+
+
+def _state(inspection: Inspection) -> str:
+    """Return the most severe defect of the rows, or say that they look trained."""
+    defects = [text for table in inspection.tables for text in describe_defects(table)]
+    is_formula = all(
+        table.sinusoidal and table.sinusoidal.is_formula for table in inspection.tables
+    )
+    is_broken = any(table.stats.nonfinite or table.stats.zeros for table in inspection.tables)
+    new_rows = 0
+    for table in inspection.tables:
+        new_rows += sum(stop - start for start, stop in table.new_rows or ())
+    if new_rows and not is_formula and not is_broken and inspection.trainable in FROZEN:
+        how = "frozen in training" if inspection.trainable else "not trained yet"
+        return f"{counted(new_rows, 'new row')} created by {inspection.method}, {how}"
+    if defects:
+        return defects[0]
+    return "rows are sinusoidal" if is_formula else "rows look trained"
+
+
+ModelTable = tuple[Inspection, TableReport]  # a model and one of its tables
+
+
+def short_names(inspections: Sequence[Inspection]) -> dict[int, str]:
+    """Return a display name by `id` of each inspection.
+
+    It is the last path component, or the whole source if that is not unique.
+    """
+    short = [inspection.source.rstrip("/").rpartition("/")[2] for inspection in inspections]
+    is_unique = len(set(short)) == len(short)
+    names = dict[int, str]()
+    for inspection, name in zip(inspections, short, strict=True):
+        names[id(inspection)] = name if is_unique else inspection.source
+    return names
+
+
+def tables_by_part(inspections: Sequence[Inspection]) -> list[list[ModelTable]]:
+    """Return the tables of all models, grouped by part."""
+    groups = defaultdict[str, list[ModelTable]](list)
+    for inspection in inspections:
+        for table in inspection.tables:
+            groups[table.part].append((inspection, table))
+    return list(groups.values())

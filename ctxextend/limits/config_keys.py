@@ -1,0 +1,69 @@
+"""Find the keys of config.json that state the context length next to a model type's own key."""
+
+from collections.abc import Sequence
+
+from ctxextend.errors import joined
+from ctxextend.families.lookup import Keys, TableLocation, around, nested, whole_number
+from ctxextend.limits.statements import LLAVA, NO_LIMIT, STATEMENTS
+
+# The programs that read each key.
+READERS = {row.key[-1]: row.read_by for row in STATEMENTS if row.meaning == "context"}
+
+# Keys of the whole model's config that say nothing about the length of its tables, by its type.
+UNRELATED = {
+    "codegen": ("n_ctx",),  # `CodeGenConfig` writes its default, which has no effect
+    "clvp": ("max_position_embeddings",),  # of speech, next to the length of texts
+    "musicflamingo": ("max_position_embeddings",),  # of seconds of audio, next to the text config
+}
+
+
+def config_length_keys(location: TableLocation) -> list[tuple[Keys, int]]:
+    """Return the other length keys of a location's config, and of configs around it, with values.
+
+    Other keys are not the type's own: neither its key, nor an alias, nor a limit that follows it.
+    """
+    own_keys = {location.table.config_key.rpartition(".")[2]}
+    own_keys |= {*location.table.aliases, *location.table.unused_keys, *location.family.limits}
+    unrelated = {*UNRELATED.get(location.family.model_type, ())}
+    whole_type = location.config.get("model_type")
+    if isinstance(whole_type, str):
+        unrelated |= {*UNRELATED.get(whole_type, ())}
+    own_paths = _own_paths(location)
+    found = list[tuple[Keys, int]]()
+    for path in (*own_paths, *around(location)):
+        for key in READERS:
+            if key in unrelated and (path in own_paths or not path):
+                continue
+            if path in own_paths and key in own_keys:
+                continue
+            value = whole_number(nested(location.config, (*path, key)))
+            if value is not None and 0 < value < NO_LIMIT:
+                found.append(((*path, key), value))
+    return found
+
+
+def _own_paths(location: TableLocation) -> list[Keys]:
+    """Return the paths of a location's config, and of the copy that takes precedence over it."""
+    return [path[:-1] for path in location.paths_of(location.table.config_key)]
+
+
+def readers(location: TableLocation, path: Keys) -> tuple[str, ...]:
+    """Return the programs that read a key; most read only the language model's own config."""
+    names = READERS[path[-1]]
+    if path[:-1] in _own_paths(location):
+        return names
+    return tuple(name for name in names if name == LLAVA)
+
+
+def may_take(programs: Sequence[str], value: int) -> str:
+    """Say that programs may take a value that disagrees, as a clause; empty without programs."""
+    if not programs:
+        return ""
+    return f"{joined(programs)} may take {value} instead"
+
+
+def agreeing_values(location: TableLocation, positions: int) -> tuple[int, ...]:
+    """Return the values that agree with a number of positions, reserved rows counted or not."""
+    if not location.table.has_rows:
+        return (positions, location.value(location.effective_key))
+    return (positions, location.key_value(positions))

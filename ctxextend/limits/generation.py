@@ -1,0 +1,203 @@
+"""Find the limits of generated texts, and the table whose positions these texts use up.
+
+Source of the rules: ``GenerationConfig.from_pretrained``, its ``from_model_config``, and
+``generate`` of transformers 5.23.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from ctxextend.checkpoints.folder import MODULES, Checkpoint, no_lm
+from ctxextend.families.lookup import MAX_DEPTH, Keys, TableLocation, whole_number
+from ctxextend.limits.statements import GENERATION_CONFIG, MAX_LENGTH, NO_LIMIT, STATEMENTS
+
+# Keys of generation_config.json, which older configs have too; the first maximum wins.
+MAXIMA = tuple(row.key[-1] for row in STATEMENTS if row.meaning == "maximum")
+MINIMA = tuple(row.key[-1] for row in STATEMENTS if row.meaning == "minimum")
+
+TASKS = "task_specific_params"  # of pipelines, up to transformers 4
+# Older versions of transformers wrote all defaults of generation into nested configs.
+DEFAULT_MAX_LENGTH = 20
+# Without a generation_config.json, transformers completes the outer config by the first of these.
+DECODER_CONFIGS = ("decoder", "generator", "text_config")
+# Nested configs of other inputs, whose ``max_length`` counts other things, by name or by a key.
+NOT_TEXT = "vision|visual|image|video|audio|speech|quantization"
+NOT_TEXT_KEYS = {
+    "patch_size",
+    "image_size",
+    "num_channels",
+    "num_mel_bins",
+    "sampling_rate",
+    "conv_dim",
+}
+# Names of parts of a model, the last one if they are nested.
+DECODER_PARTS = ("decoder", "speech")  # that of CLVP writes speech
+TEXT_PARTS = ("", "text")
+
+
+@dataclass(frozen=True)
+class GenerationLimit:
+    """A limit of generated texts in a file."""
+
+    file: str  # relative to the checkpoint's root
+    path: Keys
+    tokens: int
+    is_used: bool  # whether `generate()` uses it
+
+    @property
+    def key(self) -> str:
+        """The last key of its path."""
+        return self.path[-1]
+
+    @property
+    def is_of_task(self) -> bool:
+        """Whether it is for pipelines of one task, in old versions of transformers."""
+        return TASKS in self.path
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is a default in a nested config, which says nothing."""
+        return len(self.path) > 1 and self.key == MAX_LENGTH and self.tokens == DEFAULT_MAX_LENGTH
+
+    @property
+    def may_rise(self) -> bool:
+        """Whether it is a maximum that a longer context raises."""
+        return self.key in MAXIMA and not self.is_of_task and not self.is_default
+
+
+def generation_limits(checkpoint: Checkpoint) -> tuple[GenerationLimit, ...]:
+    """Return all limits of generated texts in a folder."""
+    main_file = (checkpoint.model / GENERATION_CONFIG).as_posix()
+    limits = list[GenerationLimit]()
+    for file in dict.fromkeys((main_file, GENERATION_CONFIG)):
+        if file not in checkpoint.copied:
+            continue
+        for key, tokens in _stated(checkpoint.read_object(file)).items():
+            is_used = file == main_file
+            limits.append(GenerationLimit(file=file, path=(key,), tokens=tokens, is_used=is_used))
+    if not checkpoint.has_config:
+        return tuple(limits)
+    used = set[Keys]()
+    if main_file not in checkpoint.copied and _generates(checkpoint):
+        used = _used_paths(checkpoint.config)
+    for path, tokens in _in_config(checkpoint.config):
+        limits.append(
+            GenerationLimit(
+                file=checkpoint.config_file, path=path, tokens=tokens, is_used=path in used
+            )
+        )
+    return tuple(limits)
+
+
+def deciding_limit(limits: tuple[GenerationLimit, ...]) -> GenerationLimit | None:
+    """Return the limit at which `generate()` stops by default; None if none is stated."""
+    used = {limit.key: limit for limit in limits if limit.is_used and not limit.is_default}
+    for key in MAXIMA:
+        if key in used:
+            return used[key]
+    return None
+
+
+def stated_in(values: Any) -> dict[str, int]:
+    """Return the limits among the attributes of a generation config of transformers."""
+    return _stated(vars(values))
+
+
+def _stated(values: Mapping[str, Any]) -> dict[str, int]:
+    """Return the limits that an object states."""
+    stated = dict[str, int]()
+    for key in (*MAXIMA, *MINIMA):
+        value = whole_number(values.get(key))
+        if value is not None and 0 < value < NO_LIMIT:
+            stated[key] = value
+    return stated
+
+
+def _in_config(config: Mapping[str, Any], path: Keys = ()) -> Iterator[tuple[Keys, int]]:
+    """Yield the limits in a config, in the configs nested in it, and those of tasks."""
+    for key, tokens in _stated(config).items():
+        yield (*path, key), tokens
+    yield from _of_tasks(config, path)
+    if len(path) >= MAX_DEPTH:
+        return
+    for name, part in config.items():
+        if isinstance(part, Mapping) and _is_text_config(name, part):
+            yield from _in_config(part, (*path, name))
+
+
+def _of_tasks(config: Mapping[str, Any], path: Keys) -> Iterator[tuple[Keys, int]]:
+    """Yield the limits that a config states for pipelines of one task."""
+    tasks = config.get(TASKS)
+    if not isinstance(tasks, Mapping):
+        return
+    for task, values in tasks.items():
+        if isinstance(values, Mapping):
+            for key, tokens in _stated(values).items():
+                yield (*path, TASKS, task, key), tokens
+
+
+def _is_text_config(name: str, part: Mapping[str, Any]) -> bool:
+    """Whether a nested object is the config of a model that reads or writes text."""
+    is_named = name in ("decoder", "encoder", "generator") or name.endswith("_config")
+    is_config = is_named or "model_type" in part
+    return is_config and not re.search(NOT_TEXT, name) and NOT_TEXT_KEYS.isdisjoint(part)
+
+
+def _used_paths(config: Mapping[str, Any]) -> set[Keys]:
+    """Return the paths that `generate()` uses in a folder without generation_config.json."""
+    used: set[Keys] = {(key,) for key in _stated(config)}
+    for name in DECODER_CONFIGS:
+        inner = config.get(name)
+        if not inner:
+            continue
+        if isinstance(inner, Mapping):
+            used |= {(name, key) for key in _stated(inner) if (key,) not in used}
+        break
+    return used
+
+
+def _generates(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint is of a model that generates text, as far as its config tells."""
+    if MODULES in checkpoint.copied:
+        return False
+    is_decoder = checkpoint.config.get("is_encoder_decoder") or checkpoint.config.get("is_decoder")
+    return bool(is_decoder) or not no_lm(checkpoint)
+
+
+class HasLocation(Protocol):
+    """A table as it was found, planned or reported."""
+
+    @property
+    def location(self) -> TableLocation:
+        """Its registry entry."""
+
+
+Table = TypeVar("Table", bound=HasLocation)
+
+
+def generating_table(tables: Sequence[Table]) -> Table | None:
+    """Return the table that generates: of the decoder, or else of the text; None without tables."""
+    for table in tables:
+        if _last_part(table).endswith(DECODER_PARTS):
+            return table
+    for table in tables:
+        if _last_part(table) in TEXT_PARTS:
+            return table
+    return tables[0] if tables else None
+
+
+def _last_part(table: HasLocation) -> str:
+    return table.location.part.rpartition(".")[2]
+
+
+def runs_beyond(location: TableLocation) -> bool:
+    """Whether longer inputs run as well, since positions are computed when they are needed."""
+    longer = location.table.longer_inputs
+    return longer == "get computed rows" or (longer == "run" and location.table.rope is None)
+
+
+def shares_positions(location: TableLocation) -> bool:
+    """Whether prompt and generated text use up the same positions: in models without an encoder."""
+    return not location.part.endswith(DECODER_PARTS)

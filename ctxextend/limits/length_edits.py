@@ -1,0 +1,222 @@
+"""Edit what files state about lengths, for another context length."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, ClassVar, NamedTuple
+
+from ctxextend.checkpoints.folder import CONFIG, Checkpoint
+from ctxextend.families.lookup import Keys, TableLocation, nested
+from ctxextend.json_output import not_in_json
+from ctxextend.limits.config_keys import agreeing_values, config_length_keys
+from ctxextend.limits.generation import (
+    MAXIMA,
+    MINIMA,
+    GenerationLimit,
+    generation_limits,
+    runs_beyond,
+    shares_positions,
+)
+from ctxextend.limits.side_files import PADS_TO_LONGEST, StatedLimit, stated_limits
+from ctxextend.limits.statements import (
+    GENERATION_CONFIG,
+    MAX_LENGTH,
+    MAX_NEW_TOKENS,
+    MIN_LENGTH,
+    MIN_NEW_TOKENS,
+)
+
+MAXIMUM_OF = {MIN_LENGTH: MAX_LENGTH, MIN_NEW_TOKENS: MAX_NEW_TOKENS}
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One changed value in a JSON file."""
+
+    file: str  # relative to the checkpoint's root
+    path: Keys = field(metadata=not_in_json)
+    before: Any  # None if the key was missing
+    after: Any
+    # Whether it is a number of tokens that texts are truncated to.
+    is_limit: bool = field(default=False, metadata=not_in_json)
+    reason: str = ""  # shown to the user if the change is not obvious
+
+    json_properties: ClassVar = ("key",)
+
+    @property
+    def key(self) -> str:
+        """The key path, joined with dots."""
+        return ".".join(self.path)
+
+
+# Keys of the context length in config.json
+
+
+class LengthChange(NamedTuple):
+    """A planned change of a context length, in usable positions."""
+
+    location: TableLocation
+    before: int
+    after: int
+
+
+def length_key_changes(lengths: Sequence[LengthChange], *, fix_limits: bool) -> dict[Keys, int]:
+    """Return new values of the keys that agree with an old length, and with `fix_limits` of all."""
+    changes = dict[Keys, int]()
+    wrong = dict[Keys, int]()
+    for location, before, after in lengths:
+        for path, value in config_length_keys(location):
+            if before == after and value in agreeing_values(location, before):
+                changes[path] = value
+            elif value == before:
+                changes[path] = after
+            elif value in agreeing_values(location, before):
+                changes[path] = location.key_value(after)
+            else:
+                wrong[path] = after
+    if fix_limits:
+        changes = wrong | changes
+    config = lengths[0].location.config if lengths else {}
+    return {path: value for path, value in changes.items() if nested(config, path) != value}
+
+
+# Limits of inputs
+
+
+def limit_edits(
+    checkpoint: Checkpoint,
+    lengths: tuple[int, int],
+    tokenizer: str,
+    *,
+    fix_limits: bool,
+    fixed_padding: bool,
+    is_hard: bool = True,
+) -> tuple[Edit, ...]:
+    """Return the edits that set the limits in tokenizer and side files to another length.
+
+    A longer length, or `fix_limits`, sets every limit; a shorter one lowers the limits above it.
+
+    Args:
+        checkpoint: Its files state the limits.
+        lengths: The old and the new context length, in tokens.
+        tokenizer: The tokenizer's folder if it has a separate one, else empty.
+        fix_limits: Whether all limits must state the new length, even if it is the old one.
+        fixed_padding: Whether padding to a fixed length stays such, with the new length; else it
+            becomes padding to the longest text.
+        is_hard: Whether longer inputs fail. If so, a limit is added to a tokenizer without one.
+    """
+    before, after = lengths
+    if before == after and not fix_limits:
+        return ()
+    is_raised = fix_limits or after > before
+    edits = list[Edit]()
+    for limit in stated_limits(checkpoint, tokenizer):
+        is_within = isinstance(limit.number, int | float) and limit.number <= after
+        if is_within and not is_raised:
+            continue
+        if limit.statement.meaning == "padding":
+            edit = _padding_edit(limit, after, is_fixed=fixed_padding)
+        elif limit.statement.is_expected and limit.tokens is None:
+            if not is_hard:
+                continue
+            edit = _limit_edit(limit, after, "no limit was stated, and longer texts would fail")
+        else:
+            edit = _limit_edit(limit, after)
+        if edit.before != edit.after:
+            edits.append(edit)
+    return tuple(edits)
+
+
+def _limit_edit(limit: StatedLimit, after: int, reason: str = "") -> Edit:
+    return Edit(
+        file=limit.file,
+        path=limit.path,
+        before=limit.value,
+        after=after,
+        is_limit=True,
+        reason=reason,
+    )
+
+
+def _padding_edit(limit: StatedLimit, after: int, *, is_fixed: bool) -> Edit:
+    """Return the edit of a padding strategy with a length."""
+    new: Any = {"Fixed": after}
+    reason = ""
+    if not is_fixed:
+        new = PADS_TO_LONGEST
+        reason = f"padding every text to {after} tokens would make short texts as slow as long ones"
+    return Edit(file=limit.file, path=limit.path, before=limit.value, after=new, reason=reason)
+
+
+# Limits of generated texts
+
+
+def generation_edits(
+    checkpoint: Checkpoint, location: TableLocation, before: int, after: int, *, fix_limits: bool
+) -> Iterator[Edit]:
+    """Yield the edits of generation limits from one context length to another, in tokens.
+
+    `location` is that of the table that generates. Limits that would fail are lowered; `fix_limits`
+    raises maxima.
+    """
+    groups = dict[tuple[str, Keys], list[GenerationLimit]]()
+    for limit in generation_limits(checkpoint):
+        groups.setdefault((limit.file, limit.path[:-1]), []).append(limit)
+    for (file, path), limits in groups.items():
+        stated = {limit.key: limit.tokens for limit in limits}
+        new = lowered_limits(stated, location, before, after)
+        if fix_limits:
+            maxima = {limit.key: limit.tokens for limit in limits if limit.may_rise}
+            new |= _raised_limits(maxima, before, after)
+        for key, tokens in new.items():
+            yield Edit(file=file, path=(*path, key), before=stated[key], after=tokens)
+
+
+def lowered_limits(
+    stated: Mapping[str, int],
+    location: TableLocation,
+    before: int,
+    after: int,
+) -> dict[str, int]:
+    """Return lower values of the limits that would fail at a context length of `after` tokens."""
+    lowered = dict[str, int]()
+    if runs_beyond(location):
+        return lowered
+    if stated.get(MAX_LENGTH, 0) > after:
+        lowered[MAX_LENGTH] = after
+    new_tokens = stated.get(MAX_NEW_TOKENS, 0)
+    if new_tokens > after:
+        # The prompt keeps its positions, but at most half of all.
+        prompt = before - new_tokens
+        if prompt <= 0:
+            prompt = after if shares_positions(location) else 0
+        lowered[MAX_NEW_TOKENS] = max(after - prompt, after // 2, 1)
+    for key, maximum in MAXIMUM_OF.items():
+        most = min(after, lowered.get(maximum, after))
+        if stated.get(key, 0) > most:
+            lowered[key] = min(most, stated.get(maximum, most))
+    return lowered
+
+
+def _raised_limits(stated: Mapping[str, int], before: int, after: int) -> dict[str, int]:
+    """Return higher values of maxima below a context length; the prompt keeps its positions."""
+    raised = dict[str, int]()
+    if stated.get(MAX_LENGTH, after) < after:
+        raised[MAX_LENGTH] = after
+    new_tokens = stated.get(MAX_NEW_TOKENS, after)
+    if new_tokens < after and before < after:
+        raised[MAX_NEW_TOKENS] = min(new_tokens + after - before, after)
+    return raised
+
+
+def is_of_generation(edit: Edit) -> bool:
+    """Whether an edit changes a limit of generated texts, and not the one in tokenizer.json."""
+    name = PurePosixPath(edit.file).name
+    return name in (GENERATION_CONFIG, CONFIG) and edit.path[-1] in (*MAXIMA, *MINIMA)
+
+
+def is_raised(edit: Edit) -> bool:
+    """Whether an edit raises a limit of generated texts."""
+    if not is_of_generation(edit) or edit.path[-1] not in MAXIMA:
+        return False
+    return isinstance(edit.before, int) and bool(edit.after > edit.before)
