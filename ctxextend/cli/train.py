@@ -105,7 +105,7 @@ def train(
     if pairs is not None and data:
         raise typer.BadParameter("--pairs cannot be used with --data. Remove one of them.")
     objective = "passages" if contrastive else None
-    texts = data
+    texts = data or []
     if pairs is not None:
         objective = "pairs"
         texts = [pairs]
