@@ -231,7 +231,7 @@ def explain_usage(error: Any, hint: str, words: Sequence[str] = ()) -> tuple[str
 
     Args:
         error: An exception of Typer, perhaps caused by one of pydantic.
-        hint: The hint if there is no better one.
+        hint: The hint unless there is a better one.
         words: The arguments of the command.
     """
     cause = error.__cause__

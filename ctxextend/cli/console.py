@@ -58,7 +58,7 @@ class Console:
     is_path_only: bool = False  # only the output's path on stdout; screens go to stderr
     silent: bool = field(default_factory=is_other_process)  # only errors on stderr
 
-    told: set[str] = field(default_factory=set)  # lines that were printed to stderr
+    printed: set[str] = field(default_factory=set)  # lines that were printed to stderr
 
     def __post_init__(self) -> None:
         if self.quiet or not sys.stderr.isatty():  # huggingface_hub draws its own bars
@@ -88,7 +88,7 @@ class Console:
 
     def note(self, *lines: str) -> None:
         """Print lines to stderr; line breaks inside one, e.g. in a file name, are escaped."""
-        self.told.update(lines)
+        self.printed.update(lines)
         if lines and not (self.quiet or self.silent):
             _print_error(*lines)
 
@@ -100,7 +100,7 @@ class Console:
     def warning(self, *texts: str) -> None:
         """Print warnings to stderr, each of them once."""
         lines = [f"Warning: {text}" for text in texts]
-        self.note(*(line for line in lines if line not in self.told))
+        self.note(*(line for line in lines if line not in self.printed))
 
     def failure(self, kind: str, message: str, hint: str | None) -> None:
         """Print an error and its hint as text, with --json also as an object."""

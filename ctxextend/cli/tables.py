@@ -125,7 +125,7 @@ class Page:
             _narrow(widths, self.width)
         fewest = _widest(body) if body else [0] * len(widths)
         for column in range(1, len(widths)):
-            # Only column names wrap if there is no room for them next to the first column.
+            # Only column names wrap if they do not fit next to the first column.
             most = max(self.width - widths[0] - GAP, fewest[column], 1)
             widths[column] = min(widths[column], most)
         for columns in _split(widths, self.width):

@@ -149,7 +149,7 @@ def check_file(path: Path, kind: FileKind) -> None:
     """Check that a figure or report can be written, before any work is done.
 
     Raises:
-        OutputError: A library, the folder or disk space is missing, or the path is no file.
+        OutputError: A library, the folder or disk space is missing, or the path is not a file.
     """
     missing = kind.missing()
     if missing:

@@ -114,7 +114,7 @@ def _absolute(change: Estimate) -> Estimate:
 
 
 def _no_interval(estimate: Estimate) -> str:
-    """Return why a mean has no interval, to follow it; empty if there is no reason to state."""
+    """Return why a mean has no interval, to follow it; empty unless it has one sample."""
     if estimate.samples == 1 and math.isfinite(estimate.mean):
         return " (one sample)"
     return ""
