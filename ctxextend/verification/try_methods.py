@@ -187,4 +187,6 @@ def _no_resize(model: OpenedModel, before: Forms, after: Forms) -> ResizeError:
 
 
 def _form_text(form: TensorForm | None, missing: str) -> str:
-    return f"{form.dtype} {list(form.shape)}" if form else missing
+    if form is None:
+        return missing
+    return f"{form.dtype} {list(form.shape)}"
