@@ -17,8 +17,8 @@ from ctxextend.comparison.compare import (
 from ctxextend.comparison.comparison_result import LOSS
 from ctxextend.errors import ResizeError
 from ctxextend.recipe import Resize
-from ctxextend.tables.method_facts import ROTARY_METHOD_NAMES
 from ctxextend.tables.methods import METHODS
+from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES
 from tests.evaluations import WITHOUT_BASE
 
 # `auto` chooses one of the others.

@@ -6,17 +6,12 @@ from typing import Annotated
 from ctxextend.cli import options
 from ctxextend.cli.output import Output
 from ctxextend.cli.tables import Page
-from ctxextend.tables.method_facts import (
-    DEFAULT_METHOD,
-    LIMITS,
-    METHOD_NAMES,
-    ROTARY_METHOD_NAMES,
-    ROTARY_METHODS,
-    Method,
-)
+from ctxextend.tables.method_facts import DEFAULT_METHOD, Method
+from ctxextend.tables.method_names import rotary_method_names, table_method_names
 
-ROTARY_NAMES = (*ROTARY_METHOD_NAMES, LIMITS)
-complete_name = options.completing(lambda: dict.fromkeys((*METHOD_NAMES, *ROTARY_NAMES)))
+complete_name = options.completing(
+    lambda: dict.fromkeys([*table_method_names(), *rotary_method_names()])
+)
 
 
 def methods(
@@ -34,11 +29,12 @@ def methods(
         ctxextend methods --json
     """
     from ctxextend.tables.methods import find_methods, list_methods
+    from ctxextend.tables.rotary_methods import ROTARY_METHODS
 
     sink, page = Output(as_json), Page.for_stdout()
     with options.usage_errors():
         named = [method for name in names or () for method in find_methods(name)]
-    selected = named or [*list_methods(), *(ROTARY_METHODS[name] for name in ROTARY_NAMES)]
+    selected = named or [*list_methods(), *ROTARY_METHODS.values()]
     if names:
         for method in selected:
             if page.lines:
@@ -48,7 +44,7 @@ def methods(
     else:
         page.values(((method.name, method.summary) for method in list_methods()), margin=14)
         page.text(f"Default: {DEFAULT_METHOD}. For details, run ctxextend methods NAME.", "faint")
-        page.text(f"Rotary: {', '.join(ROTARY_NAMES)}.", "faint")
+        page.text(f"Rotary: {', '.join(ROTARY_METHODS)}.", "faint")
     sink.screen(page.lines)
     sink.result("methods", {"methods": selected})
 

@@ -61,9 +61,10 @@ from ctxextend.recipe import (
     split_ref,
 )
 from ctxextend.recipe_file import TENSOR_KEYS, recipe_values, yaml_text
-from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, ROTARY_METHOD_NAMES, method_text
+from ctxextend.tables.method_facts import DEFAULT_METHOD, FORMULA, method_text
 from ctxextend.tables.method_parser import parse_method
 from ctxextend.tables.methods import METHODS
+from ctxextend.tables.rotary_methods import ROTARY_METHOD_NAMES
 from ctxextend.text_data import check_paths, path_names
 
 HELD_OUT = (

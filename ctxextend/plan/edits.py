@@ -43,8 +43,8 @@ from ctxextend.tables.rotary import (
     TRAINED,
     Parameters,
     frequencies,
-    resize_rope,
 )
+from ctxextend.tables.rotary_methods import resize_rope
 
 
 @dataclass(frozen=True)

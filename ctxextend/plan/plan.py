@@ -59,14 +59,8 @@ from ctxextend.tables.apply import (
     resize_with_reserved,
 )
 from ctxextend.tables.choice import MethodChoice, limit_kept_first
-from ctxextend.tables.method_facts import (
-    COPY,
-    DEFAULT_METHOD,
-    FORMULA,
-    LIMITS,
-    ROTARY_METHODS,
-    TRUNCATE,
-)
+from ctxextend.tables.method_facts import COPY, DEFAULT_METHOD, FORMULA, LIMITS, TRUNCATE
+from ctxextend.tables.rotary_methods import ROTARY_METHODS
 from ctxextend.tables.stats import describe_rows
 from ctxextend.version import __version__
 

@@ -23,8 +23,8 @@ from ctxextend.plan.plan import ResizePlan, plan_model
 from ctxextend.progress import Progress, no_progress
 from ctxextend.recipe import RECIPE_FILE, CheckpointRef, Resize, accepts_settings
 from ctxextend.recipe_file import Provenance, find_base, parse_provenance
-from ctxextend.tables.method_facts import ROTARY_METHODS
 from ctxextend.tables.methods import METHODS
+from ctxextend.tables.rotary_methods import ROTARY_METHODS
 from ctxextend.verification.checks import (
     Check,
     ExpectedResize,
